@@ -1,0 +1,48 @@
+# Everything runs in .venv, which make builds. The versions are those of constraints.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+THREADS := $(shell nproc 2>/dev/null || echo 2)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo quick test check docs bench clean
+
+help:  ## what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: .venv/dev  ## build .venv with everything that tests and docs need
+
+demo: .venv/core  ## train a tiny BERT for a minute and let it fill a blank
+	$(BIN)/python examples/demo.py
+
+quick: .venv/dev  ## the tests that take under a minute
+	$(BIN)/python -m pytest -m "not slow"
+
+test: .venv/dev  ## all tests
+	$(BIN)/python -m pytest
+
+check: .venv/dev  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: .venv/dev  ## the documentation as a site, in site/
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+bench: .venv/dev  ## ratios against transformers on this machine; see benchmarks/ for the GPU
+	$(BIN)/python benchmarks/encoder.py
+
+clean:  ## remove what make built
+	rm -rf .venv site build src/*.egg-info
+
+.venv/pip: 
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/core: .venv/pip pyproject.toml constraints.txt
+	$(PIP) --editable .
+	@touch $@
+
+.venv/dev: .venv/pip pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	@touch $@ .venv/core

@@ -1,0 +1,59 @@
+"""BERT and its family: text in, vocabulary, encoder, answers.
+
+    import bothways
+    model = bothways.load("path/to/model")
+    bothways.fill("The capital of France is [MASK].", model)
+
+Names are imported when first used: `import bothways` alone costs nothing.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from bothways.errors import BothwaysError
+
+if TYPE_CHECKING:
+    from bothways.model.checkpoint import load, save
+    from bothways.model.config import EncoderConfig, ModelConfig
+    from bothways.model.model import Model
+    from bothways.predict.encode import encode, encode_tokens
+    from bothways.predict.fill import fill
+    from bothways.text.tokenizer import Tokenizer
+    from bothways.text.train_vocab import train_vocabulary
+
+_HOMES = {
+    "load": "bothways.model.checkpoint",
+    "save": "bothways.model.checkpoint",
+    "fill": "bothways.predict.fill",
+    "encode": "bothways.predict.encode",
+    "encode_tokens": "bothways.predict.encode",
+    "train_vocabulary": "bothways.text.train_vocab",
+    "Model": "bothways.model.model",
+    "ModelConfig": "bothways.model.config",
+    "EncoderConfig": "bothways.model.config",
+    "Tokenizer": "bothways.text.tokenizer",
+}
+
+__version__ = version("bothways")
+__all__ = [
+    "BothwaysError",
+    "EncoderConfig",
+    "Model",
+    "ModelConfig",
+    "Tokenizer",
+    "encode",
+    "encode_tokens",
+    "fill",
+    "load",
+    "save",
+    "train_vocabulary",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'bothways' has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

@@ -1,0 +1,104 @@
+"""Files and folders that appear whole or not at all.
+
+Each writer works under a hidden name beside the target, flushes to disk and renames. A kill at any
+moment leaves the old content or the new, never half of one.
+"""
+
+import contextlib
+import ctypes
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from bothways.errors import BothwaysError
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Linux renameat2(2)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; it takes `path`'s place if the block ends well."""
+    if path.is_dir():
+        raise BothwaysError(f"{path} is a folder, and a file was to be written there")
+    with _explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        os.close(handle)
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes files private; an ordinary write does not
+        temporary = Path(name)
+        try:
+            yield temporary
+            _flush(temporary)
+            os.replace(temporary, path)
+            _flush(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, *, replaces: str) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; it takes `path`'s place if the block ends well.
+
+    A folder that is already there is replaced only if it is empty or holds a file called `replaces`:
+    nobody loses a home directory to a mistyped `--out`.
+    """
+    path = Path(os.path.abspath(path))
+    with _explained(path):
+        if path.exists() and not path.is_dir():
+            raise BothwaysError(f"{path} is a file, and a folder was to be written there")
+        if path.exists() and any(path.iterdir()) and not (path / replaces).exists():
+            raise BothwaysError(
+                f"{path} already holds other files (no {replaces} among them): name a new or empty folder"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        os.chmod(temporary, 0o777 & ~_umask())
+        try:
+            yield temporary
+            for written in [*temporary.rglob("*"), temporary]:
+                _flush(written)
+            _put(temporary, path)
+            _flush(path.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)  # after an exchange this is the old folder
+
+
+def _put(new: Path, path: Path) -> None:
+    """Move folder `new` to `path`; an older folder there ends up under `new`'s name."""
+    if not path.exists():
+        os.rename(new, path)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    exchange = getattr(libc, "renameat2", None)
+    names = os.fsencode(new), os.fsencode(path)
+    if exchange and exchange(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+        return
+    # No atomic exchange on this system: the old folder survives under its hidden name if we die between the two.
+    aside = new.with_name(new.name + ".old")
+    os.rename(path, aside)
+    os.rename(new, path)
+    os.rename(aside, new)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BothwaysError(f"{path} could not be written: {error.strerror or error}") from error
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,42 @@
+"""The command line: thin over the library, one file for each verb.
+
+Verbs import what they need when they run, so that `bothways --help` never waits for torch.
+"""
+
+import sys
+
+import typer
+
+from bothways.cli import encode, fill, info, vocab
+from bothways.errors import BothwaysError
+
+app = typer.Typer(
+    name="bothways",
+    help="BERT and its family, offline. Results go to standard output, words and progress to standard error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+app.add_typer(vocab.app, name="vocab")
+app.command()(info.info)
+app.command()(fill.fill)
+app.command()(encode.encode)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        import bothways
+
+        typer.echo(bothways.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """The `bothways` command."""
+    try:
+        app()
+    except BothwaysError as error:
+        typer.echo(f"bothways: {error}", err=True)
+        sys.exit(1)

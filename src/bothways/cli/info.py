@@ -1,0 +1,61 @@
+"""bothways info DIR"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bothways.cli.output import print_json, print_table
+
+
+def info(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A model folder.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Show what a model folder holds: architecture, parameters, tokenizer, heads, files, what it can do.
+
+    Example: bothways info my-model
+    """
+    from bothways.model.describe import describe
+
+    facts = describe(folder)
+    if as_json:
+        print_json(facts)
+    else:
+        print_table(("", ""), _lines(facts))
+
+
+def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    shape, tokenizer = facts["encoder"], facts["tokenizer"]
+    lines = [
+        ("folder", facts["folder"]),
+        ("architecture", ", ".join(facts["architectures"]) or facts["family"]),
+        (
+            "shape",
+            f"{shape['layers']} layers × {shape['width']}, {shape['heads']} heads, feed-forward {shape['hidden']}",
+        ),
+        ("details", f"{shape['activation']}, norm eps {shape['norm_eps']:g}, dropout {shape['dropout']:g}"),
+        ("longest input", f"{shape['positions']['rows']} tokens, {shape['segments']} segments"),
+        ("parameters", f"{facts['parameters']:,}"),
+    ]
+    lines += [(f"  {part}", f"{count:,}") for part, count in facts["parameters_by_part"].items()]
+    lines.append(("heads", ", ".join(facts["heads"]) or "none"))
+    if facts["labels"]:
+        lines.append(("labels", ", ".join(facts["labels"])))
+    if tokenizer is None:
+        lines.append(("tokenizer", "none in this folder"))
+    else:
+        lines.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['pieces']:,} pieces, {tokenizer['fingerprint']}"))
+        lines.append(("specials", " ".join(tokenizer["specials"].values())))
+    lines += [
+        ("files" if i == 0 else "", f"{name}  {_size(size)}") for i, (name, size) in enumerate(facts["files"].items())
+    ]
+    lines += [("it can" if i == 0 else "", ability) for i, ability in enumerate(facts["can"])]
+    return lines
+
+
+def _size(count: int) -> str:
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:.1f} {unit}"
+    return f"{count} bytes"

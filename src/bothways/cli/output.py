@@ -1,0 +1,66 @@
+"""How verbs speak: results to standard output, words and progress to standard error."""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import typer
+
+Item = TypeVar("Item")
+
+
+def say(words: str) -> None:
+    """A line for the person at the terminal."""
+    typer.echo(words, err=True)
+
+
+def print_json(value: Any) -> None:
+    """A result for a program."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+
+
+def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
+    """A result for a person; the columns named in `right` are numbers."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(header))
+    for name in header:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    # Not a terminal: nobody is there to read folded cells, so nothing is folded.
+    Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False).print(table)
+
+
+def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+    """The items, with a bar on standard error that shows rate and time left. Silent if nobody is watching."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, rate="")
+        for item in items:
+            yield item
+            speed = bar.tasks[0].speed
+            bar.update(task, advance=1, rate=f"{speed:,.0f}/s" if speed else "")

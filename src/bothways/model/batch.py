@@ -1,0 +1,72 @@
+"""The one layout of a batch: all its tokens, one sequence after the other, no padding.
+
+N tokens in the batch · B sequences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sequences as N tokens in a row. Sequence b holds the tokens cu[b] … cu[b+1]-1."""
+
+    ids: Tensor
+    """(N,) which token."""
+    segments: Tensor
+    """(N,) sentence A is 0, sentence B is 1."""
+    positions: Tensor
+    """(N,) the place in its own sequence, from 0."""
+    cu: Tensor
+    """(B+1,) int32: where each sequence starts, and N at the end."""
+    longest: int
+    """The length of the longest sequence, or more."""
+
+    @classmethod
+    def pack(cls, ids: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> "Batch":
+        """Put sequences one after the other.
+
+        >>> from bothways.model.batch import Batch
+        >>> batch = Batch.pack([[101, 7592, 102], [101, 102]])
+        >>> batch.positions.tolist(), batch.cu.tolist()
+        ([0, 1, 2, 0, 1], [0, 3, 5])
+        """
+        lengths = torch.tensor([len(sequence) for sequence in ids])
+        if not len(lengths) or not lengths.all():
+            raise ValueError("a batch needs at least one sequence, and every sequence at least one token")
+        flat = torch.tensor([token for sequence in ids for token in sequence])
+        kinds = torch.zeros_like(flat)
+        if segments is not None:
+            kinds = torch.tensor([kind for sequence in segments for kind in sequence])
+        cu = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths.cumsum(0)])
+        positions = torch.arange(len(flat)) - cu[:-1].repeat_interleave(lengths)
+        return cls(flat, kinds, positions, cu.int(), int(lengths.max()))
+
+    @property
+    def size(self) -> int:
+        """B, the number of sequences."""
+        return self.cu.shape[0] - 1
+
+    @property
+    def first(self) -> Tensor:
+        """(B,) where each sequence's first token, [CLS], stands."""
+        return self.cu[:-1]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all sequences are equally long, so that (N, …) is (B, longest, …). Known from shapes alone."""
+        return self.size * self.longest == self.ids.shape[0]
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) the length of each sequence."""
+        return self.cu.diff()
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        parts = (self.ids, self.segments, self.positions, self.cu)
+        ids, segments, positions, cu = (part.to(device, non_blocking=True) for part in parts)
+        return Batch(ids, segments, positions, cu, self.longest)

@@ -1,0 +1,284 @@
+"""A model folder, read and written: Hugging Face's layout, through a family's key table.
+
+Every tensor of a file is used or named as ignored, and every parameter is filled; anything else is an error.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+from bothways.model import google
+from bothways.model.card import model_card
+from bothways.model.config import ModelConfig
+from bothways.model.families import FAMILIES
+from bothways.model.families.family import Family, Row
+from bothways.model.model import Model
+from bothways.text.tokenizer import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def load(folder: Path | str, *, dtype: torch.dtype = torch.float32) -> Model:
+    """Read a model folder: config.json, weights in any of the usual files, and the tokenizer if there is one.
+
+    Whatever the file's precision, the model computes in `dtype`. It comes in evaluation mode.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise BothwaysError(f"there is no folder {folder}" if not folder.exists() else f"{folder} is not a folder")
+    raw, tensors = _read_folder(folder)
+    family = _find_family(raw, tensors, folder)
+    tensors = _normal_names(family, tensors)
+    config = _model_config(family, raw, tensors, folder)
+    has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt"))
+    tokenizer = Tokenizer.load(folder) if has_tokenizer else None
+    with torch.device("meta"):  # shapes only: drawing weights to overwrite them would take longer than reading
+        model = Model(config, tokenizer)
+    model.load_state_dict(_fill(model, family, tensors, dtype, folder), assign=True)
+    return model.eval()
+
+
+def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) -> None:
+    """Write a model folder that transformers opens too. It appears whole or not at all."""
+    family, folder = FAMILIES[model.config.family], Path(folder)
+    architecture = _architecture(family, set(model.config.heads))
+    with atomic.new_folder(folder, replaces="config.json") as fresh:
+        state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+        kind = dtype or model.encoder.embeddings.tokens.weight.dtype
+        tensors = _their_names(family, model.config, state)
+        tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors.items()}
+        safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
+        described = _describe(model, architecture, kind)
+        (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if model.tokenizer is not None:
+            model.tokenizer.save(fresh, model.config.encoder.limit)
+        (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """config.json and the tensors under their own names, from whichever format is there."""
+    if (folder / "config.json").exists():
+        raw = _read_json(folder / "config.json")
+        for name in _WEIGHTS:
+            if (folder / name).exists():
+                return raw, _read_weights(folder / name)
+        raise BothwaysError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+    if (folder / "bert_config.json").exists():
+        return google.read(folder, _read_json(folder / "bert_config.json"))
+    raise BothwaysError(f"{folder} is not a model folder: it has no config.json (nor Google's bert_config.json)")
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    if path.name.endswith(".index.json"):
+        return _read_shards(path)
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        # weights_only: a pickle may hold code, and this refuses to run any.
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file raises whatever its parser stumbles over
+        reason = str(error).split("\n")[0]
+        raise BothwaysError(f"{path} is damaged or is not a weights file: {reason}") from error
+    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+        raise BothwaysError(f"{path} does not hold a plain table of tensors")
+    return found
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    table = _read_json(index).get("weight_map")
+    if not isinstance(table, dict):
+        raise BothwaysError(f"{index} has no weight_map")
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(table.values())):
+        shard = index.parent / Path(name).name  # a shard lies beside its index, whatever the index says
+        if not shard.exists():
+            raise BothwaysError(f"{index} names {name}, which is not there")
+        tensors |= _read_weights(shard)
+    missing = sorted(set(table) - set(tensors))
+    if missing:
+        raise BothwaysError(f"{index} names tensors that its files do not hold: {_some(missing)}")
+    return tensors
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BothwaysError(f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BothwaysError(f"{path} should hold a JSON object")
+    return found
+
+
+def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
+    kind = raw.get("model_type")
+    if kind is None:  # files from before model_type existed: the tensor names tell
+        known = [family for family in FAMILIES.values() if any(name.startswith(family.prefix) for name in tensors)]
+        if len(known) == 1:
+            return known[0]
+    if kind not in FAMILIES:
+        raise BothwaysError(
+            f"{folder / 'config.json'} has the model_type {kind!r}, which is not known here: "
+            f"expected {', '.join(sorted(FAMILIES))}"
+        )
+    return FAMILIES[kind]
+
+
+def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without the body's prefix, old spellings renewed, copies of tied tensors and buffers left out."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        name = name.removeprefix(family.prefix)
+        for old, new in family.renamed.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
+        if name not in family.ignored:
+            found[name] = tensor
+    for copy, original in family.tied.items():
+        if copy not in found:
+            continue
+        if original not in found:
+            found[original] = found[copy]
+        elif not torch.equal(found[copy], found[original]):
+            raise BothwaysError(f"the tensor {copy} should equal {original}, to which it is tied, and does not")
+        del found[copy]
+    return found
+
+
+def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> ModelConfig:
+    try:
+        encoder = family.read_config(raw)
+    except BothwaysError as error:
+        raise BothwaysError(f"{folder}: {error}") from error
+    heads = _find_heads(family, raw, set(tensors))
+    labels = _labels(raw)
+    for head in (family.heads[name] for name in heads):
+        weight = head.rows[0].parts[0]
+        if head.has_labels and not labels and weight in tensors:
+            labels = tuple(f"LABEL_{i}" for i in range(tensors[weight].shape[0]))
+    return ModelConfig(encoder, heads, labels, family.name, raw)
+
+
+def _find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
+    """The heads whose tensors are there. Heads that share tensor names are told apart by `architectures`, or
+    failing that by the first architecture whose every head is there."""
+    there = [
+        name for name, head in family.heads.items() if any(part in names for row in head.rows for part in row.parts)
+    ]
+    declared = raw.get("architectures") or []
+    order = sorted(family.architectures, key=lambda architecture: architecture[0] not in declared)
+    certain = next((heads for _, heads in order if heads <= set(there)), frozenset())
+    claimed: set[str] = set()
+    found: list[str] = []
+    for name in sorted(there, key=lambda name: name not in certain):
+        parts = {part for row in family.heads[name].rows for part in row.parts}
+        if not parts & claimed:
+            found.append(name)
+            claimed |= parts
+    needed = {need for name in found for need in family.heads[name].needs}
+    return tuple(name for name in family.heads if name in found or name in needed)
+
+
+def _labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    names = raw.get("id2label")
+    if not isinstance(names, dict) or not names:
+        return ()
+    try:
+        return tuple(str(name) for _, name in sorted((int(key), name) for key, name in names.items()))
+    except ValueError as error:
+        raise BothwaysError(f"config.json has an id2label whose keys are not numbers: {error}") from error
+
+
+def _fill(
+    model: Model, family: Family, tensors: dict[str, Tensor], dtype: torch.dtype, folder: Path
+) -> dict[str, Tensor]:
+    """Our state dict from their tensors; too many, too few or misshapen ones are errors."""
+    rows = _rows(family, model.config)
+    expected = {part for row in rows for part in row.parts}
+    if missing := expected - set(tensors):
+        raise BothwaysError(f"{folder}: the weights lack {_some(missing)}")
+    if left := set(tensors) - expected:
+        raise BothwaysError(f"{folder}: the weights hold tensors that this {family.name} has no use for: {_some(left)}")
+    shapes = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
+    state: dict[str, Tensor] = {}
+    for row in rows:
+        length, *rest = shapes[row.ours]
+        for part in row.parts:
+            _check(part, tensors[part], [length // len(row.parts), *rest], folder)
+        state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
+    return state
+
+
+def _check(name: str, tensor: Tensor, shape: list[int], folder: Path) -> None:
+    if list(tensor.shape) != shape:
+        raise BothwaysError(
+            f"{folder}: the tensor {name} has the shape {list(tensor.shape)} and config.json asks for {shape}"
+        )
+    if not tensor.is_floating_point():
+        raise BothwaysError(f"{folder}: the tensor {name} holds {tensor.dtype} numbers, not weights")
+
+
+def _some(names: Iterable[str]) -> str:
+    names = sorted(names)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def _rows(family: Family, config: ModelConfig) -> list[Row]:
+    """The key table of this very model: its layers written out, its heads added."""
+    rows = [*family.body, *(row for name in config.heads for row in family.heads[name].rows)]
+    full: list[Row] = []
+    for row in rows:
+        repeats = range(config.encoder.layers) if "{}" in row.ours else range(1)
+        full += [Row(tuple(part.format(i) for part in row.parts), row.ours.format(i)) for i in repeats]
+    return full
+
+
+def _their_names(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    body_only = all(family.heads[name].in_body for name in config.heads)
+    apart = {
+        part
+        for name in config.heads
+        for row in family.heads[name].rows
+        for part in row.parts
+        if not family.heads[name].in_body
+    }
+    tensors: dict[str, Tensor] = {}
+    for row in _rows(family, config):
+        for part, tensor in zip(row.parts, state[row.ours].chunk(len(row.parts)), strict=True):
+            tensors[part if body_only or part in apart else family.prefix + part] = tensor
+    return tensors
+
+
+def _architecture(family: Family, heads: set[str]) -> str:
+    """Their class that has these heads: all of them if there is one, else the first that has some."""
+    exact = [name for name, theirs in family.architectures if theirs == heads]
+    return exact[0] if exact else next(name for name, theirs in family.architectures if theirs <= heads)
+
+
+def _describe(model: Model, architecture: str, dtype: torch.dtype) -> dict[str, Any]:
+    """config.json: what the folder it came from said, and over it what we know."""
+    config = model.config
+    described: dict[str, Any] = {key: value for key, value in config.foreign.items() if key != "torch_dtype"}
+    described |= FAMILIES[config.family].write_config(config.encoder)
+    described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}
+    if model.tokenizer and "pad_token" in model.tokenizer.roles:
+        described["pad_token_id"] = model.tokenizer.id(model.tokenizer.roles["pad_token"])
+    if config.labels:
+        described["id2label"] = {str(i): name for i, name in enumerate(config.labels)}
+        described["label2id"] = {name: i for i, name in enumerate(config.labels)}
+    return described

@@ -1,0 +1,52 @@
+"""What a model folder holds and what it can do."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from bothways.model.checkpoint import load
+
+_ABILITIES = {
+    "masked": "fill blanks (bothways fill)",
+    "next": "tell whether one sentence follows another",
+    "sequence": "classify texts",
+    "token": "tag tokens",
+    "span": "find answers in a text",
+    "choice": "choose among answers",
+}
+
+
+def describe(folder: Path | str) -> dict[str, Any]:
+    """The facts of a model folder as plain values, ready for JSON."""
+    folder = Path(folder)
+    model = load(folder)
+    config, tokenizer = model.config, model.tokenizer
+    parts = {name: sum(p.numel() for p in head.parameters()) for name, head in model.heads.items()}
+    can = [_ABILITIES[name] for name in config.heads if name in _ABILITIES]
+    return {
+        "folder": str(folder),
+        "family": config.family,
+        "architectures": config.foreign.get("architectures") or [],
+        "encoder": asdict(config.encoder),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters_by_part": {
+            "token table": model.encoder.embeddings.tokens.weight.numel(),
+            "rest of the embeddings": sum(
+                p.numel() for n, p in model.encoder.embeddings.named_parameters() if not n.startswith("tokens.")
+            ),
+            "layers": sum(p.numel() for p in model.encoder.blocks.parameters()),
+            **{f"{name} head": count for name, count in parts.items()},
+        },
+        "heads": list(config.heads),
+        "labels": list(config.labels),
+        "tokenizer": None
+        if tokenizer is None
+        else {
+            "kind": tokenizer.kind,
+            "pieces": tokenizer.size,
+            "specials": tokenizer.roles,
+            "fingerprint": tokenizer.fingerprint,
+        },
+        "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
+        "can": ([*can, "turn texts into vectors (bothways encode)"] if tokenizer else can),
+    }

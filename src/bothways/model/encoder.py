@@ -1,0 +1,114 @@
+"""BERT's encoder, whole.
+
+N tokens in the batch · B sequences · H heads · W width.
+
+    embeddings = norm(token + segment + position)
+    each layer   x = norm(x + attention(x))
+                 x = norm(x + feed_forward(x))
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from bothways.errors import BothwaysError
+from bothways.model.attention import Backend, Plan, choose, make_plan
+from bothways.model.batch import Batch
+from bothways.model.blocks import Block, Embeddings
+from bothways.model.config import EncoderConfig
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen inside: layer 0 is the embeddings, layer n the output of the n-th block."""
+
+    hidden: dict[int, Tensor]
+    """By layer, (N, W)."""
+    maps: dict[int, list[Tensor]]
+    """By layer from 1 on, the attention weights of each sequence: (H, its length, its length)."""
+
+
+class Encoder(nn.Module):
+    """Tokens in, one vector for each token out, every token having seen all of its sequence.
+
+    >>> from bothways.model.batch import Batch
+    >>> from bothways.model.config import EncoderConfig
+    >>> encoder = Encoder(EncoderConfig(vocabulary=200, width=32, layers=2, heads=2, hidden=64))
+    >>> encoder(Batch.pack([[101, 7, 102], [101, 102]])).shape
+    torch.Size([5, 32])
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.backend: Backend = "auto"
+        """Which attention computes: see attention.py."""
+        self.recompute = False
+        """Activation checkpointing: keep only each layer's input for the backward pass, and compute it again."""
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The last layer's states: (N, W)."""
+        x, plan = self._start(batch)
+        for block in self.blocks:
+            x = self._through(block, x, plan)
+        return x
+
+    def look(self, batch: Batch, hidden: Collection[int] = (), maps: Collection[int] = ()) -> Look:
+        """Hidden states and attention maps of the layers asked for; later layers are not computed.
+
+        A map is computed beside the usual pass, for its layer alone: asking for it changes no state.
+        """
+        self._check_layers(hidden, lowest=0)
+        self._check_layers(maps, lowest=1)
+        x, plan = self._start(batch)
+        states, seen = {0: x}, {}
+        for layer in range(1, max((0, *hidden, *maps)) + 1):
+            block = self.blocks[layer - 1]
+            assert isinstance(block, Block)
+            if layer in maps:
+                seen[layer] = block.look(x, batch, self.embeddings.positions)
+            x = self._through(block, x, plan)
+            states[layer] = x
+        return Look({layer: states[layer] for layer in hidden}, seen)
+
+    def _start(self, batch: Batch) -> tuple[Tensor, Plan]:
+        x = self.embeddings(batch)
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        dropout = self.training and self.config.attention_dropout > 0
+        return x, make_plan(
+            batch, choose(self.backend, device=kind, dtype=dtype, is_even=batch.is_even, dropout=dropout)
+        )
+
+    def _through(self, block: nn.Module, x: Tensor, plan: Plan) -> Tensor:
+        positions = self.embeddings.positions
+        if self.recompute and self.training:
+            x = checkpoint(block, x, plan, positions, use_reentrant=False)
+        else:
+            x = block(x, plan, positions)
+        return x
+
+    def _check_layers(self, asked: Collection[int], lowest: int) -> None:
+        for layer in asked:
+            if not lowest <= layer <= self.config.layers:
+                raise BothwaysError(f"there is no layer {layer}: this model has {lowest} to {self.config.layers}")
+
+
+def initialise(module: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
+    """Fresh weights as BERT drew them: normal, cut at two standard deviations; biases 0, norms 1.
+
+    The one place where weights are made. The draw is a function of the generator alone.
+    """
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            if name == "bias":
+                nn.init.zeros_(parameter)
+            elif isinstance(part, nn.LayerNorm):
+                nn.init.ones_(parameter)
+            else:
+                nn.init.trunc_normal_(parameter, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -1,0 +1,55 @@
+"""What turns an encoder's states into answers. Each head is a few lines.
+
+N tokens in the batch · B sequences · M asked places · W width · V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bothways.model.activations import ACTIVATIONS
+from bothways.model.config import EncoderConfig
+
+
+class Pooler(nn.Module):
+    """BERT's summary of a sequence: tanh(dense([CLS]))."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+
+    def forward(self, first: Tensor) -> Tensor:
+        """(B, W) → (B, W)."""
+        return torch.tanh(self.dense(first))
+
+
+class MaskedHead(nn.Module):
+    """Which token stood here? The output matrix is the token table itself, plus a bias for each token."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.width, config.width)
+        self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[config.activation]
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+
+    def forward(self, asked: Tensor, table: Tensor) -> Tensor:
+        """States at the asked places (M, W) and the token table (V, W) → logits (M, V)."""
+        x = self.norm(self.activation(self.dense(asked)))
+        return F.linear(x, table, self.bias)
+
+
+class Classifier(nn.Module):
+    """Dropout and one linear layer: `outputs` numbers for each vector."""
+
+    def __init__(self, config: EncoderConfig, outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(config.width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, W) → (…, outputs)."""
+        out: Tensor = self.linear(self.dropout(x))
+        return out

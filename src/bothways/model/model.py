@@ -1,0 +1,104 @@
+"""An encoder with its heads, its tokenizer and its label names: what a folder holds.
+
+N tokens in the batch · B sequences · M asked places · W width · V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.config import ModelConfig
+from bothways.model.encoder import Encoder, initialise
+from bothways.model.families import FAMILIES
+from bothways.text.tokenizer import Encoding, Tokenizer
+
+
+class Model(nn.Module):
+    """`model.encoder` gives states; `model.masked` and `model.logits` turn them into answers."""
+
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer | None = None) -> None:
+        """Weights are not set: `Model.new` draws them, `checkpoint.load` reads them."""
+        super().__init__()
+        if tokenizer is not None and tokenizer.size > config.encoder.vocabulary:
+            raise BothwaysError(
+                f"the tokenizer has {tokenizer.size} pieces and the model only {config.encoder.vocabulary} "
+                f"token rows: they do not belong together"
+            )
+        self.config = config
+        self.tokenizer = tokenizer
+        self.encoder = Encoder(config.encoder)
+        known = FAMILIES[config.family].heads
+        for name in config.heads:
+            if name not in known:
+                raise BothwaysError(f"{config.family} has no head {name!r}: it has {', '.join(known)}")
+            for need in known[name].needs:
+                if need not in config.heads:
+                    raise BothwaysError(f"the head {name!r} needs the head {need!r} beside it")
+        self.heads = nn.ModuleDict({name: known[name].build(config) for name in config.heads})
+
+    @classmethod
+    def new(cls, config: ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> "Model":
+        """A model with fresh random weights: the same seed gives the same ones."""
+        with torch.device("meta"):  # the layers' own draws would cost time and the global generator's state
+            model = cls(config, tokenizer)
+        model.to_empty(device="cpu")
+        initialise(model, config.encoder.init_std, torch.Generator().manual_seed(seed))
+        return model
+
+    def with_head(self, name: str, labels: Sequence[str] = (), *, seed: int = 0) -> "Model":
+        """This model's encoder with one more, freshly drawn head; the weights of the rest are shared."""
+        config = replace(self.config, heads=(*self.config.heads, name), labels=tuple(labels) or self.config.labels)
+        grown = Model.new(config, self.tokenizer, seed=seed)
+        grown.encoder = self.encoder
+        grown.heads.update(dict(self.heads.items()))
+        return grown
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.embeddings.tokens.weight.device
+
+    def batch(self, encodings: Sequence[Encoding]) -> Batch:
+        """Encodings as one batch on the model's device, refused if this model cannot read them."""
+        limit, vocabulary, segments = (
+            self.config.encoder.limit,
+            self.config.encoder.vocabulary,
+            self.config.encoder.segments,
+        )
+        for i, encoding in enumerate(encodings, 1):
+            if len(encoding) > limit:
+                raise BothwaysError(f"text {i} has {len(encoding)} tokens and this model reads {limit}")
+        ids = [encoding.ids for encoding in encodings]
+        kinds = [encoding.segments for encoding in encodings]
+        highest = max(max(row) for row in ids)
+        if highest >= vocabulary:
+            raise BothwaysError(f"the token id {highest} is out of range: this model has {vocabulary} token rows")
+        if max(max(row) for row in kinds) >= segments:
+            raise BothwaysError(f"a pair of texts needs two segments, and this model has {segments}")
+        return Batch.pack(ids, kinds).to(self.device)
+
+    def summary(self, states: Tensor, batch: Batch) -> Tensor:
+        """One vector for each sequence: its [CLS] state, through the pooler if there is one. (N, W) → (B, W)."""
+        first = states[batch.first]
+        return self.heads["pooler"](first) if "pooler" in self.heads else first
+
+    def masked(self, asked: Tensor) -> Tensor:
+        """Masked-word logits for the states at the asked places only: (M, W) → (M, V)."""
+        logits: Tensor = self._head("masked")(asked, self.encoder.embeddings.tokens.weight)
+        return logits
+
+    def logits(self, head: str, states: Tensor, batch: Batch) -> Tensor:
+        """A classifier's output: (B, outputs) for "next", "sequence", "choice", (N, outputs) for "token", "span"."""
+        module = self._head(head)
+        reads_summary = FAMILIES[self.config.family].heads[head].reads_summary
+        logits: Tensor = module(self.summary(states, batch) if reads_summary else states)
+        return logits
+
+    def _head(self, name: str) -> nn.Module:
+        if name not in self.heads:
+            has = ", ".join(self.heads) or "none"
+            raise BothwaysError(f"this model has no {name!r} head (it has: {has})")
+        return self.heads[name]

@@ -1,0 +1,312 @@
+"""Texts as vectors: which layers, which pooling, for whole texts, tokens or words.
+
+N tokens in a batch · J pieces of work in it · W width of the result.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.checkpoint import load
+from bothways.model.model import Model
+from bothways.text.tokenizer import Encoding, Tokenizer
+from bothways.text.windows import windows
+
+Vectors = NDArray[np.float32]
+Combine = Literal["concat", "sum", "mean"]
+Pool = Literal["mean", "max", "cls"]
+Per = Literal["token", "word"]
+Long = Literal["error", "cut", "window"]
+
+NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2, -1)}
+_TEXTS_AT_ONCE = 1024
+# What stays in a core's cache is faster than what fills a large batch: benchmarks/encoder.py.
+_TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65_536}
+
+
+@dataclass(frozen=True)
+class Features:
+    """Which hidden states make a vector, and how long texts are met. The defaults suit most uses."""
+
+    layers: str | Sequence[int] = "last"
+    """"last", "second-to-last", "last-four", "all", or numbers: 0 is the embeddings, -1 the last layer."""
+    combine: Combine = "concat"
+    """How several layers become one vector."""
+    weights: Sequence[float] | None = None
+    """One number for each layer: the vector is their weighted sum, whatever `combine` says."""
+    long: Long = "error"
+    """Texts beyond the model's limit: refuse them, cut them, or read them in overlapping windows."""
+
+    def numbers(self, depth: int) -> list[int]:
+        """The layers as numbers from 0 to `depth`."""
+        if isinstance(self.layers, str):
+            wanted: Sequence[int] = self._parsed(depth)
+        else:
+            wanted = self.layers
+        for n in wanted:
+            if not -depth - 1 <= n <= depth:
+                raise BothwaysError(
+                    f"there is no layer {n}: this model has 0 (the embeddings) to {depth}, or -1 to {-depth - 1}"
+                )
+        if self.weights is not None and len(self.weights) != len(wanted):
+            raise BothwaysError(f"{len(self.weights)} weights were given for {len(wanted)} layers")
+        return [n % (depth + 1) for n in wanted]
+
+    def _parsed(self, depth: int) -> Sequence[int]:
+        assert isinstance(self.layers, str)
+        if self.layers == "all":
+            return range(depth + 1)
+        if self.layers in NAMED_LAYERS:
+            return NAMED_LAYERS[self.layers]
+        try:
+            return [int(n) for n in self.layers.split(",")]
+        except ValueError:
+            known = ", ".join([*NAMED_LAYERS, "all"])
+            raise BothwaysError(f"{self.layers!r} names no layers: expected {known}, or numbers such as 0,-1") from None
+
+    def combined(self, states: Sequence[Tensor]) -> Tensor:
+        """Hidden states of the chosen layers, (N, width) each → (N, W)."""
+        if self.weights is not None:
+            return torch.stack([state * weight for state, weight in zip(states, self.weights, strict=True)]).sum(0)
+        if self.combine == "concat":
+            return torch.cat(list(states), dim=1)
+        stacked = torch.stack(list(states))
+        return stacked.sum(0) if self.combine == "sum" else stacked.mean(0)
+
+
+@dataclass
+class Tally:
+    """What happened to the texts: nothing is shortened without a word."""
+
+    texts: int = 0
+    tokens: int = 0
+    texts_cut: int = 0
+    tokens_cut: int = 0
+    texts_in_windows: int = 0
+
+    def __str__(self) -> str:
+        parts = [f"{self.texts:,} texts, {self.tokens:,} tokens"]
+        if self.texts_cut:
+            parts.append(f"{self.texts_cut:,} texts cut, {self.tokens_cut:,} tokens lost")
+        if self.texts_in_windows:
+            parts.append(f"{self.texts_in_windows:,} long texts read in windows, nothing lost")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """The tokens or words of one text."""
+
+    texts: list[str]
+    """Each token's piece, or each word as it is written."""
+    offsets: list[tuple[int, int]]
+    """Where each stands in the text."""
+    vectors: Vectors
+    """(tokens or words, W)."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One sequence to run: a text, or one window of it."""
+
+    text: int
+    start: int
+    """Where in its text it starts."""
+    ids: list[int]
+    segments: list[int]
+    keep: slice
+    """The rows that count: all of a text, or the part of it that this window answers for."""
+
+
+def encode(
+    texts: Iterable[str],
+    model: Model | Path | str,
+    *,
+    pool: Pool = "mean",
+    layers: str | Sequence[int] = "last",
+    combine: Combine = "concat",
+    weights: Sequence[float] | None = None,
+    long: Long = "error",
+) -> Vectors:
+    """One vector for each text: (texts, W).
+
+    `pool` is "mean" over all tokens, their "max", or "cls" for the state of [CLS]. For the rest see `Features`.
+    """
+    features = Features(layers, combine, weights, long)
+    rows = list(iter_texts(texts, _loaded(model), pool=pool, features=features, tally=Tally()))
+    return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+
+
+def encode_tokens(
+    texts: Iterable[str],
+    model: Model | Path | str,
+    *,
+    per: Per = "token",
+    layers: str | Sequence[int] = "last",
+    combine: Combine = "concat",
+    weights: Sequence[float] | None = None,
+    long: Long = "error",
+) -> list[TokenVectors]:
+    """A vector for each token, or for each word (the mean of its pieces), of each text; specials are left out."""
+    features = Features(layers, combine, weights, long)
+    return list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=Tally()))
+
+
+def iter_texts(
+    texts: Iterable[str], model: Model, *, pool: Pool, features: Features, tally: Tally
+) -> Iterator[Vectors]:
+    """`encode` as a stream: memory does not grow with the number of texts. `tally` is filled on the way."""
+    for _, encodings, jobs in _chunks(texts, model, features, tally):
+        # Long texts have several jobs; each yields (sum or max, count), merged here.
+        merged: list[tuple[Tensor, int]] = [(torch.empty(0), 0)] * len(encodings)
+        for group, batch, states in _run(jobs, model, features):
+            values, counts = _pooled(states, batch, group, pool)
+            for job, value, count in zip(group, values, counts, strict=True):
+                before, seen = merged[job.text]
+                if seen:
+                    value = torch.maximum(before, value) if pool == "max" else before + value
+                merged[job.text] = value, seen + count
+        for value, count in merged:
+            yield (value if pool == "max" else value / count).numpy()
+
+
+def iter_tokens(
+    texts: Iterable[str], model: Model, *, per: Per, features: Features, tally: Tally
+) -> Iterator[TokenVectors]:
+    """`encode_tokens` as a stream."""
+    for some, encodings, jobs in _chunks(texts, model, features, tally):
+        parts: list[list[tuple[_Job, Tensor]]] = [[] for _ in encodings]
+        for group, batch, states in _run(jobs, model, features):
+            for job, rows in zip(group, states.split(batch.lengths.tolist()), strict=True):
+                parts[job.text].append((job, rows[job.keep].clone()))
+        for text, encoding, found in zip(some, encodings, parts, strict=True):
+            found.sort(key=lambda part: part[0].start)
+            yield _by_token(text, encoding, torch.cat([rows for _, rows in found]), per)
+
+
+def _loaded(model: Model | Path | str) -> Model:
+    return model if isinstance(model, Model) else load(model)
+
+
+def _chunks(
+    texts: Iterable[str], model: Model, features: Features, tally: Tally
+) -> Iterator[tuple[list[str], list[Encoding], list[_Job]]]:
+    """Some texts at a time, with their encodings and the jobs that cover them."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+    features.numbers(model.config.encoder.layers)  # a wrong layer is told before any work
+    limit = model.config.encoder.limit
+    stream = iter(texts)
+    while some := list(islice(stream, _TEXTS_AT_ONCE)):
+        encodings = tokenizer.batch(some)
+        jobs: list[_Job] = []
+        for i, encoding in enumerate(encodings):
+            if len(encoding) > limit:
+                encoding = encodings[i] = _met(some[i], encoding, tokenizer, limit, features.long, tally)
+            jobs += _jobs(i, encoding, tokenizer, limit)
+            tally.texts += 1
+            tally.tokens += len(encoding)
+        yield some, encodings, jobs
+
+
+def _met(text: str, encoding: Encoding, tokenizer: Tokenizer, limit: int, long: Long, tally: Tally) -> Encoding:
+    """A text that is too long, as the caller wants it met."""
+    if long == "error":
+        raise BothwaysError(
+            f"text {tally.texts + 1} has {len(encoding)} tokens and this model reads {limit}: "
+            f"pass --long window to read it in parts, or --long cut to drop {len(encoding) - limit} of them"
+        )
+    if long == "window":
+        tally.texts_in_windows += 1
+        return encoding
+    short = tokenizer(text, limit=limit, long="cut")
+    tally.texts_cut += 1
+    tally.tokens_cut += short.cut
+    return short
+
+
+def _jobs(text: int, encoding: Encoding, tokenizer: Tokenizer, limit: int) -> list[_Job]:
+    ids, kinds = encoding.ids, encoding.segments
+    if len(ids) <= limit:
+        return [_Job(text, 0, ids, kinds, slice(0, len(ids)))]
+    front = encoding.raw.special_tokens_mask.index(0)  # [CLS] goes before every window, [SEP] after it
+    back = tokenizer.specials_around(1) - front
+    inside = slice(front, len(ids) - back)
+    jobs = []
+    found = windows(len(ids[inside]), limit - front - back, overlap=min(128, (limit - front - back) // 4))
+    for w in found:
+        span = slice(front + w.start, front + w.end)
+        keep = slice(
+            0 if w is found[0] else front + w.own - w.start,
+            front + w.own_end - w.start + (back if w is found[-1] else 0),
+        )
+        read = [*ids[:front], *ids[span], *ids[len(ids) - back :]]
+        jobs.append(_Job(text, w.start, read, [0] * len(read), keep))
+    return jobs
+
+
+@torch.inference_mode()
+def _run(jobs: list[_Job], model: Model, features: Features) -> Iterator[tuple[list[_Job], Batch, Tensor]]:
+    """Jobs in batches of similar length, each with its combined states (N, W) in fp32 on the CPU."""
+    budget = _TOKENS_AT_ONCE.get(model.device.type, 4096)
+    layers = features.numbers(model.config.encoder.layers)
+    for group in _by_budget(jobs, budget):
+        batch = Batch.pack([job.ids for job in group], [job.segments for job in group])
+        look = model.encoder.look(batch.to(model.device), hidden=set(layers))
+        yield group, batch, features.combined([look.hidden[n] for n in layers]).float().cpu()
+
+
+def _by_budget(jobs: list[_Job], budget: int) -> Iterator[list[_Job]]:
+    group: list[_Job] = []
+    tokens = 0
+    for job in sorted(jobs, key=lambda job: len(job.ids)):
+        if group and tokens + len(job.ids) > budget:
+            yield group
+            group, tokens = [], 0
+        group.append(job)
+        tokens += len(job.ids)
+    if group:
+        yield group
+
+
+def _pooled(states: Tensor, batch: Batch, group: list[_Job], pool: Pool) -> tuple[Tensor, list[int]]:
+    """For each job its sum (or maximum) over the rows that count, and how many they were: (J, W)."""
+    if pool == "cls":
+        return states[batch.first], [1] * len(group)
+    owner = torch.repeat_interleave(torch.arange(len(group)), batch.lengths)
+    keep = torch.zeros(len(states), dtype=torch.bool)
+    for job, start in zip(group, batch.first.tolist(), strict=True):
+        keep[start + job.keep.start : start + job.keep.stop] = True
+    owner, states = owner[keep], states[keep]
+    if pool == "mean":
+        sums = states.new_zeros(len(group), states.shape[1]).index_add_(0, owner, states)
+        return sums, [job.keep.stop - job.keep.start for job in group]
+    low = states.new_full((len(group), states.shape[1]), float("-inf"))
+    return low.scatter_reduce_(0, owner[:, None].expand_as(states), states, "amax"), [1] * len(group)
+
+
+def _by_token(text: str, encoding: Encoding, states: Tensor, per: Per) -> TokenVectors:
+    """States of all tokens, specials included → those of the text's tokens or words."""
+    inside = [i for i, source in enumerate(encoding.sources) if source is not None]
+    words, offsets, pieces = encoding.words, encoding.offsets, encoding.pieces
+    if per == "token":
+        return TokenVectors([pieces[i] for i in inside], [offsets[i] for i in inside], states[inside].numpy())
+    members: dict[int, list[int]] = {}
+    for i in inside:
+        word = words[i]
+        assert word is not None  # every token of the text itself is a piece of some word
+        members.setdefault(word, []).append(i)
+    spans = [(offsets[tokens[0]][0], offsets[tokens[-1]][1]) for tokens in members.values()]
+    vectors = [states[tokens].mean(0) for tokens in members.values()]
+    stacked = torch.stack(vectors) if vectors else states[:0]
+    return TokenVectors([text[start:end] for start, end in spans], spans, stacked.numpy())

@@ -1,0 +1,144 @@
+"""Filling blanks: which words did the masks hide?"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.checkpoint import load
+from bothways.model.model import Model
+from bothways.text.tokenizer import Encoding, Tokenizer
+
+_SENTENCES_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Filled:
+    """One way to fill all blanks of a text."""
+
+    score: float
+    """The probability of the words, each given all the others; for several, their geometric mean."""
+    words: tuple[str, ...]
+    tokens: tuple[int, ...]
+    text: str
+    """The text with its blanks filled; all else is as it was written."""
+
+
+@dataclass(frozen=True)
+class _Guess:
+    tokens: tuple[tuple[int, int], ...] = ()
+    """(place, token) in the order they were filled."""
+    log_probability: float = 0.0
+
+
+def fill(text: str, model: Model | Path | str, *, top: int = 5) -> list[Filled]:
+    """The `top` best ways to fill the [MASK]s of a text, best first.
+
+    Several masks are filled together: a beam fills the surest mask first and lets each choice inform
+    the next; the finished candidates are ranked by pseudo-likelihood, every word scored with all the
+    others in place.
+    """
+    model = model if isinstance(model, Model) else load(model)
+    tokenizer = _require(model)
+    if top < 1:
+        raise BothwaysError(f"{top} answers were asked for: ask for at least 1")
+    encoding = tokenizer(text, limit=model.config.encoder.limit)
+    places = [i for i, token in enumerate(encoding.ids) if token == tokenizer.id(tokenizer.mask or "")]
+    if not places:
+        raise BothwaysError(f"there is no blank to fill: write {tokenizer.mask} where the word is missing")
+    guesses = _beam(model, encoding, places, width=top if len(places) == 1 else max(2 * top, 16))
+    if len(places) > 1:
+        guesses = _by_pseudo_likelihood(model, encoding, guesses)
+    return [_filled(guess, text, encoding, tokenizer) for guess in guesses[:top]]
+
+
+def _require(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+    if "masked" not in model.heads:
+        raise BothwaysError("this model has no masked-word head, so it cannot fill blanks")
+    if model.tokenizer.mask is None:
+        raise BothwaysError("this model's tokenizer has no mask token, so it cannot fill blanks")
+    return model.tokenizer
+
+
+def _beam(model: Model, encoding: Encoding, places: list[int], width: int) -> list[_Guess]:
+    """The likeliest fillings, each blank filled when it was the surest one left."""
+    guesses = [_Guess()]
+    for _ in places:
+        open_places = [[p for p in places if p not in dict(guess.tokens)] for guess in guesses]
+        scored = _log_probabilities(model, [(_with(encoding, g), o) for g, o in zip(guesses, open_places, strict=True)])
+        grown: dict[tuple[tuple[int, int], ...], _Guess] = {}
+        for guess, left, table in zip(guesses, open_places, scored, strict=True):
+            surest = int(table.amax(1).argmax())
+            best, tokens = table[surest].topk(min(width, table.shape[1]))
+            for log_probability, token in zip(best.tolist(), tokens.tolist(), strict=True):
+                if log_probability == -math.inf:
+                    continue
+                found = _Guess((*guess.tokens, (left[surest], token)), guess.log_probability + log_probability)
+                # Two orders of filling may arrive at the same words: the likelier stays.
+                key = tuple(sorted(found.tokens))
+                if key not in grown or grown[key].log_probability < found.log_probability:
+                    grown[key] = found
+        guesses = sorted(grown.values(), key=lambda guess: -guess.log_probability)[:width]
+    return guesses
+
+
+def _by_pseudo_likelihood(model: Model, encoding: Encoding, guesses: list[_Guess]) -> list[_Guess]:
+    """The guesses ranked anew: each word is masked again, alone, and scored with all the others in place."""
+    asked: list[tuple[list[int], list[int]]] = []
+    for guess in guesses:
+        for place, _ in guess.tokens:
+            others = _Guess(tuple(pair for pair in guess.tokens if pair[0] != place))
+            asked.append((_with(encoding, others), [place]))
+    tables = iter(_log_probabilities(model, asked))
+    ranked = [
+        _Guess(guess.tokens, sum(float(next(tables)[0, token]) for _, token in guess.tokens)) for guess in guesses
+    ]
+    return sorted(ranked, key=lambda guess: -guess.log_probability)
+
+
+@torch.inference_mode()
+def _log_probabilities(model: Model, asked: Sequence[tuple[list[int], list[int]]]) -> list[Tensor]:
+    """For each (ids, places): the log-probability of every token at each place, (places, vocabulary)."""
+    found: list[Tensor] = []
+    for start in range(0, len(asked), _SENTENCES_AT_ONCE):
+        some = asked[start : start + _SENTENCES_AT_ONCE]
+        batch = Batch.pack([ids for ids, _ in some]).to(model.device)
+        at = torch.tensor(
+            [int(first) + p for first, (_, ps) in zip(batch.first.tolist(), some, strict=True) for p in ps]
+        )
+        logits = model.masked(model.encoder(batch)[at.to(model.device)]).float()
+        table = logits.log_softmax(-1).cpu()
+        table[:, _never(model)] = -math.inf  # after the softmax: what is left keeps the model's own probabilities
+        found += table.split([len(places) for _, places in some])
+    return found
+
+
+def _never(model: Model) -> list[int]:
+    """Ids that are no answer: specials, spare rows, and rows that the tokenizer has no piece for."""
+    assert model.tokenizer is not None
+    return [*model.tokenizer.wordless_ids, *range(model.tokenizer.size, model.config.encoder.vocabulary)]
+
+
+def _with(encoding: Encoding, guess: _Guess) -> list[int]:
+    ids = list(encoding.ids)
+    for place, token in guess.tokens:
+        ids[place] = token
+    return ids
+
+
+def _filled(guess: _Guess, text: str, encoding: Encoding, tokenizer: Tokenizer) -> Filled:
+    tokens = sorted(guess.tokens)
+    pieces = [tokenizer.piece(token) for _, token in tokens]
+    for (place, _), piece in zip(reversed(tokens), reversed(pieces), strict=True):
+        start, end = encoding.offsets[place]
+        before = text[:start].rstrip() if piece.startswith("##") else text[:start]  # ##ing belongs to the word before
+        text = before + piece.removeprefix("##") + text[end:]
+    score = math.exp(guess.log_probability / len(tokens))
+    return Filled(score, tuple(pieces), tuple(token for _, token in tokens), text)

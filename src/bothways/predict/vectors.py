@@ -1,0 +1,102 @@
+"""Vectors on disk: .npy, .jsonl or .parquet, written as they come and whole or not at all."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+
+Row = tuple[dict[str, Any], NDArray[np.float32]]
+"""What a vector belongs to, and the vector."""
+
+_ROWS_AT_ONCE = 4096
+
+
+def write_vectors(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
+    """Write rows to `path` and return how many there were and how wide.
+
+    .jsonl and .parquet hold all fields of a row. .npy holds the vectors alone; fields that say more
+    than the row's number go into a .jsonl of the same name beside it.
+    """
+    return writer_for(path)(path, rows)
+
+
+def writer_for(path: Path) -> Callable[[Path, Iterable[Row]], tuple[int, int]]:
+    """The writer that serves this file name; an error if none does."""
+    writers = {".npy": _write_npy, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+    if path.suffix not in writers:
+        raise BothwaysError(f"vectors cannot be written to {path}: expected a name that ends in {', '.join(writers)}")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            raise BothwaysError("writing .parquet needs pyarrow: pip install 'bothways[parquet]'") from None
+    return writers[path.suffix]
+
+
+def _write_npy(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
+    count = width = 0
+    with ExitStack() as stack:
+        matrix = stack.enter_context(atomic.new_file(path)).open("wb+")
+        stack.enter_context(matrix)
+        names = None
+        np.lib.format.write_array_header_1_0(matrix, _header(0, 0))
+        for fields, vector in rows:
+            if count == 0:
+                width = len(vector)
+                matrix.seek(0)
+                np.lib.format.write_array_header_1_0(matrix, _header(0, width))
+                if set(fields) - {"text"}:
+                    aside = stack.enter_context(atomic.new_file(path.with_suffix(".jsonl")))
+                    names = stack.enter_context(aside.open("w", encoding="utf-8"))
+            matrix.write(np.ascontiguousarray(vector, np.float32).tobytes())
+            if names:
+                names.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            count += 1
+        matrix.seek(0)  # numpy pads the header so that the number of rows can grow in place
+        np.lib.format.write_array_header_1_0(matrix, _header(count, width))
+    return count, width
+
+
+def _header(rows: int, width: int) -> dict[str, Any]:
+    return {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+
+
+def _write_jsonl(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
+    count = width = 0
+    with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
+        for fields, vector in rows:
+            # The shortest decimals that give back the same float32.
+            numbers = [float(str(number)) for number in vector]
+            stream.write(json.dumps(fields | {"vector": numbers}, ensure_ascii=False) + "\n")
+            count, width = count + 1, len(vector)
+    return count, width
+
+
+def _write_parquet(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    count = width = 0
+    stream: Iterator[Row] = iter(rows)
+    with atomic.new_file(path) as fresh, ExitStack() as stack:
+        writer = None
+        while some := list(islice(stream, _ROWS_AT_ONCE)):
+            width = len(some[0][1])
+            flat = pa.array(np.concatenate([vector for _, vector in some]), pa.float32())
+            columns = {name: [fields[name] for fields, _ in some] for name in some[0][0]}
+            table = pa.table(columns | {"vector": pa.FixedSizeListArray.from_arrays(flat, width)})
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(fresh, table.schema))
+            writer.write_table(table)
+            count += len(some)
+        if writer is None:
+            pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32()))}), fresh)
+    return count, width

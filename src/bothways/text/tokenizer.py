@@ -1,0 +1,346 @@
+"""Text to token ids and back to characters, over the `tokenizers` library.
+
+A `Tokenizer` is whatever a model folder carries: WordPiece from `vocab.txt`, or any `tokenizer.json`
+(WordPiece, BPE, Unigram). It never truncates unless told to, and then says by how much.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+from tokenizers import AddedToken
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from bothways.errors import BothwaysError
+
+Long = Literal["error", "cut"]
+Text = str | tuple[str, str]
+
+# What each special token is called, BERT's way first. The role names are those of special_tokens_map.json.
+_ROLES = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+BERT_SPECIALS = tuple(names[0] for names in _ROLES.values())
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One text, or one pair of texts, as the model reads it. All lists have one entry per token."""
+
+    raw: tokenizers.Encoding
+    cut: int = 0
+    """How many tokens were dropped to fit; 0 unless `long="cut"` was asked for."""
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+    @property
+    def ids(self) -> list[int]:
+        return self.raw.ids
+
+    @property
+    def segments(self) -> list[int]:
+        return self.raw.type_ids
+
+    @property
+    def pieces(self) -> list[str]:
+        return self.raw.tokens
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each token stands in its own original text: text[start:end]. (0, 0) for specials."""
+        return self.raw.offsets
+
+    @property
+    def words(self) -> list[int | None]:
+        """The number of the word that each token is a piece of, counted in its own text; None for specials."""
+        return self.raw.word_ids
+
+    @property
+    def sources(self) -> list[int | None]:
+        """0 for the first text, 1 for the second, None for the specials around them."""
+        return self.raw.sequence_ids
+
+
+class Tokenizer:
+    """Encodes texts and pairs: `Tokenizer.load("folder")("Hello, world.").ids`."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, roles: dict[str, str] | None = None) -> None:
+        # A tokenizer.json may carry a truncation and a padding that its last user had set: both would
+        # change texts behind our user's back (all-MiniLM-L6-v2 cuts at 128).
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.roles = {
+            role: name
+            for role, names in _ROLES.items()
+            for name in [(roles or {}).get(role) or next((n for n in names if backend.token_to_id(n) is not None), "")]
+            if name and backend.token_to_id(name) is not None
+        }
+
+    # ------------------------------------------------------------------ making and storing
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Tokenizer":
+        """From a model folder, a `tokenizer.json` or a `vocab.txt`."""
+        path = Path(path)
+        if path.is_dir():
+            for name in ("tokenizer.json", "vocab.txt"):
+                if (path / name).exists():
+                    return cls.load(path / name)
+            raise BothwaysError(f"{path} has no tokenizer: expected tokenizer.json or vocab.txt in it")
+        if not path.exists():
+            raise BothwaysError(f"there is no tokenizer file {path}")
+        settings = _read_settings(path.parent)
+        roles = {role: _content(settings[role]) for role in _ROLES if settings.get(role)}
+        if path.suffix == ".txt":
+            return cls(_from_vocabulary_file(path, settings), roles)
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the Rust library raises bare Exception for whatever is wrong with the file
+            raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}") from error
+        return cls(backend, roles)
+
+    @classmethod
+    def from_pieces(
+        cls, pieces: Sequence[str], *, lower: bool = True, strip_accents: bool | None = None, split_cjk: bool = True
+    ) -> "Tokenizer":
+        """BERT's WordPiece over `pieces`, whose ids are their places. Accents follow `lower` unless said."""
+        vocabulary = {piece: i for i, piece in enumerate(pieces)}
+        for special in ("[UNK]", "[CLS]", "[SEP]"):
+            if special not in vocabulary:
+                raise BothwaysError(f"the vocabulary has no {special} piece, which every BERT needs")
+        backend = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+        backend.normalizer = BertNormalizer(
+            clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lower
+        )
+        backend.pre_tokenizer = BertPreTokenizer()
+        backend.post_processor = TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
+        )
+        backend.decoder = WordPieceDecoder(prefix="##")
+        backend.add_special_tokens([AddedToken(s, special=True) for s in BERT_SPECIALS if s in vocabulary])
+        return cls(backend)
+
+    def save(self, folder: Path, limit: int | None = None) -> None:
+        """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, and vocab.txt for WordPiece.
+
+        `limit` is the longest input of the model they belong to: readers get it as `model_max_length`.
+        """
+        self.backend.save(str(folder / "tokenizer.json"))
+        settings: dict[str, Any] = dict(self.roles)
+        if limit is not None:
+            settings["model_max_length"] = limit
+        if self.kind == "WordPiece":
+            settings |= {"tokenizer_class": "BertTokenizer"} | self._normalization()
+            lines = "".join(f"{piece}\n" for piece in self.pieces)
+            (folder / "vocab.txt").write_text(lines, encoding="utf-8")
+        _write_json(folder / "tokenizer_config.json", settings)
+        _write_json(folder / "special_tokens_map.json", self.roles)
+
+    # ------------------------------------------------------------------ encoding
+
+    def __call__(
+        self, text: str, pair: str | None = None, *, limit: int | None = None, long: Long = "error"
+    ) -> Encoding:
+        """Encode one text or pair.
+
+        >>> from bothways.text.tokenizer import Tokenizer
+        >>> letters = Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b"])
+        >>> letters("ab", "a").pieces
+        ['[CLS]', 'a', '##b', '[SEP]', 'a', '[SEP]']
+        """
+        return self.batch([text if pair is None else (text, pair)], limit=limit, long=long)[0]
+
+    def batch(self, texts: Sequence[Text], *, limit: int | None = None, long: Long = "error") -> list[Encoding]:
+        """Encode many texts or pairs at once, on all cores.
+
+        Texts longer than `limit` tokens are an error, or with `long="cut"` are shortened as BERT
+        does (from the longer of a pair, at its end), each result's `cut` saying by how many tokens.
+        """
+        encodings = [Encoding(raw) for raw in self._encode(texts, specials=True)]
+        if limit is None:
+            return encodings
+        for i, encoding in enumerate(encodings):
+            if len(encoding) <= limit:
+                continue
+            if long == "error":
+                raise BothwaysError(
+                    f"text {i + 1} has {len(encoding)} tokens and this model reads {limit}: "
+                    f"{len(encoding) - limit} too many"
+                )
+            encodings[i] = self._cut(texts[i], limit)
+        return encodings
+
+    def _encode(self, texts: Sequence[Text], *, specials: bool) -> list[tokenizers.Encoding]:
+        try:
+            return self.backend.encode_batch(list(texts), add_special_tokens=specials)
+        except (TypeError, UnicodeEncodeError):
+            # Half of a surrogate pair is a Python string but not Unicode text; one character for one keeps offsets.
+            return self.backend.encode_batch([_whole(text) for text in texts], add_special_tokens=specials)
+
+    def _cut(self, text: Text, limit: int) -> Encoding:
+        parts = self._encode([text] if isinstance(text, str) else list(text), specials=False)
+        room = limit - self.specials_around(len(parts))
+        if room < len(parts):
+            raise BothwaysError(f"a limit of {limit} tokens leaves no room for text beside the special tokens")
+        lengths = [len(part) for part in parts]
+        while sum(lengths) > room:  # the longer of the two loses its last token; at a tie the second
+            longest = 0 if len(lengths) == 1 or lengths[0] > lengths[1] else 1
+            lengths[longest] -= 1
+        cut = sum(map(len, parts)) - room
+        for part, length in zip(parts, lengths, strict=True):
+            part.truncate(length)
+        return Encoding(self.backend.post_process(parts[0], parts[1] if len(parts) == 2 else None), cut)
+
+    # ------------------------------------------------------------------ facts
+
+    def specials_around(self, texts: int) -> int:
+        """How many special tokens are put around one text, or around two."""
+        return self.backend.num_special_tokens_to_add(texts == 2)
+
+    @property
+    def kind(self) -> str:
+        """WordPiece, BPE, Unigram or WordLevel."""
+        return type(self.backend.model).__name__
+
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def pieces(self) -> list[str]:
+        """Every piece, by id. An id that no piece has (files with gaps exist) shows as an unused one."""
+        found = {i: piece for piece, i in self.backend.get_vocab(with_added_tokens=True).items()}
+        return [found.get(i, f"[unused-id-{i}]") for i in range(max(found) + 1)]
+
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids that are markers rather than text."""
+        added = self.backend.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special) | {
+            self.id(name) for name in self.roles.values()
+        }
+
+    @cached_property
+    def wordless_ids(self) -> frozenset[int]:
+        """The specials and the spare [unused] rows: never an answer, never drawn as a random word."""
+        spare = (i for i, piece in enumerate(self.pieces) if piece.startswith("[unused") and piece.endswith("]"))
+        return self.special_ids | frozenset(spare)
+
+    @property
+    def mask(self) -> str | None:
+        """The mask token as it is written in a text, or None if this tokenizer has none."""
+        return self.roles.get("mask_token")
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits that differ whenever any text could be encoded differently."""
+        canonical = json.dumps(json.loads(self.backend.to_str()), sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def id(self, piece: str) -> int:
+        """The id of a piece that must exist."""
+        found = self.backend.token_to_id(piece)
+        if found is None:
+            raise BothwaysError(f"the vocabulary has no piece {piece!r}")
+        return found
+
+    def piece(self, id: int) -> str:
+        """The piece with this id."""
+        found = self.backend.id_to_token(id)
+        if found is None:
+            raise BothwaysError(f"no piece has the id {id}: this vocabulary has {self.size}")
+        return found
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, without specials."""
+        return self.backend.decode(list(ids))
+
+    def _normalization(self) -> dict[str, Any]:
+        """BERT's three switches under the names that tokenizer_config.json uses; empty for any other kind."""
+        normalizer = self.backend.normalizer
+        if not isinstance(normalizer, BertNormalizer):
+            return {}
+        return {
+            "do_lower_case": normalizer.lowercase,
+            "strip_accents": normalizer.strip_accents,
+            "tokenize_chinese_chars": normalizer.handle_chinese_chars,
+        }
+
+
+def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
+    try:
+        pieces = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BothwaysError(f"{path} cannot be read as a vocabulary: {error}") from error
+    pieces = [piece.rstrip("\r") for piece in pieces]
+    if pieces and not pieces[-1]:
+        pieces.pop()
+    # Without a setting the pieces themselves tell: a tokenizer that lower-cases could never use "The" or "##ING".
+    lower = settings.get("do_lower_case", not any(_has_capital(piece) for piece in pieces))
+    tokenizer = Tokenizer.from_pieces(
+        pieces,
+        lower=lower,
+        strip_accents=settings.get("strip_accents"),
+        split_cjk=settings.get("tokenize_chinese_chars", True),
+    )
+    return tokenizer.backend
+
+
+def _has_capital(piece: str) -> bool:
+    is_special = piece.startswith("[") and piece.endswith("]")
+    return not is_special and any("A" <= letter <= "Z" for letter in piece)
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json over special_tokens_map.json; what neither says is left out."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        file = folder / name
+        if not file.exists():
+            continue
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise BothwaysError(f"{file} is not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise BothwaysError(f"{file} should hold a JSON object")
+        settings |= {key: value for key, value in found.items() if value is not None}
+    return settings
+
+
+def _content(token: Any) -> str:
+    """A special token is written as a string, or as an object with its `content`."""
+    return str(token["content"] if isinstance(token, dict) else token)
+
+
+def _whole(text: Text) -> Text:
+    if isinstance(text, tuple):
+        first, second = text
+        return _mend(first), _mend(second)
+    return _mend(text)
+
+
+def _mend(text: str) -> str:
+    return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+
+
+def _write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,95 @@
+"""A WordPiece vocabulary from raw text files."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers.models import WordPiece
+from tokenizers.trainers import WordPieceTrainer
+
+from bothways.errors import BothwaysError
+from bothways.text.files import read_texts, require_files
+from bothways.text.tokenizer import Tokenizer
+
+# The first ids of Google's vocabularies: [PAD] 0, [unused0] … [unused98] 1–99, [UNK] 100, [CLS] 101, [SEP] 102,
+# [MASK] 103. Tools that know BERT's ids by heart keep working, and the unused rows are there for domain words.
+FIRST_PIECES = ("[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def train_vocabulary(
+    files: Sequence[Path],
+    *,
+    size: int = 30_522,
+    lower: bool = True,
+    strip_accents: bool | None = None,
+    split_cjk: bool = True,
+    minimum: int = 2,
+    field: str = "text",
+    progress: bool = False,
+) -> Tokenizer:
+    """Train a WordPiece vocabulary of `size` pieces on .txt / .jsonl files, plain or compressed.
+
+    The files are streamed; what is held is the table of distinct words. `minimum` is how often a
+    pair of pieces must be seen to be joined. The same files give the same vocabulary.
+    """
+    files = require_files(files)
+    if size < len(FIRST_PIECES) + 2:
+        raise BothwaysError(f"a vocabulary of {size} is too small: {len(FIRST_PIECES)} pieces are BERT's specials")
+    shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk).backend
+    backend = tokenizers.Tokenizer(WordPiece(unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = shape.normalizer, shape.pre_tokenizer
+    # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
+    # room for words when a text is full of rare symbols.
+    letters = _letters(files, field, backend, most=size // 3)
+    trainer = WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=minimum,
+        # The trainer would number the ##x pieces in the order of a hash table, which differs from run to run and
+        # decides ties between merges (huggingface/tokenizers #1794). Given here, sorted, they are always the same.
+        special_tokens=[*FIRST_PIECES, *_continuations(letters, backend)],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        show_progress=progress and sys.stderr.isatty(),
+    )
+    backend.train_from_iterator(_texts(files, field), trainer)
+    by_id = sorted((i, piece) for piece, i in backend.get_vocab().items())
+    pieces = [piece for _, piece in by_id]
+    return Tokenizer.from_pieces(pieces, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
+
+
+def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, most: int) -> list[str]:
+    """Every character the text has after normalization; the `most` frequent if there are more."""
+    raw: set[str] = set()
+    for text in _texts(files, field):
+        raw.update(text)
+    normal = {letter: set(backend.normalizer.normalize_str(letter)) - {" "} for letter in raw}
+    found = set().union(*normal.values())
+    if not found:
+        raise BothwaysError(f"no text was found in {', '.join(map(str, files))}")
+    if len(found) > most:
+        counts: Counter[str] = Counter()  # a second reading, because counting is three times slower than collecting
+        for text in _texts(files, field):
+            counts.update(text)
+        frequency = dict.fromkeys(found, 0)
+        for letter, times in counts.items():
+            for result in normal[letter]:
+                frequency[result] += times
+        found = set(sorted(found, key=lambda letter: (-frequency[letter], letter))[:most])
+    return sorted(found)
+
+
+def _continuations(letters: Sequence[str], backend: tokenizers.Tokenizer) -> list[str]:
+    """##x for every letter that can stand inside a word: not punctuation, nor Chinese when it is split."""
+    return [f"##{x}" for x in letters if len(backend.pre_tokenizer.pre_tokenize_str(_normal(backend, f"a{x}"))) == 1]
+
+
+def _normal(backend: tokenizers.Tokenizer, text: str) -> str:
+    normal: str = backend.normalizer.normalize_str(text)
+    return normal
+
+
+def _texts(files: Sequence[Path], field: str) -> Iterator[str]:
+    for file in files:
+        yield from read_texts(file, field)

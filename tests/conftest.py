@@ -1,0 +1,195 @@
+"""Shared by all tests: no network, small loud models, a small vocabulary."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"
+
+import pytest
+import torch
+
+from bothways.model.config import EncoderConfig, Learned
+from bothways.text.tokenizer import Tokenizer
+from bothways.text.train_vocab import FIRST_PIECES
+
+NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.bind"}
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+collect_ignore = [] if torch.cuda.is_available() else ["test_gpu.py"]
+
+
+def _no_network(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in NETWORK:
+        raise AssertionError(f"something opened the network: {event} {arguments[1:]}")
+
+
+# An audit hook sees every socket of the process, whoever opens it, and cannot be taken off again.
+sys.addaudithook(_no_network)
+
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "is",
+    "in",
+    "and",
+    "to",
+    "capital",
+    "france",
+    "paris",
+    "germany",
+    "berlin",
+    "china",
+    "beijing",
+    "cat",
+    "dog",
+    "runs",
+    "sleeps",
+    "black",
+    "white",
+    "big",
+    "small",
+    "house",
+    "tree",
+    "reads",
+    "writes",
+    "un",
+    "believ",
+    "able",
+    "walk",
+    "talk",
+    "run",
+    "##s",
+    "##ing",
+    "##ed",
+    "##ly",
+    "##er",
+    "##able",
+    "##believ",
+    "!",
+    ".",
+    ",",
+    "?",
+    "'",
+    "-",
+    "0",
+    "1",
+    "2",
+    "3",
+    "4",
+    "5",
+    "6",
+    "7",
+    "8",
+    "9",
+    "e",
+    "n",
+    "t",
+    "o",
+    "i",
+    "r",
+    "l",
+    "d",
+    "h",
+    "s",
+    "w",
+    "k",
+    "b",
+    "c",
+    "p",
+    "f",
+    "g",
+    "m",
+    "u",
+    "v",
+    "y",
+    "x",
+    "q",
+    "j",
+    "z",
+    "##e",
+    "##n",
+    "##t",
+    "##o",
+    "##i",
+    "##r",
+    "##l",
+    "##d",
+    "##h",
+    "##a",
+    "##w",
+    "##k",
+    "##b",
+    "##c",
+    "##p",
+    "##f",
+    "##g",
+    "##m",
+    "##u",
+    "##v",
+    "##y",
+    "##x",
+    "##q",
+    "##j",
+    "##z",
+    "##0",
+    "##1",
+    "##2",
+    "中",
+    "国",
+    "的",
+    "首",
+    "都",
+    "是",
+    "北",
+    "京",
+    "巴",
+    "黎",
+    "法",
+    "猫",
+    "狗",
+    "日",
+    "本",
+    "。",
+    "，",
+    "😀",
+    "é",
+    "ñ",
+]
+PIECES = [*FIRST_PIECES, *WORDS]
+
+TINY = EncoderConfig(
+    vocabulary=len(PIECES), width=32, layers=3, heads=4, hidden=64, positions=Learned(48), init_std=0.02
+)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_pieces(PIECES)
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    """A small model with all the pretraining heads, on disk."""
+    from bothways.model.checkpoint import save
+    from bothways.model.config import ModelConfig
+    from bothways.model.model import Model
+
+    model = Model.new(ModelConfig(TINY, ("pooler", "masked", "next")), tokenizer, seed=1)
+    make_loud(model)
+    save(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def make_loud(module: torch.nn.Module, seed: int = 0) -> None:
+    """Weights so large that every term of every equation shows in the output: a dropped bias, a swapped norm."""
+    draws = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            noise = torch.randn(parameter.shape, generator=draws)
+            is_norm = "norm" in name.lower()
+            loud = 1 + 0.3 * noise if is_norm and name.endswith("weight") else 0.25 * noise
+            parameter.copy_(loud)

@@ -1,0 +1,65 @@
+"""Files and folders appear whole or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+
+
+def test_a_file_takes_its_place_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    with atomic.new_file(path) as fresh:
+        fresh.write_text("new")
+        assert not path.exists()
+    assert path.read_text() == "new"
+    assert list(path.parent.iterdir()) == [path]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), atomic.new_file(path) as fresh:
+        fresh.write_text("half")
+        _ = 1 / 0
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_exchanged(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    for content in ("old", "new"):
+        with atomic.new_folder(path, replaces="mark") as fresh:
+            (fresh / "mark").write_text(content)
+        assert (path / "mark").read_text() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_exchanged_where_the_system_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())
+    test_a_folder_is_exchanged(tmp_path)
+
+
+def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    (path / "mark").write_text("old")
+    with pytest.raises(ZeroDivisionError), atomic.new_folder(path, replaces="mark") as fresh:
+        (fresh / "mark").write_text("half")
+        _ = 1 / 0
+    assert (path / "mark").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_peoples_folders_are_safe(tmp_path: Path) -> None:
+    (tmp_path / "letters.txt").write_text("precious")
+    with pytest.raises(BothwaysError, match="already holds other files"), atomic.new_folder(tmp_path, replaces="mark"):
+        pytest.fail("the block ran")
+    with pytest.raises(BothwaysError, match="is a folder"), atomic.new_file(tmp_path):
+        pytest.fail("the block ran")

@@ -1,0 +1,162 @@
+"""Every attention backend against the written-out definition, and the choice among them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from bothways.errors import BothwaysError
+from bothways.model.attention import Backend, Bias, Window, attend, choose, make_plan, maps
+from bothways.model.batch import Batch
+from bothways.model.encoder import Encoder
+from conftest import DEVICES, TINY, make_loud
+
+HEADS, DIM = 3, 16
+RAGGED = (5, 33, 1, 32, 9, 9, 30)
+EVEN = (12, 12, 12)
+
+
+def random_batch(lengths: tuple[int, ...], device: str = "cpu") -> tuple[Batch, Tensor, Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(len(lengths))
+    batch = Batch.pack([[1] * n for n in lengths]).to(device)
+    q, k, v = (torch.randn(sum(lengths), HEADS, DIM, generator=draws).to(device) for _ in range(3))
+    return batch, q, k, v
+
+
+def distance_bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """A bias that depends on all three numbers, and on the order of i and j."""
+    return -0.3 * (h + 1) * (i - j).abs() + 0.2 * (i > j)
+
+
+BIASES: list[Bias | None] = [None, distance_bias]
+WINDOWS: list[Window | None] = [None, (2, 2), (-1, 0), (0, 5)]
+
+
+def slow(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...], window: Window | None, bias: Bias | None) -> Tensor:
+    """The equation token by token, in float64: shares no line with the library."""
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    start = 0
+    for length in lengths:
+        for i in range(start, start + length):
+            for h in range(HEADS):
+                scores = {}
+                for j in range(start, start + length):
+                    if window and ((window[0] >= 0 and i - j > window[0]) or (window[1] >= 0 and j - i > window[1])):
+                        continue
+                    scores[j] = q[i, h].double() @ k[j, h].double() / DIM**0.5
+                    if bias:
+                        scores[j] = scores[j] + bias(torch.tensor(h), torch.tensor(i), torch.tensor(j))
+                weights = torch.softmax(torch.stack(list(scores.values())), 0)
+                out[i, h] = sum(w * v[j, h].double() for w, j in zip(weights, scores, strict=True))
+        start += length
+    return out
+
+
+@pytest.mark.parametrize("bias", BIASES, ids=["plain", "bias"])
+@pytest.mark.parametrize("window", WINDOWS)
+def test_the_reference_is_the_equation(window: Window | None, bias: Bias | None) -> None:
+    lengths = (4, 1, 9)
+    batch, q, k, v = random_batch(lengths)
+    out = attend(q, k, v, make_plan(batch, "reference"), scale=DIM**-0.5, window=window, bias=bias)
+    assert torch.allclose(out.double(), slow(q, k, v, lengths, window, bias), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("bias", BIASES, ids=["plain", "bias"])
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("lengths", [RAGGED, EVEN, (1,), (7,)], ids=["ragged", "even", "one-token", "one-text"])
+def test_dense_equals_reference(
+    lengths: tuple[int, ...], window: Window | None, bias: Bias | None, device: str
+) -> None:
+    batch, q, k, v = random_batch(lengths, device)
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    outs, grads = [], []
+    for backend in ("dense", "reference"):
+        out = attend(q, k, v, make_plan(batch, backend), scale=0.3, window=window, bias=bias)  # type: ignore[arg-type]
+        outs.append(out)
+        grads.append(torch.autograd.grad((out * torch.arange(DIM, device=device)).sum(), leaves))
+    assert torch.allclose(outs[0], outs[1], atol=2e-5)
+    for dense, reference in zip(grads[0], grads[1], strict=True):
+        assert torch.allclose(dense, reference, atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_maps_are_the_weights(device: str) -> None:
+    batch, q, k, v = random_batch(RAGGED, device)
+    weights = maps(q, k, batch, scale=0.3)
+    out = attend(q, k, v, make_plan(batch, "dense"), scale=0.3)
+    for w, values, expected in zip(weights, v.split(RAGGED), out.split(RAGGED), strict=True):
+        assert torch.allclose(w.sum(-1), torch.ones_like(w[..., 0]))
+        assert torch.allclose(torch.einsum("hij,jhd->ihd", w, values), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lengths", [RAGGED, EVEN])
+@pytest.mark.parametrize("backend", ["dense", "reference"])
+def test_dropout_drops_and_keeps_the_mean(backend: Backend, lengths: tuple[int, ...], device: str) -> None:
+    torch.manual_seed(0)
+    batch, q, k, v = random_batch(lengths, device)
+    plan = make_plan(batch, backend)
+    clean = attend(q, k, v, plan, scale=0.3)
+    noisy = torch.stack([attend(q, k, v, plan, scale=0.3, dropout=0.3) for _ in range(400)])
+    assert not torch.allclose(noisy[0], noisy[1])
+    spread = noisy.std(0) / 400**0.5
+    assert float(((noisy.mean(0) - clean).abs() / (spread + 1e-4)).mean()) < 1.5
+
+
+def test_a_sequence_does_not_see_its_neighbours() -> None:
+    batch, q, k, v = random_batch(RAGGED)
+    before = attend(q, k, v, make_plan(batch, "dense"), scale=1.0)
+    k[:5], v[:5] = 100.0, -100.0  # the first sequence changes, and no other
+    after = attend(q, k, v, make_plan(batch, "dense"), scale=1.0)
+    assert torch.equal(before[5:], after[5:])
+    assert not torch.allclose(before[:5], after[:5])
+
+
+def test_the_choice() -> None:
+    half, full = torch.bfloat16, torch.float32
+    assert choose("auto", device="cpu", dtype=full) == "dense"
+    assert choose("auto", device="cpu", dtype=half, bias=True) == "dense"
+    assert choose("auto", device="cuda", dtype=half) == "varlen"
+    assert choose("auto", device="cuda", dtype=half, is_even=True) == "dense"
+    assert choose("auto", device="cuda", dtype=half, is_even=True, window=True) == "varlen"
+    assert choose("auto", device="cuda", dtype=full) == "dense"
+    assert choose("auto", device="cuda", dtype=half, bias=True) == "flex"
+    assert choose("auto", device="cuda", dtype=half, bias=True, dropout=True) == "dense"
+    assert choose("reference", device="cpu", dtype=half, bias=True, dropout=True) == "reference"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "facts", "says"),
+    [
+        ("varlen", {"device": "cpu", "dtype": torch.bfloat16}, "a CUDA device"),
+        ("varlen", {"device": "cuda", "dtype": torch.float32}, "16-bit"),
+        ("varlen", {"device": "cuda", "dtype": torch.float16, "bias": True}, "without score biases"),
+        ("flex", {"device": "cuda", "dtype": torch.float16, "dropout": True}, "dropout 0"),
+        ("cudnn", {"device": "cuda", "dtype": torch.float16}, "no attention backend 'cudnn'"),
+    ],
+)
+def test_a_backend_that_cannot_serve_is_refused(wanted: Backend, facts: dict[str, object], says: str) -> None:
+    with pytest.raises(BothwaysError, match=says):
+        choose(wanted, **facts)  # type: ignore[arg-type]
+
+
+def test_the_flash_op_is_still_called_as_we_call_it() -> None:
+    """The varlen backend uses an op without a public name; its signature is checked even where no GPU is."""
+    names = [argument.name for argument in torch.ops.aten._flash_attention_forward.default._schema.arguments]
+    assert names[:10] == [
+        "query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "dropout_p", "is_causal", "return_debug_mask",
+    ]  # fmt: skip
+    assert {"scale", "window_size_left", "window_size_right"} <= set(names[10:])
+
+
+@pytest.mark.parametrize("backend", ["dense", "reference"])
+def test_an_encoder_gives_the_same_on_each_backend(backend: Backend) -> None:
+    encoder = Encoder(TINY).eval()
+    make_loud(encoder)
+    batch = Batch.pack([[5] * 9, [7, 8], [6] * 30])
+    expected = encoder(batch)
+    encoder.backend = backend
+    assert torch.allclose(encoder(batch), expected, atol=1e-5)
+    encoder.backend = "varlen"
+    with pytest.raises(BothwaysError, match="needs"):
+        encoder(batch)

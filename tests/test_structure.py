@@ -1,0 +1,91 @@
+"""The shape of the library: imports point one way, nothing foreign is imported, every sentence of help is true."""
+
+import ast
+from pathlib import Path
+
+import bothways
+
+SOURCE = Path(bothways.__file__).parent
+
+# A part may import from itself and from those before it.
+ORDER = [
+    ["errors"],
+    ["atomic"],
+    ["text"],
+    ["model"],
+    ["predict"],
+    ["cli"],
+]
+ALLOWED = {"torch", "numpy", "tokenizers", "safetensors", "typer", "rich", "pyarrow", "bothways"}
+JUDGES = {"transformers", "sentence_transformers", "peft"}
+
+
+def modules() -> dict[str, set[str]]:
+    """Every file of the library and the full names it imports."""
+    found = {}
+    for file in SOURCE.rglob("*.py"):
+        names: set[str] = set()
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{file}: relative imports hide the direction"
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        found[".".join(file.relative_to(SOURCE).with_suffix("").parts)] = names
+    return found
+
+
+def level(part: str) -> int:
+    return next(i for i, parts in enumerate(ORDER) if part in parts)
+
+
+def test_imports_point_one_way() -> None:
+    for name, imports in modules().items():
+        part = name.split(".")[0]
+        if part == "__init__":
+            continue
+        for imported in imports:
+            root, *rest = imported.split(".")
+            if root != "bothways" or not rest:
+                continue
+            if rest[0] in {p for parts in ORDER for p in parts}:
+                assert level(rest[0]) <= level(part), f"{name} imports {imported}"
+            else:
+                assert part == "cli", f"{name} imports {imported} from the package itself"
+
+
+def test_the_heart_of_the_model_is_apart_from_files() -> None:
+    """What computes knows nothing of how it is stored, and families know nothing of each other's users."""
+    found = modules()
+    for name in ("attention", "batch", "blocks", "encoder", "heads", "positions", "config"):
+        assert not {
+            i
+            for i in found[f"model.{name}"]
+            if "bothways.model.checkpoint" in i or "families" in i or "bothways.text" in i
+        }
+
+
+def test_only_the_declared_dependencies_are_imported() -> None:
+    import sys
+
+    for name, imports in modules().items():
+        roots = {imported.split(".")[0] for imported in imports}
+        assert not roots & JUDGES, name
+        assert roots <= ALLOWED | set(sys.stdlib_module_names), (name, roots)
+
+
+def test_no_public_name_is_hidden_by_a_module() -> None:
+    """`import bothways.x` would put the module in place of a function `bothways.x`."""
+    names = {file.stem for file in SOURCE.iterdir()} & set(bothways.__all__)
+    assert names == set()
+
+
+def test_every_module_says_what_it_is() -> None:
+    for file in SOURCE.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))), file
+
+
+def test_files_stay_readable() -> None:
+    """The encoder is read in one sitting; a file that outgrows a few hundred lines holds two ideas."""
+    lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in SOURCE.rglob("*.py")}
+    assert {str(file): n for file, n in lengths.items() if n > 400} == {}

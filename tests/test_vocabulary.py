@@ -1,0 +1,138 @@
+"""Training a vocabulary."""
+
+import gzip
+import json
+import lzma
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from bothways.errors import BothwaysError
+from bothways.text.train_vocab import FIRST_PIECES, train_vocabulary
+
+TEXT = (
+    "The cat sleeps.\n\nThe dog sleeps and the cats walk.\nWalking dogs walked. Été à Paris.\n北京是中国的首都。\n" * 5
+)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    return tmp_path / "text.txt"
+
+
+def test_specials_are_at_berts_ids(corpus: Path) -> None:
+    tokenizer = train_vocabulary([corpus], size=200)
+    places = {name: tokenizer.id(name) for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")}
+    assert places == {"[PAD]": 0, "[UNK]": 100, "[CLS]": 101, "[SEP]": 102, "[MASK]": 103}
+    assert tokenizer.special_ids == {0, 100, 101, 102, 103}
+    assert "[unused5]" not in tokenizer("[unused5]").pieces  # a spare row, not a marker
+    assert tokenizer.size <= 200
+
+
+def test_words_are_learned_and_the_size_is_kept(corpus: Path) -> None:
+    tokenizer = train_vocabulary([corpus], size=172)
+    assert tokenizer.size == 172
+    assert {"the", "北", "京", "##s"} <= set(tokenizer.pieces)
+    assert "[UNK]" not in tokenizer("walking cats 北京").pieces
+
+
+def test_every_file_kind_gives_the_same_vocabulary(corpus: Path) -> None:
+    lines = TEXT.split("\n")
+    folder = corpus.parent
+    with gzip.open(folder / "a.txt.gz", "wt", encoding="utf-8") as stream:
+        stream.write(TEXT)
+    with lzma.open(folder / "a.jsonl.xz", "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"body": line}) + "\n" for line in lines)
+    (folder / "a.jsonl").write_text("\n".join(json.dumps({"body": line}) for line in lines), encoding="utf-8")
+    prints = {
+        train_vocabulary([folder / name], size=190, field="body").fingerprint
+        for name in ("text.txt", "a.txt.gz", "a.jsonl.xz", "a.jsonl")
+    }
+    assert len(prints) == 1
+
+
+def test_the_same_text_gives_the_same_vocabulary(tmp_path: Path) -> None:
+    """Full of ties, so that any order taken from a hash table would show."""
+    words = ["".join(chr(97 + (i * j) % 26) for j in range(1, 7)) for i in range(200)]
+    (tmp_path / "ties.txt").write_text("\n".join(words * 3), encoding="utf-8")
+    for size in (200, 400):
+        assert len({train_vocabulary([tmp_path / "ties.txt"], size=size).fingerprint for _ in range(5)}) == 1
+
+
+def test_rare_letters_give_way_when_there_are_too_many(tmp_path: Path) -> None:
+    common, rare = "".join(map(chr, range(0x410, 0x430))), "".join(map(chr, range(0x5D0, 0x5EA)))
+    (tmp_path / "a.txt").write_text(f"{common}\n" * 9 + rare, encoding="utf-8")
+    pieces = train_vocabulary([tmp_path / "a.txt"], size=150, lower=False).pieces
+    kept = [letter for letter in common + rare if letter in pieces]
+    assert len([letter for letter in kept if letter in common]) == len(common)
+    assert len(kept) < len(common + rare)
+
+
+def test_options(corpus: Path) -> None:
+    cased = train_vocabulary([corpus], size=300, lower=False)
+    assert "The" in cased.pieces
+    assert "Été" in cased.decode(cased("Été").ids)
+    accented = train_vocabulary([corpus], size=300, strip_accents=False)
+    assert "été" in accented.decode(accented("Été").ids)
+    plain = train_vocabulary([corpus], size=300)
+    assert "ete" in plain.decode(plain("Été").ids)
+    joined = train_vocabulary([corpus], size=300, split_cjk=False)
+    assert "北京是中国的首都" in joined.pieces
+
+
+def test_chinese_characters_are_kept(tmp_path: Path) -> None:
+    """The library underneath keeps 1,000 characters unless told otherwise."""
+    letters = [chr(0x4E00 + i) for i in range(2500)]
+    (tmp_path / "han.txt").write_text("\n".join(letters * 2), encoding="utf-8")
+    tokenizer = train_vocabulary([tmp_path / "han.txt"], size=8_000)
+    assert "[UNK]" not in tokenizer("".join(letters)).pieces
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
+    """Ten times the text, the same words: what Python holds stays the same."""
+
+    def peak(times: int) -> int:
+        file = tmp_path / f"{times}.txt"
+        file.write_text(TEXT * times, encoding="utf-8")
+        tracemalloc.start()
+        train_vocabulary([file], size=200)
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    small, large = peak(20), peak(400)
+    assert large < small + 300_000  # the larger file is 400 × 640 bytes × … = 1.5 MB more
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("empty.txt", b"", "no text was found"),
+        ("blank.txt", b"\n \n\n", "no text was found"),
+        ("latin.txt", "café\n".encode("latin-1"), "not UTF-8"),
+        ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
+        ("field.jsonl", b'{"body": "a"}\n', "no text under 'text': its fields are body"),
+        ("number.jsonl", b'{"text": 5}\n', "no text under 'text'"),
+        ("cut.txt.gz", gzip.compress(b"some text\n" * 1000)[:40], "damaged or cut short"),
+        ("not.txt.xz", b"plain text", "damaged or cut short"),
+        ("table.xlsx", b"", "not a kind of text file"),
+    ],
+)
+def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BothwaysError, match=says) as caught:
+        train_vocabulary([tmp_path / name], size=200)
+    assert name in str(caught.value)
+
+
+def test_bad_requests_are_refused(corpus: Path) -> None:
+    with pytest.raises(BothwaysError, match="there is no file"):
+        train_vocabulary([corpus.parent / "none.txt"])
+    with pytest.raises(BothwaysError, match="is a folder"):
+        train_vocabulary([corpus.parent])
+    with pytest.raises(BothwaysError, match="no input file"):
+        train_vocabulary([])
+    with pytest.raises(BothwaysError, match="too small"):
+        train_vocabulary([corpus], size=len(FIRST_PIECES))
