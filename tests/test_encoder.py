@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
+from bothways.model.attention import Bias
 from bothways.model.batch import Batch
 from bothways.model.config import BASE, LARGE, EncoderConfig, Learned, ModelConfig
 from bothways.model.encoder import Encoder
 from bothways.model.model import Model
+from bothways.model.positions import Positions
 from conftest import DEVICES, TINY, make_loud
 
 IDS = [[101, 5, 6, 7, 102], [101, 8, 102], [101, 9, 10, 11, 12, 13, 102]]
@@ -150,6 +152,40 @@ def test_layers_above_the_asked_ones_are_not_computed(monkeypatch: pytest.Monkey
 def test_layers_that_do_not_exist_are_refused(hidden: list[int], maps: list[int]) -> None:
     with pytest.raises(BothwaysError, match="there is no layer"):
         loud_encoder().look(Batch.pack(IDS), hidden=hidden, maps=maps)
+
+
+# ---------------------------------------------------------------------- the seam for positions
+
+
+class Turned(Positions):
+    """Positions that use all three hooks: a row at the input, a sign at each turn, a penalty for distance."""
+
+    has_bias = True
+
+    def at_input(self, positions: Tensor) -> Tensor:
+        return positions[:, None] * torch.linspace(-1, 1, TINY.width)
+
+    def turn(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        sign = 1 - 2 * (positions % 2)[:, None, None]
+        return q * sign, k
+
+    def bias(self, q: Tensor, k: Tensor, batch: Batch) -> Bias:
+        places = batch.positions
+        return lambda h, i, j: -0.1 * (h + 1) * (places[i] - places[j]).abs()
+
+
+@pytest.mark.parametrize("hook", ["at_input", "turn", "bias"])
+def test_every_hook_of_the_seam_is_used(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, batch = loud_encoder(), Batch.pack(IDS)
+    encoder.embeddings.positions = Turned()
+    whole = encoder(batch)
+    encoder.backend = "reference"
+    assert torch.allclose(encoder(batch), whole, atol=1e-5)
+    monkeypatch.setattr(Turned, hook, getattr(Positions, hook))
+    assert not torch.allclose(encoder(batch), whole, atol=1e-2)
+    encoder.backend = "varlen"
+    with pytest.raises(BothwaysError, match="without score biases"):
+        encoder(batch)
 
 
 # ---------------------------------------------------------------------- batches

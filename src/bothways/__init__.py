@@ -8,7 +8,6 @@ Names are imported when first used: `import bothways` alone costs nothing.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from bothways.errors import BothwaysError
@@ -35,7 +34,7 @@ _HOMES = {
     "Tokenizer": "bothways.text.tokenizer",
 }
 
-__version__ = version("bothways")
+__version__ = "0.1.0"
 __all__ = [
     "BothwaysError",
     "EncoderConfig",

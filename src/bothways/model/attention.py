@@ -17,7 +17,7 @@ file that knows of padding, masks and kernels.
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
@@ -63,6 +63,8 @@ class Plan:
     grids: tuple[Grid, ...] = ()
     order: Tensor | None = None
     """(N,) for `dense`: token n of the batch is row order[n] of the grids' real tokens, one grid after the other."""
+    masks: dict[Window | None, Any] = field(default_factory=dict)
+    """For `flex`: the block masks by window, made by the first layer that has it."""
 
 
 def choose(
@@ -199,24 +201,32 @@ def _flex(
     q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, window: Window | None, bias: Bias | None, dropout: float
 ) -> Tensor:
     assert dropout == 0.0
-    flex_attention, create_block_mask = _compiled_flex()
-    tokens = q.shape[0]
-    document = torch.searchsorted(
-        plan.batch.cu[1:], torch.arange(tokens, device=q.device, dtype=torch.int32), right=True
-    )
-
-    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        same = document[i] == document[j]
-        return same if window is None else same & _sees(i, j, window)
+    flex_attention, _ = _compiled_flex()
+    if window not in plan.masks:
+        plan.masks[window] = _block_mask(plan.batch, window)
 
     def biased(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         assert bias is not None
         return score + bias(h, i, j)
 
-    block_mask = create_block_mask(visible, None, None, tokens, tokens, device=q.device)
     grid = [x.transpose(0, 1)[None] for x in (q, k, v)]  # (1, H, N, D)
-    out: Tensor = flex_attention(*grid, score_mod=biased if bias else None, block_mask=block_mask, scale=scale)
+    score_mod = biased if bias else None
+    out: Tensor = flex_attention(*grid, score_mod=score_mod, block_mask=plan.masks[window], scale=scale)
     return out[0].transpose(0, 1)
+
+
+def _block_mask(batch: Batch, window: Window | None) -> Any:
+    _, create_block_mask = _compiled_flex()
+    tokens, device = batch.ids.shape[0], batch.cu.device
+    place = torch.arange(tokens, device=device, dtype=torch.int32)
+    document = torch.searchsorted(batch.cu[1:], place, right=True)
+    # Tensors, not numbers: the compiler makes numbers that change symbolic, and its kernel cannot use those.
+    left, right = (torch.tensor(tokens if n < 0 else n, device=device) for n in window or (-1, -1))
+
+    def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return (document[i] == document[j]) & (i - j <= left) & (j - i <= right)
+
+    return create_block_mask(visible, None, None, tokens, tokens, device=device)
 
 
 @cache

@@ -80,10 +80,15 @@ class Encoder(nn.Module):
         x = self.embeddings(batch)
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        dropout = self.training and self.config.attention_dropout > 0
-        return x, make_plan(
-            batch, choose(self.backend, device=kind, dtype=dtype, is_even=batch.is_even, dropout=dropout)
+        backend = choose(
+            self.backend,
+            device=kind,
+            dtype=dtype,
+            is_even=batch.is_even,
+            bias=self.embeddings.positions.has_bias,
+            dropout=self.training and self.config.attention_dropout > 0,
         )
+        return x, make_plan(batch, backend)
 
     def _through(self, block: nn.Module, x: Tensor, plan: Plan) -> Tensor:
         positions = self.embeddings.positions

@@ -13,6 +13,9 @@ from bothways.model.config import Learned
 class Positions(nn.Module):
     """A kind of position overrides the hooks it needs; the encoder calls all three."""
 
+    has_bias = False
+    """Whether `bias` gives one: not every attention backend can add it."""
+
     def at_input(self, positions: Tensor) -> Tensor | None:
         """Added to the token embeddings: (N,) → (N, W)."""
         return None

@@ -1,0 +1,78 @@
+"""Every code block of the README and the docs runs; every link leads somewhere."""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import bothways
+from bothways import EncoderConfig, Model, ModelConfig
+from bothways.cli import main
+from bothways.model.config import Learned
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make demo` saves, untrained: the docs show how, not how well."""
+    tokenizer = bothways.train_vocabulary([ROOT / "examples" / "sample.txt"], size=1600)
+    shape = EncoderConfig(tokenizer.size, width=32, layers=2, heads=2, hidden=64, positions=Learned(64))
+    folder = tmp_path_factory.mktemp("docs") / "demo-model"
+    bothways.save(Model.new(ModelConfig(shape, ("masked",)), tokenizer), folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_runs(page: Path, demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(demo_model, tmp_path / "demo-model")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
+    assert blocks, f"{page.name} shows no code"
+    for language, code in blocks:
+        if language == "python":
+            exec(compile(code, str(page), "exec"), names)
+        for line in code.splitlines() if language == "sh" else ():
+            if line.startswith("bothways "):
+                monkeypatch.setattr(sys, "argv", shlex.split(line, comments=True))
+                with pytest.raises(SystemExit) as stop:
+                    main()
+                assert stop.value.code == 0, line
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"^make (\w+)|`make (\w+)`", page.read_text(encoding="utf-8"), re.MULTILINE):
+            name = target[0] or target[1]
+            assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"{page.name}: make {name}"
+
+
+def test_links_and_named_files_exist() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for name in re.findall(r"`((?:tests|src|benchmarks|examples|docs)/[\w/.-]+)`", text):
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+def test_the_file_tree_is_true() -> None:
+    """Each file that the README's tree names is there, and each part of the library is named."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = readme.split("## What is where")[1].split("```")[1]
+    named = set(re.findall(r"\b(\w+\.py)\b", tree))
+    there = {file.name for file in (ROOT / "src").rglob("*.py")} | {
+        file.name for file in (ROOT / "examples").glob("*.py")
+    }
+    assert named <= there
+    apart = {"__init__.py", "family.py", "output.py"}
+    verbs = {file.name for file in (ROOT / "src" / "bothways" / "cli").glob("*.py")}
+    assert there - named - apart - verbs == set()
