@@ -82,6 +82,43 @@ def test_old_names_and_bare_bodies_load(tmp_path: Path) -> None:
     assert torch.equal(states(again), expected)
 
 
+def test_a_body_of_2019_loads(tmp_path: Path) -> None:
+    """No model_type, no architectures, no prefix."""
+    model = theirs("BertModel")
+    model.save_pretrained(tmp_path)
+    expected = states(load(tmp_path))
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_type"], config["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = load(tmp_path)
+    assert again.config.heads == ("pooler",)
+    assert torch.equal(states(again), expected)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (None, ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"0": "LABEL_0", "1": "LABEL_1"}, ("LABEL_0", "LABEL_1", "LABEL_2")),
+        ({"2": "c", "0": "a", "1": "b"}, ("a", "b", "c")),
+        ({"0": "good", "1": "bad"}, "asks for"),
+        ({"x": "good"}, "keys are not numbers"),
+    ],
+)
+def test_labels_fit_the_classifier(
+    tmp_path: Path, names: dict[str, str] | None, expected: tuple[str, ...] | str
+) -> None:
+    theirs("BertForSequenceClassification").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["id2label"] = names
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if isinstance(expected, tuple):
+        assert load(tmp_path).config.labels == expected
+    else:
+        with pytest.raises(BothwaysError, match=expected):
+            load(tmp_path)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_precisions(tmp_path: Path, tokenizer: Tokenizer, dtype: torch.dtype) -> None:
     model = Model.new(ModelConfig(TINY, ("masked",)), tokenizer, seed=2)
@@ -313,6 +350,7 @@ def test_saving_replaces_a_model_and_nothing_else(model_folder: Path, tmp_path: 
         save(model, Path("/proc/nowhere/model"))
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_the_old_or_the_new(model_folder: Path) -> None:
     """A process that saves over and over is killed at many moments; the folder is whole each time."""
     script = (

@@ -108,6 +108,7 @@ def test_train_show_info_fill(tmp_path: Path, model_folder: Path, run: Run) -> N
     assert len(answers[0]["words"]) == 2
 
 
+@pytest.mark.slow
 def test_pipes_and_no_network(tmp_path: Path, model_folder: Path) -> None:
     """Each verb in a process of its own, fed through standard input where it can be; none touches the network."""
     filled = run_apart("fill", "-", "--model", model_folder, "--json", stdin="[MASK] cat\n\n猫 [MASK]\n")

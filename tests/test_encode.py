@@ -1,6 +1,8 @@
 """Vectors of texts, tokens and words, against transformers' hidden states and sentence-transformers."""
 
 import json
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +93,37 @@ def test_the_same_vector_whatever_the_batch(model_folder: Path, monkeypatch: pyt
 def test_no_texts_no_vectors(model_folder: Path) -> None:
     assert encode([], model_folder).shape[0] == 0
     assert encode_tokens([], model_folder) == []
+
+
+def test_texts_are_streamed(model_folder: Path) -> None:
+    """Never more texts in hand than one round of work, however many there are."""
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield f"the cat {read % 7}"
+
+    rows = iter_texts(endless(), load(model_folder), pool="mean", features=Features(), tally=Tally())
+    for done in range(1, 2500):
+        next(rows)
+        assert read - done <= 1024
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
+def test_writing_is_streamed(tmp_path: Path, name: str) -> None:
+    """Three times the rows, the same memory."""
+
+    def peak(rows: int) -> int:
+        tracemalloc.start()
+        write_vectors(tmp_path / name, (({"text": i}, np.full(16, i, np.float32)) for i in range(rows)))
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    peak(10)  # what is loaded once
+    assert peak(30_000) < peak(10_000) + 500_000  # held, the further rows would be some 8 MB
 
 
 # ---------------------------------------------------------------------- long texts

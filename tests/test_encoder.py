@@ -262,6 +262,7 @@ def test_dropout_is_for_training_only() -> None:
     assert not torch.allclose(encoder(batch), encoder(batch))
 
 
+@pytest.mark.slow
 def test_the_encoder_compiles() -> None:
     encoder, batch = loud_encoder(), Batch.pack([[5] * 8, [6] * 8])
     compiled = torch.compile(encoder, fullgraph=True)

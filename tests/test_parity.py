@@ -208,6 +208,7 @@ BUGS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__.strip("_"))
 @pytest.mark.parametrize("name", CASES)
 def test_a_bug_in_the_body_would_show(name: str, bug: Callable[[Model], None], tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
     kind = raw.get("model_type")
     if kind is None:  # files from before model_type existed: the tensor names tell
-        known = [family for family in FAMILIES.values() if any(name.startswith(family.prefix) for name in tensors)]
+        known = [family for family in FAMILIES.values() if _names_fit(family, set(tensors))]
         if len(known) == 1:
             return known[0]
     if kind not in FAMILIES:
@@ -133,6 +133,11 @@ def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -
             f"expected {', '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[kind]
+
+
+def _names_fit(family: Family, names: set[str]) -> bool:
+    first = family.body[0].parts[0]
+    return first in names or family.prefix + first in names
 
 
 def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -163,11 +168,17 @@ def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Ten
         raise BothwaysError(f"{folder}: {error}") from error
     heads = _find_heads(family, raw, set(tensors))
     labels = _labels(raw)
-    for head in (family.heads[name] for name in heads):
-        weight = head.rows[0].parts[0]
-        if head.has_labels and not labels and weight in tensors:
-            labels = tuple(f"LABEL_{i}" for i in range(tensors[weight].shape[0]))
+    for head in (family.heads[name] for name in heads if family.heads[name].has_labels):
+        weight = tensors.get(head.rows[0].parts[0])
+        # Some folders list two nameless labels, a default, beside a classifier of fifty: then the classifier is right.
+        if weight is not None and labels == _nameless(len(labels)):
+            labels = _nameless(weight.shape[0])
     return ModelConfig(encoder, heads, labels, family.name, raw)
+
+
+def _nameless(count: int) -> tuple[str, ...]:
+    """What Hugging Face calls labels that nobody has named."""
+    return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def _find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
