@@ -157,6 +157,23 @@ def test_cutting_is_counted(model_folder: Path) -> None:
     assert np.abs(rows[1] - encode([short], model_folder)[0]).max() < 1e-5
 
 
+def test_python_hears_of_cuts_too(model_folder: Path) -> None:
+    for call in (encode, encode_tokens):
+        with pytest.warns(UserWarning, match="1 texts cut, 14 tokens lost"):
+            call(["the dog " * 30], model_folder, long="cut")
+
+
+def test_windows_of_nothing_but_masks(model_folder: Path) -> None:
+    """Special tokens that the text itself holds are text."""
+    [tokens] = encode_tokens(["[MASK] " * 100], model_folder, long="window")
+    assert tokens.texts == ["[MASK]"] * 100
+
+
+def test_one_text_is_not_a_list_of_letters(model_folder: Path) -> None:
+    with pytest.raises(BothwaysError, match="put it into brackets"):
+        encode("the cat", model_folder)
+
+
 def test_windows_read_everything(model_folder: Path) -> None:
     """The tokens of a long text, each from the window that owns it; the pooled vector is over all of them."""
     long = " ".join(["the cat sleeps in paris", "a dog runs", "北京", "big house"] * 20)

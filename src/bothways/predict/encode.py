@@ -3,6 +3,7 @@
 N tokens in a batch · J pieces of work in it · W width of the result.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -141,8 +142,9 @@ def encode(
 
     `pool` is "mean" over all tokens, their "max", or "cls" for the state of [CLS]. For the rest see `Features`.
     """
-    features = Features(layers, combine, weights, long)
-    rows = list(iter_texts(texts, _loaded(model), pool=pool, features=features, tally=Tally()))
+    features, tally = Features(layers, combine, weights, long), Tally()
+    rows = list(iter_texts(texts, _loaded(model), pool=pool, features=features, tally=tally))
+    _warn_of_losses(tally)
     return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
 
 
@@ -157,8 +159,10 @@ def encode_tokens(
     long: Long = "error",
 ) -> list[TokenVectors]:
     """A vector for each token, or for each word (the mean of its pieces), of each text; specials are left out."""
-    features = Features(layers, combine, weights, long)
-    return list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=Tally()))
+    features, tally = Features(layers, combine, weights, long), Tally()
+    found = list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=tally))
+    _warn_of_losses(tally)
+    return found
 
 
 def iter_texts(
@@ -193,6 +197,12 @@ def iter_tokens(
             yield _by_token(text, encoding, torch.cat([rows for _, rows in found]), per)
 
 
+def _warn_of_losses(tally: Tally) -> None:
+    """Whoever asked for texts to be cut still hears how many were."""
+    if tally.texts_cut:
+        warnings.warn(str(tally), stacklevel=3)
+
+
 def _loaded(model: Model | Path | str) -> Model:
     return model if isinstance(model, Model) else load(model)
 
@@ -201,6 +211,8 @@ def _chunks(
     texts: Iterable[str], model: Model, features: Features, tally: Tally
 ) -> Iterator[tuple[list[str], list[Encoding], list[_Job]]]:
     """Some texts at a time, with their encodings and the jobs that cover them."""
+    if isinstance(texts, str):
+        raise BothwaysError("several texts were expected, as a list, and one text was given: put it into brackets")
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
@@ -239,7 +251,7 @@ def _jobs(text: int, encoding: Encoding, tokenizer: Tokenizer, limit: int) -> li
     ids, kinds = encoding.ids, encoding.segments
     if len(ids) <= limit:
         return [_Job(text, 0, ids, kinds, slice(0, len(ids)))]
-    front = encoding.raw.special_tokens_mask.index(0)  # [CLS] goes before every window, [SEP] after it
+    front = encoding.sources.index(0)  # [CLS] goes before every window, [SEP] after it
     back = tokenizer.specials_around(1) - front
     inside = slice(front, len(ids) - back)
     jobs = []
