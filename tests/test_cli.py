@@ -1,8 +1,10 @@
 """The command line as people use it: output, exit codes, sentences instead of tracebacks, no network."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -255,3 +257,31 @@ def test_import_is_quick() -> None:
         "rich",
         "typer",
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_command_leaves_nothing(kind: signal.Signals, tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    command = [
+        sys.executable,
+        "-c",
+        GUARDED,
+        "encode",
+        "-",
+        "--model",
+        str(model_folder),
+        "--out",
+        str(folder / "v.npy"),
+    ]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not any(folder.iterdir()):  # it has begun to write, and waits for texts
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+    process.send_signal(kind)
+    _, words = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert b"Traceback" not in words
+    assert list(folder.iterdir()) == []

@@ -3,6 +3,7 @@
 Verbs import what they need when they run, so that `bothways --help` never waits for torch.
 """
 
+import signal
 import sys
 
 import typer
@@ -35,6 +36,8 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """The `bothways` command."""
+    # A polite kill ends the blocks that are open, so that no temporary file stays behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         app()
     except BothwaysError as error:

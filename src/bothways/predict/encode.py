@@ -30,7 +30,7 @@ Long = Literal["error", "cut", "window"]
 
 NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2, -1)}
 _TEXTS_AT_ONCE = 1024
-# What stays in a core's cache is faster than what fills a large batch: benchmarks/encoder.py.
+# On a CPU larger batches are no faster and hold more memory; a GPU wants them.
 _TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65_536}
 
 
