@@ -35,10 +35,32 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
 def test_a_folder_is_exchanged(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     for content in ("old", "new"):
-        with atomic.new_folder(path, replaces="mark") as fresh:
+        with atomic.new_folder(path, replaces=["mark"]) as fresh:
             (fresh / "mark").write_text(content)
         assert (path / "mark").read_text() == content
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_exchange_is_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "folder"
+    path.mkdir()
+    monkeypatch.setattr(os, "rename", lambda *_: pytest.fail("the folder was absent for a moment"))
+    with atomic.new_folder(path, replaces=["mark"]) as fresh:
+        (fresh / "mark").write_text("new")
+    assert (path / "mark").read_text() == "new"
+
+
+def test_everything_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename may reach the disk before the data does, unless the data was told to go first."""
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.readlink(f"/proc/self/fd/{handle}")))
+    with atomic.new_folder(tmp_path / "folder", replaces=[]) as fresh:
+        (fresh / "mark").write_text("new")
+    assert [Path(name).name for name in flushed if name.endswith("/mark")] == ["mark"]
+    assert str(tmp_path) in flushed
+    with atomic.new_file(tmp_path / "file.txt") as single:
+        single.write_text("new")
+    assert str(single) in flushed
 
 
 def test_a_folder_is_exchanged_where_the_system_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +72,7 @@ def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     path.mkdir()
     (path / "mark").write_text("old")
-    with pytest.raises(ZeroDivisionError), atomic.new_folder(path, replaces="mark") as fresh:
+    with pytest.raises(ZeroDivisionError), atomic.new_folder(path, replaces=["mark"]) as fresh:
         (fresh / "mark").write_text("half")
         _ = 1 / 0
     assert (path / "mark").read_text() == "old"
@@ -59,7 +81,10 @@ def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
 
 def test_other_peoples_folders_are_safe(tmp_path: Path) -> None:
     (tmp_path / "letters.txt").write_text("precious")
-    with pytest.raises(BothwaysError, match="already holds other files"), atomic.new_folder(tmp_path, replaces="mark"):
+    with (
+        pytest.raises(BothwaysError, match="already holds other files"),
+        atomic.new_folder(tmp_path, replaces=["mark"]),
+    ):
         pytest.fail("the block ran")
     with pytest.raises(BothwaysError, match="is a folder"), atomic.new_file(tmp_path):
         pytest.fail("the block ran")

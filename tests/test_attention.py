@@ -63,7 +63,9 @@ def test_the_reference_is_the_equation(window: Window | None, bias: Bias | None)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("bias", BIASES, ids=["plain", "bias"])
 @pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("lengths", [RAGGED, EVEN, (1,), (7,)], ids=["ragged", "even", "one-token", "one-text"])
+@pytest.mark.parametrize(
+    "lengths", [RAGGED, EVEN, (1,), (7,), (4, 9, 4)], ids=["ragged", "even", "one-token", "one-text", "equal-but-apart"]
+)
 def test_dense_equals_reference(
     lengths: tuple[int, ...], window: Window | None, bias: Bias | None, device: str
 ) -> None:

@@ -224,24 +224,45 @@ def _to_bin(content: bytes) -> Break:
 
 
 class _Evil:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, ("touch /tmp/bothways-was-here",)
+        return os.system, (f"touch '{self.mark}'",)
 
 
 def _evil(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    torch.save({"bert.x": _Evil()}, folder / "pytorch_model.bin")
+    torch.save({"bert.x": _Evil(folder / "was-here")}, folder / "pytorch_model.bin")
 
 
-def _lost_shard(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model-1.safetensors"}}))
+def _index(table: dict[str, object]) -> Break:
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+
+    return apply
 
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 WRONG: dict[str, tuple[Break, str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "not a model folder"),
     "config cut": (lambda f: (f / "config.json").write_text('{"model_type": "be'), "cannot be read as JSON"),
+    "config too deep": (lambda f: (f / "config.json").write_text("[" * 200_000), "cannot be read as JSON"),
+    "activation a list": (_config({"hidden_act": ["gelu"]}), "the activation"),
+    "family a list": (_config({"model_type": ["bert"]}), "model_type"),
+    "architectures a number": (_config({"architectures": 5, "hidden_size": 0}), "width must be"),
+    "eps a word": (_config({"layer_norm_eps": "abc"}), "norm_eps must be a small positive number"),
+    "eps null": (_config({"layer_norm_eps": None}), "norm_eps must be a small positive number"),
+    "eps negative": (_config({"layer_norm_eps": -1}), "norm_eps must be a small positive number"),
+    "dropout seven": (_config({"classifier_dropout": 7}), "classifier_dropout = 7"),
+    "a tensor twice": (_tensors(lambda t: t.update({"pooler.dense.bias": torch.ones(32)})), "pooler.dense.bias twice"),
+    "a flat classifier": (_tensors(lambda t: t.update({"classifier.weight": torch.tensor(1.0), "classifier.bias": torch.ones(2)})), "the tensor classifier.weight has the shape"),
+    "bin with numbers": (lambda f: (f / "model.safetensors").unlink() or torch.save({5: torch.ones(2)}, f / "pytorch_model.bin"), "plain table of tensors"),  # type: ignore[func-returns-value]
+    "index to itself": (_index({"a": "model.safetensors.index.json"}), "no weight_map"),
+    "index of numbers": (_index({"a": 5}), "no weight_map"),
+    "special token odd": (lambda f: (f / "tokenizer_config.json").write_text('{"mask_token": {"foo": 1}}'), "special token"),
+    "lower-case odd": (lambda f: (f / "tokenizer.json").unlink() or (f / "tokenizer_config.json").write_text('{"do_lower_case": "yes"}'), "do_lower_case should be true or false"),  # type: ignore[func-returns-value]
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "should hold a JSON object"),
     "unknown family": (_config({"model_type": "gpt9"}), "model_type 'gpt9', which is not known here: expected bert"),
     "no width": (_config({"hidden_size": "DELETE"}), "config.json has no hidden_size"),
@@ -256,7 +277,7 @@ WRONG: dict[str, tuple[Break, str]] = {
     "bin noise": (_to_bin(b"\x80\x02 not a pickle"), "damaged"),
     "bin empty": (_to_bin(b""), "damaged"),
     "bin with code": (_evil, "damaged or is not a weights file"),
-    "lost shard": (_lost_shard, "which is not there"),
+    "lost shard": (_index({"a": "model-1.safetensors"}), "which is not there"),
     "a tensor too many": (_tensors(lambda t: t.update({"bert.extra.weight": torch.ones(2)})), "no use for: extra.weight"),
     "a tensor too few": (_tensors(lambda t: t.pop(QUERY)), "lack encoder.layer.1.attention.self.query.weight"),
     "a layer too few": (_config({"num_hidden_layers": 2}), "no use for: encoder.layer.2"),
@@ -284,7 +305,7 @@ def test_a_wrong_folder_gets_one_sentence(what: str, model_folder: Path) -> None
     with pytest.raises(BothwaysError, match=says) as caught:
         load(model_folder)
     assert "\n" not in str(caught.value)
-    assert not Path("/tmp/bothways-was-here").exists()
+    assert not (model_folder / "was-here").exists()
 
 
 def test_paths_that_are_no_folders(tmp_path: Path) -> None:
@@ -324,24 +345,38 @@ def test_a_failed_save_leaves_what_was_there(model_folder: Path, monkeypatch: py
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
-    with pytest.raises(BothwaysError, match="could not be written: No space left on device"):
-        save(model, model_folder)
+    def full_too(*_: object, **__: object) -> None:
+        raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    for failure in (full, full_too):
+        monkeypatch.setattr(safetensors.torch, "save_file", failure)
+        with pytest.raises(BothwaysError, match=r"could not be written: .*No space left on device"):
+            save(model, model_folder)
     assert {f.name: f.read_bytes() for f in model_folder.iterdir()} == before
     assert list(model_folder.parent.iterdir()) == [model_folder]
+
+
+def test_heads_that_share_a_name_are_not_saved_together(tmp_path: Path) -> None:
+    both = Model.new(ModelConfig(TINY, ("pooler", "sequence", "token"), ("a", "b")))
+    with pytest.raises(BothwaysError, match=r"both called classifier\.weight"):
+        save(both, tmp_path / "both")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_saving_replaces_a_model_and_nothing_else(model_folder: Path, tmp_path: Path) -> None:
     model = load(model_folder)
     make_loud(model, seed=9)
-    (model_folder / "old-note.txt").write_text("from the last run")
     save(model, model_folder)
     assert torch.equal(states(load(model_folder)), states(model))
-    assert not (model_folder / "old-note.txt").exists()
+    (tmp_path / "link").symlink_to(model_folder)
+    make_loud(model, seed=10)
+    save(model, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert torch.equal(states(load(model_folder)), states(model))
     home = tmp_path / "home"
-    home.mkdir()
-    (home / "letters.txt").write_text("precious")
-    with pytest.raises(BothwaysError, match="already holds other files"):
+    save(model, home)
+    (home / "letters.txt").write_text("precious")  # beside a model, and still somebody's
+    with pytest.raises(BothwaysError, match=r"already holds other files, such as letters\.txt"):
         save(model, home)
     assert (home / "letters.txt").read_text() == "precious"
     with pytest.raises(BothwaysError, match="is a file"):

@@ -122,7 +122,7 @@ def test_pipes_and_no_network(tmp_path: Path, model_folder: Path) -> None:
     report = run_apart("encode", "-", "--model", model_folder, "--out", out, "--per", "word", "--json", stdin="a cat\n")
     assert report.returncode == 0, report.stderr
     assert json.loads(report.stdout)["rows"] == 2
-    names = out.with_suffix(".jsonl").read_text().splitlines()
+    names = (tmp_path / "words.npy.jsonl").read_text().splitlines()
     assert json.loads(names[1]) == {"text": 0, "word": "cat", "start": 2, "end": 5}
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sleeps\n" * 9)
@@ -179,6 +179,18 @@ BAD = {
     "no tokenizer": (["vocab", "show", "a", "--model", "{tmp}"], "has no tokenizer"),
     "not a model": (["info", "{tmp}"], "is not a model folder"),
     "tiny vocabulary": (["vocab", "train", "{short}", "--out", "{tmp}/v", "--size", "5"], "too small"),
+    "over its input": (["encode", "{jsonl}", "--model", "{model}", "--out", "{jsonl}"], "would be overwritten"),
+    "names over its input": (
+        ["encode", "{names}", "--model", "{model}", "--out", "{tmp}/v.npy", "--per", "word"],
+        "would be overwritten",
+    ),
+    "a model's folder": (
+        ["vocab", "train", "{short}", "--out", "{model}"],
+        "already holds other files, such as README.md",
+    ),
+    "a name too long": (["info", "{tmp}/" + "x" * 300], "File name too long"),
+    "a size too large": (["vocab", "train", "{short}", "--out", "{tmp}/v", "--size", "9" * 20], "cannot be made"),
+    "too many answers": (["fill", "[MASK] [MASK]", "--model", "{model}", "--top", "100000"], "at most 256 answers"),
     "binary": (["encode", "{binary}", "--model", "{model}", "--out", "{tmp}/v.npy"], "is not UTF-8 text"),
 }
 
@@ -191,7 +203,12 @@ def test_bad_input_gets_one_sentence_and_exit_code_1(what: str, tmp_path: Path, 
     (work / "long.txt").write_text("short\n" + "the cat " * 100)
     (work / "short.txt").write_text("short")
     (work / "binary.txt").write_bytes(b"ok\n\xff\xfe\x00")
+    (work / "a.jsonl").write_text('{"text": "short"}')
+    (work / "v.npy.jsonl").write_text('{"text": "short"}')
+    before = {f.name: f.read_bytes() for f in work.iterdir()}
     places = {
+        "jsonl": work / "a.jsonl",
+        "names": work / "v.npy.jsonl",
         "tmp": work,
         "model": model_folder,
         "long": work / "long.txt",
@@ -204,7 +221,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_1(what: str, tmp_path: Path, 
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == 1
-    assert {f.name for f in work.iterdir()} == {"long.txt", "short.txt", "binary.txt"}  # nothing half-written
+    assert {f.name: f.read_bytes() for f in work.iterdir()} == before  # nothing half-written, nothing lost
 
 
 def test_wrong_usage_is_exit_code_2(model_folder: Path, run: Run) -> None:

@@ -195,8 +195,10 @@ def test_windows_read_everything(model_folder: Path) -> None:
     first = hidden_states(model_folder, " ".join(pieces[1:-1][span[0].start : span[0].end]))[-1][0]
     last = hidden_states(model_folder, " ".join(pieces[1:-1][span[-1].start : span[-1].end]))[-1][-1]
     assert np.abs(whole - inside - first - last).max() < 1e-3
-    for pool in ("cls", "max"):
-        assert np.isfinite(encode([long], model_folder, pool=pool, long="window")).all()  # type: ignore[arg-type]
+    highest = np.maximum(np.maximum(tokens.vectors.max(0), first), last)
+    assert np.abs(encode([long], model_folder, pool="max", long="window")[0] - highest).max() < 1e-5
+    starts = [hidden_states(model_folder, " ".join(pieces[1:-1][w.start : w.end]))[-1][0] for w in span]
+    assert np.abs(encode([long], model_folder, pool="cls", long="window")[0] - np.mean(starts, 0)).max() < 1e-5
 
 
 def test_short_texts_are_the_same_with_windows(model_folder: Path) -> None:
@@ -213,6 +215,11 @@ def test_short_texts_are_the_same_with_windows(model_folder: Path) -> None:
         ({"layers": [-5]}, "there is no layer -5"),
         ({"layers": "top"}, "'top' names no layers"),
         ({"layers": "1,2", "weights": [1.0]}, "1 weights were given for 2 layers"),
+        ({"layers": []}, "no layers were named"),
+        ({"weights": [float("nan")]}, "must be numbers"),
+        ({"long": "windows"}, "long cannot be 'windows': expected error, cut, window"),
+        ({"pool": "min"}, "pool cannot be 'min'"),
+        ({"combine": "avg"}, "combine cannot be 'avg'"),
     ],
 )
 def test_bad_layers_are_refused(model_folder: Path, options: dict[str, Any], says: str) -> None:
@@ -234,7 +241,9 @@ def test_files_hold_what_was_written(tmp_path: Path, name: str) -> None:
     assert write_vectors(path, iter(ROWS)) == (3, 4)
     if name == "v.npy":
         vectors = np.load(path)
-        fields = [json.loads(line) for line in path.with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+        fields = [
+            json.loads(line) for line in (tmp_path / "new" / "v.npy.jsonl").read_text(encoding="utf-8").splitlines()
+        ]
     elif name == "v.jsonl":
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         vectors = np.array([line.pop("vector") for line in lines], dtype=np.float32)

@@ -255,6 +255,21 @@ def test_recomputing_saves_memory() -> None:
     assert kept(True) < 0.3 * kept(False)
 
 
+def test_dropout_stands_where_bert_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the embeddings, after attention and after feed-forward in each layer; and on the attention weights."""
+    seen: list[tuple[int, ...]] = []
+
+    def watched(module: nn.Dropout, x: Tensor) -> Tensor:
+        seen.append(tuple(x.shape))
+        return x
+
+    monkeypatch.setattr(nn.Dropout, "forward", watched)
+    encoder, batch = loud_encoder().train(), Batch.pack(IDS)
+    first, second = encoder(batch), encoder(batch)
+    assert seen == [(15, TINY.width)] * (1 + 2 * TINY.layers) * 2
+    assert not torch.allclose(first, second)  # with the others silenced, attention's own dropout is left
+
+
 def test_dropout_is_for_training_only() -> None:
     encoder, batch = loud_encoder(), Batch.pack(IDS)
     assert torch.equal(encoder(batch), encoder(batch))

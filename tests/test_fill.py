@@ -80,6 +80,19 @@ def test_the_text_around_the_blank_is_left_as_written() -> None:
     assert texts == {"a": "A  a\tB", "b": "A  b\tB", "##s": "As\tB"}
 
 
+def test_several_words_go_where_their_blanks_are() -> None:
+    model = small_model("a bcd ##ef")
+    for answer in fill("X[MASK] y [MASK], z", model, top=9):
+        first, second = (word.removeprefix("##") for word in answer.words)
+        between = "" if answer.words[1].startswith("##") else " "
+        assert answer.text == f"X{first} y{between}{second}, z"
+
+
+def test_too_many_answers_for_several_blanks_are_refused() -> None:
+    with pytest.raises(BothwaysError, match="at most 256 answers"):
+        fill("[MASK] [MASK]", small_model(), top=100_000)
+
+
 def test_no_answer_is_a_special_token(model_folder: Path) -> None:
     answers = fill("[MASK] 北京", model_folder, top=1000)
     assert len(answers) == TINY.vocabulary - 104

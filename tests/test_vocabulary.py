@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 from bothways.errors import BothwaysError
+from bothways.text.files import read_texts
 from bothways.text.train_vocab import FIRST_PIECES, train_vocabulary
 
 TEXT = (
     "The cat sleeps.\n\nThe dog sleeps and the cats walk.\nWalking dogs walked. Été à Paris.\n北京是中国的首都。\n" * 5
 )
+
+
+def _spoilt_gzip() -> bytes:
+    content = bytearray(gzip.compress(bytes(range(97, 123)) * 5000, mtime=0))
+    content[40:60] = b"\xff" * 20
+    return bytes(content)
 
 
 @pytest.fixture
@@ -62,12 +69,24 @@ def test_the_same_text_gives_the_same_vocabulary(tmp_path: Path) -> None:
 
 
 def test_rare_letters_give_way_when_there_are_too_many(tmp_path: Path) -> None:
-    common, rare = "".join(map(chr, range(0x410, 0x430))), "".join(map(chr, range(0x5D0, 0x5EA)))
+    rare, common = "".join(map(chr, range(0x410, 0x42A))), "".join(map(chr, range(0x5D0, 0x5EA)))
     (tmp_path / "a.txt").write_text(f"{common}\n" * 9 + rare, encoding="utf-8")
-    pieces = train_vocabulary([tmp_path / "a.txt"], size=150, lower=False).pieces
+    pieces = train_vocabulary([tmp_path / "a.txt"], size=170, lower=False).pieces
     kept = [letter for letter in common + rare if letter in pieces]
     assert len([letter for letter in kept if letter in common]) == len(common)
     assert len(kept) < len(common + rare)
+
+
+def test_the_size_is_never_exceeded(corpus: Path) -> None:
+    for size in (106, 107, 120, 150):
+        assert train_vocabulary([corpus], size=size).size <= size
+
+
+def test_marks_at_the_start_and_old_line_ends_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfthe cat\r\nthe\rdog\n")
+    assert list(read_texts(tmp_path / "a.txt")) == ["the cat", "the\rdog"]
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "ab\\ud800 c"}\r\n\r\n"plain"\n')
+    assert list(read_texts(tmp_path / "a.jsonl")) == ["ab\ufffd c", "plain"]
 
 
 def test_options(corpus: Path) -> None:
@@ -117,6 +136,9 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
         ("number.jsonl", b'{"text": 5}\n', "no text under 'text'"),
         ("cut.txt.gz", gzip.compress(b"some text\n" * 1000)[:40], "damaged or cut short"),
         ("not.txt.xz", b"plain text", "damaged or cut short"),
+        ("spoilt.txt.gz", _spoilt_gzip(), "damaged or cut short"),
+        ("digits.jsonl", b"5" * 5000, "is not JSON"),
+        ("deep.jsonl", b"[" * 200_000, "is not JSON"),
         ("table.xlsx", b"", "not a kind of text file"),
     ],
 )
@@ -134,5 +156,9 @@ def test_bad_requests_are_refused(corpus: Path) -> None:
         train_vocabulary([corpus.parent])
     with pytest.raises(BothwaysError, match="no input file"):
         train_vocabulary([])
+    with pytest.raises(BothwaysError, match="two readings"):
+        train_vocabulary([Path("-")])
+    with pytest.raises(BothwaysError, match="cannot be made"):
+        train_vocabulary([corpus], size=10**20)
     with pytest.raises(BothwaysError, match="too small"):
         train_vocabulary([corpus], size=len(FIRST_PIECES))

@@ -9,7 +9,7 @@ import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from bothways.errors import BothwaysError
@@ -38,20 +38,19 @@ def new_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, *, replaces: str) -> Iterator[Path]:
+def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; it takes `path`'s place if the block ends well.
 
-    A folder that is already there is replaced only if it is empty or holds a file called `replaces`:
-    nobody loses a home directory to a mistyped `--out`.
+    A folder that is already there is replaced only if it holds nothing but files called as in `replaces`:
+    nobody loses anything else to a mistyped `--out`.
     """
-    path = Path(os.path.abspath(path))
+    path = Path(os.path.realpath(path))  # a link stays a link, and what it points to is replaced
     with _explained(path):
         if path.exists() and not path.is_dir():
             raise BothwaysError(f"{path} is a file, and a folder was to be written there")
-        if path.exists() and any(path.iterdir()) and not (path / replaces).exists():
-            raise BothwaysError(
-                f"{path} already holds other files (no {replaces} among them): name a new or empty folder"
-            )
+        others = sorted({file.name for file in path.iterdir()} - set(replaces)) if path.exists() else []
+        if others:
+            raise BothwaysError(f"{path} already holds other files, such as {others[0]}: name a new or empty folder")
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         os.chmod(temporary, 0o777 & ~_umask())

@@ -6,3 +6,9 @@ class BothwaysError(Exception):
 
     The command line prints it and exits with 1; a bug raises anything else.
     """
+
+
+def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse a value that is none of those allowed: a misspelt choice must not mean another one."""
+    if value not in allowed:
+        raise BothwaysError(f"{name} cannot be {value!r}: expected {', '.join(allowed)}")

@@ -43,3 +43,6 @@ def main() -> None:
     except BothwaysError as error:
         typer.echo(f"bothways: {error}", err=True)
         sys.exit(1)
+    except OSError as error:
+        typer.echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", err=True)
+        sys.exit(1)

@@ -2,11 +2,15 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bothways.cli.output import print_json
+from bothways.errors import BothwaysError
+
+if TYPE_CHECKING:
+    from bothways.predict.fill import Filled
 
 
 def fill(
@@ -32,12 +36,24 @@ def fill(
     from bothways.text.files import STDIN, read_lines
 
     loaded = bothways.load(model)
-    texts = (line for line in read_lines(STDIN) if line.strip()) if text == "-" else [text]
-    for one in texts:
-        answers = bothways.fill(one, loaded, top=top)
-        if as_json:
-            print_json([asdict(answer) for answer in answers])
-            continue
-        width = max(len(" ".join(answer.words)) for answer in answers)
-        for answer in answers:
-            typer.echo(f"{answer.score:.4f}  {' '.join(answer.words):{width}}  {answer.text}")
+    if text != "-":
+        _print(bothways.fill(text, loaded, top=top), as_json)
+        return
+    for number, line in enumerate(read_lines(STDIN), 1):
+        if line.strip():
+            try:
+                _print(bothways.fill(line, loaded, top=top), as_json)
+            except BothwaysError as error:
+                raise BothwaysError(f"line {number}: {error}") from error
+
+
+def _print(answers: "list[Filled]", as_json: bool) -> None:
+    from rich.cells import cell_len, set_cell_size
+
+    if as_json:
+        print_json([asdict(answer) for answer in answers])
+        return
+    words = [" ".join(answer.words) for answer in answers]
+    width = max(map(cell_len, words))  # a Chinese character takes two cells
+    for answer, word in zip(answers, words, strict=True):
+        typer.echo(f"{answer.score:.4f}  {set_cell_size(word, width)}  {answer.text}")

@@ -40,6 +40,7 @@ def train(
     Example: bothways vocab train books/*.txt.gz --size 16000 --out my-vocabulary
     """
     from bothways import atomic
+    from bothways.text.tokenizer import FILES
     from bothways.text.train_vocab import train_vocabulary
 
     strip = None if accents is None else not accents
@@ -53,7 +54,7 @@ def train(
         field=field,
         progress=True,
     )
-    with atomic.new_folder(out, replaces="tokenizer.json") as fresh:
+    with atomic.new_folder(out, replaces=FILES) as fresh:
         tokenizer.save(fresh)
     say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")
     if tokenizer.size < size:

@@ -20,9 +20,11 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Row
 from bothways.model.model import Model
+from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
+"""What `save` writes, and so the only files it replaces."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -50,12 +52,15 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
     """Write a model folder that transformers opens too. It appears whole or not at all."""
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
-    with atomic.new_folder(folder, replaces="config.json") as fresh:
+    with atomic.new_folder(folder, replaces=_FILES) as fresh:
         state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
         kind = dtype or model.encoder.embeddings.tokens.weight.dtype
         tensors = _their_names(family, model.config, state)
         tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors.items()}
-        safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
+        try:
+            safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
+        except safetensors.SafetensorError as error:  # its own kind of full disk
+            raise BothwaysError(f"{folder} could not be written: {error}") from error
         described = _describe(model, architecture, kind)
         (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
@@ -90,15 +95,15 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # a damaged file raises whatever its parser stumbles over
         reason = str(error).split("\n")[0]
         raise BothwaysError(f"{path} is damaged or is not a weights file: {reason}") from error
-    if not isinstance(found, dict) or not all(isinstance(tensor, Tensor) for tensor in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
         raise BothwaysError(f"{path} does not hold a plain table of tensors")
     return found
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
     table = _read_json(index).get("weight_map")
-    if not isinstance(table, dict):
-        raise BothwaysError(f"{index} has no weight_map")
+    if not isinstance(table, dict) or not all(isinstance(n, str) and not n.endswith(".json") for n in table.values()):
+        raise BothwaysError(f"{index} has no weight_map from tensors to weights files")
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(table.values())):
         shard = index.parent / Path(name).name  # a shard lies beside its index, whatever the index says
@@ -114,7 +119,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BothwaysError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(found, dict):
         raise BothwaysError(f"{path} should hold a JSON object")
@@ -127,7 +132,7 @@ def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -
         known = [family for family in FAMILIES.values() if _names_fit(family, set(tensors))]
         if len(known) == 1:
             return known[0]
-    if kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in FAMILIES:
         raise BothwaysError(
             f"{folder / 'config.json'} has the model_type {kind!r}, which is not known here: "
             f"expected {', '.join(sorted(FAMILIES))}"
@@ -148,6 +153,8 @@ def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Te
         for old, new in family.renamed.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
+        if name in found:
+            raise BothwaysError(f"the weights hold {name} twice, under two of its names")
         if name not in family.ignored:
             found[name] = tensor
     for copy, original in family.tied.items():
@@ -169,7 +176,10 @@ def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Ten
     heads = _find_heads(family, raw, set(tensors))
     labels = _labels(raw)
     for head in (family.heads[name] for name in heads if family.heads[name].has_labels):
-        weight = tensors.get(head.rows[0].parts[0])
+        name = head.rows[0].parts[0]
+        weight = tensors.get(name)
+        if weight is not None and weight.dim() != 2:
+            raise BothwaysError(f"{folder}: the tensor {name} has the shape {list(weight.shape)}, not labels × width")
         # Some folders list two nameless labels, a default, beside a classifier of fifty: then the classifier is right.
         if weight is not None and labels == _nameless(len(labels)):
             labels = _nameless(weight.shape[0])
@@ -187,7 +197,8 @@ def _find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tupl
     there = [
         name for name, head in family.heads.items() if any(part in names for row in head.rows for part in row.parts)
     ]
-    declared = raw.get("architectures") or []
+    declared = raw.get("architectures")
+    declared = declared if isinstance(declared, list) else []
     order = sorted(family.architectures, key=lambda architecture: architecture[0] not in declared)
     certain = next((heads for _, heads in order if heads <= set(there)), frozenset())
     claimed: set[str] = set()
@@ -271,7 +282,10 @@ def _their_names(family: Family, config: ModelConfig, state: Mapping[str, Tensor
     tensors: dict[str, Tensor] = {}
     for row in _rows(family, config):
         for part, tensor in zip(row.parts, state[row.ours].chunk(len(row.parts)), strict=True):
-            tensors[part if body_only or part in apart else family.prefix + part] = tensor
+            name = part if body_only or part in apart else family.prefix + part
+            if name in tensors:
+                raise BothwaysError(f"two heads of this model are both called {name} in a folder: save them apart")
+            tensors[name] = tensor
     return tensors
 
 

@@ -49,7 +49,11 @@ class EncoderConfig:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
                 raise BothwaysError(f"{name} must be a number from 0 up to 1, not {value!r}")
-        if self.activation not in ACTIVATIONS:
+        for name in ("norm_eps", "init_std"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value < 1:
+                raise BothwaysError(f"{name} must be a small positive number, not {value!r}")
+        if not isinstance(self.activation, str) or self.activation not in ACTIVATIONS:
             known = ", ".join(sorted(ACTIVATIONS))
             raise BothwaysError(f"the activation {self.activation!r} is not known: expected one of {known}")
 

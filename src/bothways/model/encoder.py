@@ -66,15 +66,17 @@ class Encoder(nn.Module):
         self._check_layers(hidden, lowest=0)
         self._check_layers(maps, lowest=1)
         x, plan = self._start(batch)
-        states, seen = {0: x}, {}
+        states = {0: x} if 0 in hidden else {}
+        seen = {}
         for layer in range(1, max((0, *hidden, *maps)) + 1):
             block = self.blocks[layer - 1]
             assert isinstance(block, Block)
             if layer in maps:
                 seen[layer] = block.look(x, batch, self.embeddings.positions)
             x = self._through(block, x, plan)
-            states[layer] = x
-        return Look({layer: states[layer] for layer in hidden}, seen)
+            if layer in hidden:
+                states[layer] = x
+        return Look(states, seen)
 
     def _start(self, batch: Batch) -> tuple[Tensor, Plan]:
         x = self.embeddings(batch)

@@ -35,6 +35,8 @@ class Model(nn.Module):
         for name in config.heads:
             if name not in known:
                 raise BothwaysError(f"{config.family} has no head {name!r}: it has {', '.join(known)}")
+            if known[name].has_labels and not config.labels:
+                raise BothwaysError(f"the head {name!r} needs the names of its labels")
             for need in known[name].needs:
                 if need not in config.heads:
                     raise BothwaysError(f"the head {name!r} needs the head {need!r} beside it")

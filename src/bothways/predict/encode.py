@@ -3,30 +3,28 @@
 N tokens in a batch · J pieces of work in it · W width of the result.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
 from bothways.model.model import Model
+from bothways.predict.choices import Combine, Long, Per, Pool
 from bothways.text.tokenizer import Encoding, Tokenizer
 from bothways.text.windows import windows
 
 Vectors = NDArray[np.float32]
-Combine = Literal["concat", "sum", "mean"]
-Pool = Literal["mean", "max", "cls"]
-Per = Literal["token", "word"]
-Long = Literal["error", "cut", "window"]
 
 NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2, -1)}
 _TEXTS_AT_ONCE = 1024
@@ -47,12 +45,20 @@ class Features:
     long: Long = "error"
     """Texts beyond the model's limit: refuse them, cut them, or read them in overlapping windows."""
 
+    def __post_init__(self) -> None:
+        require_choice("combine", self.combine, get_args(Combine))
+        require_choice("long", self.long, get_args(Long))
+        if self.weights is not None and not all(math.isfinite(weight) for weight in self.weights):
+            raise BothwaysError(f"the weights of layers must be numbers, not {list(self.weights)}")
+
     def numbers(self, depth: int) -> list[int]:
         """The layers as numbers from 0 to `depth`."""
         if isinstance(self.layers, str):
             wanted: Sequence[int] = self._parsed(depth)
         else:
             wanted = self.layers
+        if not len(wanted):
+            raise BothwaysError("no layers were named: name at least one")
         for n in wanted:
             if not -depth - 1 <= n <= depth:
                 raise BothwaysError(
@@ -169,6 +175,7 @@ def iter_texts(
     texts: Iterable[str], model: Model, *, pool: Pool, features: Features, tally: Tally
 ) -> Iterator[Vectors]:
     """`encode` as a stream: memory does not grow with the number of texts. `tally` is filled on the way."""
+    require_choice("pool", pool, get_args(Pool))
     for _, encodings, jobs in _chunks(texts, model, features, tally):
         # Long texts have several jobs; each yields (sum or max, count), merged here.
         merged: list[tuple[Tensor, int]] = [(torch.empty(0), 0)] * len(encodings)
@@ -187,6 +194,7 @@ def iter_tokens(
     texts: Iterable[str], model: Model, *, per: Per, features: Features, tally: Tally
 ) -> Iterator[TokenVectors]:
     """`encode_tokens` as a stream."""
+    require_choice("per", per, get_args(Per))
     for some, encodings, jobs in _chunks(texts, model, features, tally):
         parts: list[list[tuple[_Job, Tensor]]] = [[] for _ in encodings]
         for group, batch, states in _run(jobs, model, features):
@@ -224,14 +232,16 @@ def _chunks(
         jobs: list[_Job] = []
         for i, encoding in enumerate(encodings):
             if len(encoding) > limit:
-                encoding = encodings[i] = _met(some[i], encoding, tokenizer, limit, features.long, tally)
+                encoding = encodings[i] = _meet_limit(some[i], encoding, tokenizer, limit, features.long, tally)
+            if not len(encoding):
+                raise BothwaysError(f"text {tally.texts + 1} has no tokens, and this model's tokenizer adds none")
             jobs += _jobs(i, encoding, tokenizer, limit)
             tally.texts += 1
             tally.tokens += len(encoding)
         yield some, encodings, jobs
 
 
-def _met(text: str, encoding: Encoding, tokenizer: Tokenizer, limit: int, long: Long, tally: Tally) -> Encoding:
+def _meet_limit(text: str, encoding: Encoding, tokenizer: Tokenizer, limit: int, long: Long, tally: Tally) -> Encoding:
     """A text that is too long, as the caller wants it met."""
     if long == "error":
         raise BothwaysError(

@@ -15,6 +15,7 @@ from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding, Tokenizer
 
 _SENTENCES_AT_ONCE = 64
+_WIDEST = 256  # beam: each step runs the model on as many sentences
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,12 @@ def fill(text: str, model: Model | Path | str, *, top: int = 5) -> list[Filled]:
     places = [i for i, token in enumerate(encoding.ids) if token == tokenizer.id(tokenizer.mask or "")]
     if not places:
         raise BothwaysError(f"there is no blank to fill: write {tokenizer.mask} where the word is missing")
-    guesses = _beam(model, encoding, places, width=top if len(places) == 1 else max(2 * top, 16))
+    if len(places) > 1 and top > _WIDEST:
+        raise BothwaysError(
+            f"at most {_WIDEST} answers can be given when several blanks are filled together, not {top}"
+        )
+    width = top if len(places) == 1 else min(max(2 * top, 16), _WIDEST)
+    guesses = _beam(model, encoding, places, width)
     if len(places) > 1:
         guesses = _by_pseudo_likelihood(model, encoding, guesses)
     return [_filled(guess, text, encoding, tokenizer) for guess in guesses[:top]]

@@ -23,7 +23,7 @@ def write_vectors(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
     """Write rows to `path` and return how many there were and how wide.
 
     .jsonl and .parquet hold all fields of a row. .npy holds the vectors alone; fields that say more
-    than the row's number go into a .jsonl of the same name beside it.
+    than the row's number go into a file beside it, named as `beside` says.
     """
     return writer_for(path)(path, rows)
 
@@ -41,6 +41,11 @@ def writer_for(path: Path) -> Callable[[Path, Iterable[Row]], tuple[int, int]]:
     return writers[path.suffix]
 
 
+def beside(path: Path) -> Path:
+    """Where the names of an .npy's rows are: v.npy.jsonl for v.npy, which no other file is called by chance."""
+    return path.with_name(path.name + ".jsonl")
+
+
 def _write_npy(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
     count = width = 0
     with ExitStack() as stack:
@@ -54,7 +59,7 @@ def _write_npy(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
                 matrix.seek(0)
                 np.lib.format.write_array_header_1_0(matrix, _header(0, width))
                 if set(fields) - {"text"}:
-                    aside = stack.enter_context(atomic.new_file(path.with_suffix(".jsonl")))
+                    aside = stack.enter_context(atomic.new_file(beside(path)))
                     names = stack.enter_context(aside.open("w", encoding="utf-8"))
             matrix.write(np.ascontiguousarray(vector, np.float32).tobytes())
             if names:

@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
@@ -21,8 +22,8 @@ _KINDS = (".txt", ".jsonl")
 def read_texts(path: Path, field: str = "text") -> Iterator[str]:
     """The texts of a file, one after the other: a line of .txt, or `field` of a line of .jsonl.
 
-    Lines that are empty come as empty texts, so that results can be matched to lines. `-` is
-    standard input, read as .txt.
+    Empty lines of .txt come as empty texts, so that results can be matched to lines; those of .jsonl
+    are left out. `-` is standard input, read as .txt.
     """
     if _kind(path) == ".jsonl":
         for number, line in enumerate(read_lines(path), 1):
@@ -39,13 +40,13 @@ def read_lines(path: Path) -> Iterator[str]:
         with _open(path) as stream:
             for line in stream:
                 number += 1
-                yield line.rstrip("\n")
+                yield line.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise BothwaysError(
             f"{path} is not UTF-8 text after line {number} ({error.reason}): convert it first, "
             f"for example with iconv -t UTF-8"
         ) from error
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise BothwaysError(f"{path} is damaged or cut short after line {number}: {error}") from error
     except OSError as error:
         raise BothwaysError(f"{path} cannot be read: {error.strerror or error}") from error
@@ -85,21 +86,30 @@ def _kind(path: Path) -> str:
 def _open(path: Path) -> TextIO:
     if path == STDIN:
         # Not closed with us: a caller may read standard input again, a test may put its own there.
-        return open(sys.stdin.fileno(), encoding="utf-8-sig", closefd=False)
+        if sys.stdin is None:
+            raise BothwaysError("standard input is closed, and texts were to be read from it")
+        return open(sys.stdin.fileno(), encoding="utf-8-sig", newline="\n", closefd=False)
     if path.suffix.lower() == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
     if path.suffix.lower() == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8-sig")
-    return open(path, encoding="utf-8-sig")
+        return lzma.open(path, "rt", encoding="utf-8-sig", newline="\n")
+    return open(path, encoding="utf-8-sig", newline="\n")
 
 
 def _field(line: str, field: str, where: str) -> str:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BothwaysError(f"{where} is not JSON: {error}") from error
     value = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
     if not isinstance(value, str):
         has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
         raise BothwaysError(f"{where} has no text under {field!r}: its fields are {has}")
-    return value
+    return mended(value)
+
+
+def mended(text: str) -> str:
+    """The text with half characters replaced: JSON can hold one of a surrogate pair, which is not Unicode."""
+    if text.isascii():
+        return text
+    return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import tokenizers
 from tokenizers import AddedToken
@@ -20,7 +20,8 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
+from bothways.text.files import mended
 
 Long = Literal["error", "cut"]
 Text = str | tuple[str, str]
@@ -33,6 +34,9 @@ _ROLES = {
     "sep_token": ("[SEP]", "</s>"),
     "mask_token": ("[MASK]", "<mask>"),
 }
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
+"""What `Tokenizer.save` writes."""
+
 BERT_SPECIALS = tuple(names[0] for names in _ROLES.values())
 
 
@@ -84,12 +88,12 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
-        self.roles = {
-            role: name
-            for role, names in _ROLES.items()
-            for name in [(roles or {}).get(role) or next((n for n in names if backend.token_to_id(n) is not None), "")]
-            if name and backend.token_to_id(name) is not None
-        }
+        self.roles = {}
+        for role, usual in _ROLES.items():
+            names = [roles[role]] if roles and role in roles else usual
+            known = [name for name in names if backend.token_to_id(name) is not None]
+            if known:
+                self.roles[role] = known[0]
 
     # ------------------------------------------------------------------ making and storing
 
@@ -142,7 +146,7 @@ class Tokenizer:
 
         `limit` is the longest input of the model they belong to: readers get it as `model_max_length`.
         """
-        self.backend.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer.json").write_text(self.backend.to_str(pretty=True), encoding="utf-8")
         settings: dict[str, Any] = dict(self.roles)
         if limit is not None:
             settings["model_max_length"] = limit
@@ -173,6 +177,7 @@ class Tokenizer:
         Texts longer than `limit` tokens are an error, or with `long="cut"` are shortened as BERT
         does (from the longer of a pair, at its end), each result's `cut` saying by how many tokens.
         """
+        require_choice("long", long, get_args(Long))
         encodings = [Encoding(raw) for raw in self._encode(texts, specials=True)]
         if limit is None:
             return encodings
@@ -264,7 +269,7 @@ class Tokenizer:
 
     def piece(self, id: int) -> str:
         """The piece with this id."""
-        found = self.backend.id_to_token(id)
+        found = self.backend.id_to_token(id) if id >= 0 else None
         if found is None:
             raise BothwaysError(f"no piece has the id {id}: this vocabulary has {self.size}")
         return found
@@ -294,6 +299,9 @@ def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.To
     if pieces and not pieces[-1]:
         pieces.pop()
     # Without a setting the pieces themselves tell: a tokenizer that lower-cases could never use "The" or "##ING".
+    for switch in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
+        if not isinstance(settings.get(switch, True), bool):
+            raise BothwaysError(f"{path.parent}: {switch} should be true or false, not {settings[switch]!r}")
     lower = settings.get("do_lower_case", not any(_has_capital(piece) for piece in pieces))
     tokenizer = Tokenizer.from_pieces(
         pieces,
@@ -318,7 +326,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             continue
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise BothwaysError(f"{file} is not JSON: {error}") from error
         if not isinstance(found, dict):
             raise BothwaysError(f"{file} should hold a JSON object")
@@ -328,18 +336,17 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 def _content(token: Any) -> str:
     """A special token is written as a string, or as an object with its `content`."""
-    return str(token["content"] if isinstance(token, dict) else token)
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        raise BothwaysError(f"a special token should be a text or have a content, and one is {token!r}")
+    return content
 
 
 def _whole(text: Text) -> Text:
     if isinstance(text, tuple):
         first, second = text
-        return _mend(first), _mend(second)
-    return _mend(text)
-
-
-def _mend(text: str) -> str:
-    return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+        return mended(first), mended(second)
+    return mended(text)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from bothways.errors import BothwaysError
-from bothways.text.files import read_texts, require_files
+from bothways.text.files import STDIN, read_texts, require_files
 from bothways.text.tokenizer import Tokenizer
 
 # The first ids of Google's vocabularies: [PAD] 0, [unused0] … [unused98] 1–99, [UNK] 100, [CLS] 101, [SEP] 102,
@@ -35,14 +35,18 @@ def train_vocabulary(
     pair of pieces must be seen to be joined. The same files give the same vocabulary.
     """
     files = require_files(files)
+    if STDIN in files:
+        raise BothwaysError("a vocabulary needs two readings, and standard input has one: put the text into a file")
+    if size > 2**31 or not 1 <= minimum <= 2**31:
+        raise BothwaysError(f"a vocabulary of {size} pieces from pairs seen {minimum} times cannot be made")
     if size < len(FIRST_PIECES) + 2:
         raise BothwaysError(f"a vocabulary of {size} is too small: {len(FIRST_PIECES)} pieces are BERT's specials")
     shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk).backend
     backend = tokenizers.Tokenizer(WordPiece(unk_token="[UNK]"))
     backend.normalizer, backend.pre_tokenizer = shape.normalizer, shape.pre_tokenizer
     # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
-    # room for words when a text is full of rare symbols.
-    letters = _letters(files, field, backend, most=size // 3)
+    # room for words when a text is full of rare symbols, and a letter may come twice, as x and as ##x.
+    letters = _letters(files, field, backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=minimum,

@@ -39,6 +39,9 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     for key, allowed in _FIXED.items():
         if key in raw and raw[key] is not None and raw[key] not in allowed:
             raise BothwaysError(f"config.json has {key} = {raw[key]!r}, and only {allowed[0]!r} can be read here")
+    own = raw.get("classifier_dropout")
+    if own is not None and not (isinstance(own, int | float) and 0 <= own < 1):
+        raise BothwaysError(f"config.json has classifier_dropout = {own!r}, and a number from 0 up to 1 was expected")
     missing = [key for key in [*_KEYS, "max_position_embeddings"] if key not in raw and key not in _MAY_MISS]
     if missing:
         raise BothwaysError(f"config.json has no {', '.join(missing)}")
