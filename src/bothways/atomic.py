@@ -7,8 +7,8 @@ moment leaves the old content or the new, never half of one.
 import contextlib
 import ctypes
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -24,11 +24,9 @@ def new_file(path: Path) -> Iterator[Path]:
         raise BothwaysError(f"{path} is a folder, and a file was to be written there")
     with _explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-        os.close(handle)
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes files private; an ordinary write does not
-        temporary = Path(name)
+        temporary = _hidden_name(path)
         try:
+            temporary.touch(exist_ok=False)
             yield temporary
             _flush(temporary)
             os.replace(temporary, path)
@@ -52,9 +50,9 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
         if others:
             raise BothwaysError(f"{path} already holds other files, such as {others[0]}: name a new or empty folder")
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-        os.chmod(temporary, 0o777 & ~_umask())
+        temporary = _hidden_name(path)
         try:
+            temporary.mkdir()
             yield temporary
             for written in [*temporary.rglob("*"), temporary]:
                 _flush(written)
@@ -97,7 +95,6 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _hidden_name(path: Path) -> Path:
+    """Chosen before anything is made, so that whoever interrupts us finds the clean-up already in place."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{path.suffix}")
