@@ -15,7 +15,14 @@ from bothways.model.config import EncoderConfig, Learned
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
 
-NETWORK = {"socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto", "socket.bind"}
+NETWORK = {
+    "socket.__new__",
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.gethostbyname",
+    "socket.sendto",
+    "socket.bind",
+}
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 collect_ignore = [] if torch.cuda.is_available() else ["test_gpu.py"]
