@@ -37,7 +37,7 @@ Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """bias(h, i, j): what is added to the score of head h between query token i and key token j, where i and j
 count through the whole batch. The three are whole numbers of shapes that broadcast."""
 
-# A grid holds sequences at least this full, so that padding wastes at most a fifth of the work. Equal lengths only
+# A grid holds sequences at least this full, so that at most a fifth of its places is padding. Equal lengths only
 # would make many small products; one grid for all would pad a short text to the longest.
 _FULL = 0.8
 
@@ -84,7 +84,7 @@ def choose(
             return "dense"
         if bias:
             return "dense" if dropout else "flex"
-        # Equal lengths without a window are a plain grid, and there SDPA is as fast and has more kernels.
+        # Equal lengths without a window are a grid already, as a free view: nothing is left for varlen to save.
         plain = is_even and not window
         return "varlen" if half and not plain else "dense"
     obstacles: dict[str, list[tuple[bool, str]]] = {

@@ -28,7 +28,7 @@ Vectors = NDArray[np.float32]
 
 NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2, -1)}
 _TEXTS_AT_ONCE = 1024
-# On a CPU larger batches are no faster and hold more memory; a GPU wants them.
+# Enough work to fill the device, little enough to hold in memory.
 _TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65_536}
 
 
