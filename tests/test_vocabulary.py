@@ -1,6 +1,7 @@
 """Training a vocabulary."""
 
 import gzip
+import itertools
 import json
 import lzma
 import tracemalloc
@@ -10,7 +11,7 @@ import pytest
 
 from bothways.errors import BothwaysError
 from bothways.text.files import read_texts
-from bothways.text.train_vocab import FIRST_PIECES, train_vocabulary
+from bothways.text.train_vocab import FIRST_PIECES, _sample, train_vocabulary
 
 TEXT = (
     "The cat sleeps.\n\nThe dog sleeps and the cats walk.\nWalking dogs walked. Été à Paris.\n北京是中国的首都。\n" * 5
@@ -123,6 +124,26 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
 
     small, large = peak(20), peak(400)
     assert large < small + 300_000  # the larger file is 400 × 640 bytes × … = 1.5 MB more
+
+
+def test_what_is_read_is_bounded(tmp_path: Path) -> None:
+    """Beyond the bound an even sample is used, and said: so memory is bounded too, however many words there are."""
+    (tmp_path / "many.txt").write_text("\n".join(["aaaa", "bbbb"] * 500 + ["cccc"] * 1000), encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"of 8,000 characters an even sample of 10\.0% of the lines"):
+        few = train_vocabulary([tmp_path / "many.txt"], size=200, minimum=90, most=800)
+    # 200 of 2,000 lines, every tenth: 100 of them say cccc, and the others are all bbbb.
+    assert "cccc" in few.pieces
+    assert "bbbb" in few.pieces
+    assert "aaaa" not in few.pieces
+    assert {"aaaa", "bbbb", "cccc"} <= set(train_vocabulary([tmp_path / "many.txt"], size=200, minimum=90).pieces)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 1 / 3, 0.999, 1.0])
+def test_a_sample_is_even(share: float) -> None:
+    taken = [int(text) for text in _sample(map(str, range(10_000)), share)]
+    assert abs(len(taken) - 10_000 * share) <= 1
+    gaps = {later - earlier for earlier, later in itertools.pairwise(taken)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
 
 
 @pytest.mark.parametrize(

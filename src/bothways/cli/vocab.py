@@ -1,5 +1,6 @@
 """bothways vocab train | show"""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -35,7 +36,8 @@ def train(
 ) -> None:
     """Train a WordPiece vocabulary, with BERT's special tokens at BERT's ids.
 
-    Files are streamed: memory holds the distinct words, not the text.
+    Files are streamed: memory holds the distinct words, not the text, and of more than 500 million characters an even
+    sample of the lines.
 
     Example: bothways vocab train books/*.txt.gz --size 16000 --out my-vocabulary
     """
@@ -44,16 +46,20 @@ def train(
     from bothways.text.train_vocab import train_vocabulary
 
     strip = None if accents is None else not accents
-    tokenizer = train_vocabulary(
-        files,
-        size=size,
-        lower=lower,
-        strip_accents=strip,
-        split_cjk=split_cjk,
-        minimum=minimum,
-        field=field,
-        progress=True,
-    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        tokenizer = train_vocabulary(
+            files,
+            size=size,
+            lower=lower,
+            strip_accents=strip,
+            split_cjk=split_cjk,
+            minimum=minimum,
+            field=field,
+            progress=True,
+        )
+    for warning in told:
+        say(str(warning.message))
     with atomic.new_folder(out, replaces=FILES) as fresh:
         tokenizer.save(fresh)
     say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")

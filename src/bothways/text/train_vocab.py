@@ -1,6 +1,7 @@
 """A WordPiece vocabulary from raw text files."""
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,12 +28,14 @@ def train_vocabulary(
     split_cjk: bool = True,
     minimum: int = 2,
     field: str = "text",
+    most: int = 500_000_000,
     progress: bool = False,
 ) -> Tokenizer:
     """Train a WordPiece vocabulary of `size` pieces on .txt / .jsonl files, plain or compressed.
 
-    The files are streamed; what is held is the table of distinct words. `minimum` is how often a
-    pair of pieces must be seen to be joined. The same files give the same vocabulary.
+    The files are streamed; what is held is the table of distinct words, and that is bounded: of more than
+    `most` characters an evenly spaced sample of the lines is used, with a warning. `minimum` is how often
+    a pair of pieces must be seen to be joined. The same files give the same vocabulary.
     """
     files = require_files(files)
     if STDIN in files:
@@ -46,7 +49,10 @@ def train_vocabulary(
     backend.normalizer, backend.pre_tokenizer = shape.normalizer, shape.pre_tokenizer
     # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
     # room for words when a text is full of rare symbols, and a letter may come twice, as x and as ##x.
-    letters = _letters(files, field, backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
+    letters, length = _letters(files, field, backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
+    share = min(1.0, most / length)
+    if share < 1:
+        warnings.warn(f"of {length:,} characters an even sample of {share:.1%} of the lines was used", stacklevel=2)
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=minimum,
@@ -57,17 +63,19 @@ def train_vocabulary(
         limit_alphabet=len(letters),
         show_progress=progress and sys.stderr.isatty(),
     )
-    backend.train_from_iterator(_texts(files, field), trainer)
+    backend.train_from_iterator(_sample(_texts(files, field), share), trainer)
     by_id = sorted((i, piece) for piece, i in backend.get_vocab().items())
     pieces = [piece for _, piece in by_id]
     return Tokenizer.from_pieces(pieces, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
 
 
-def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, most: int) -> list[str]:
-    """Every character the text has after normalization; the `most` frequent if there are more."""
+def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, most: int) -> tuple[list[str], int]:
+    """Every character the text has after normalization, or the `most` frequent; and how long the text is."""
     raw: set[str] = set()
+    length = 0
     for text in _texts(files, field):
         raw.update(text)
+        length += len(text)
     normal = {letter: set(backend.normalizer.normalize_str(letter)) - {" "} for letter in raw}
     found = set().union(*normal.values())
     if not found:
@@ -81,7 +89,14 @@ def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, m
             for result in normal[letter]:
                 frequency[result] += times
         found = set(sorted(found, key=lambda letter: (-frequency[letter], letter))[:most])
-    return sorted(found)
+    return sorted(found), length
+
+
+def _sample(texts: Iterator[str], share: float) -> Iterator[str]:
+    """Every text, or evenly spaced ones that make up this share."""
+    for i, text in enumerate(texts):
+        if int((i + 1) * share) > int(i * share):
+            yield text
 
 
 def _continuations(letters: Sequence[str], backend: tokenizers.Tokenizer) -> list[str]:
