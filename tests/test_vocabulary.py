@@ -61,6 +61,12 @@ def test_every_file_kind_gives_the_same_vocabulary(corpus: Path) -> None:
     assert len(prints) == 1
 
 
+def test_folders_and_patterns_stand_for_their_files(corpus: Path) -> None:
+    expected = train_vocabulary([corpus], size=190).fingerprint
+    assert train_vocabulary([corpus.parent], size=190).fingerprint == expected
+    assert train_vocabulary([f"{corpus.parent}/*.txt"], size=190).fingerprint == expected
+
+
 def test_the_same_text_gives_the_same_vocabulary(tmp_path: Path) -> None:
     """Full of ties, so that any order taken from a hash table would show."""
     words = ["".join(chr(97 + (i * j) % 26) for j in range(1, 7)) for i in range(200)]
@@ -173,8 +179,9 @@ def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, says: st
 def test_bad_requests_are_refused(corpus: Path) -> None:
     with pytest.raises(BothwaysError, match="there is no file"):
         train_vocabulary([corpus.parent / "none.txt"])
-    with pytest.raises(BothwaysError, match="is a folder"):
-        train_vocabulary([corpus.parent])
+    (corpus.parent / "empty").mkdir()
+    with pytest.raises(BothwaysError, match=r"no file of a known kind in .*empty"):
+        train_vocabulary([corpus.parent / "empty"])
     with pytest.raises(BothwaysError, match="no input file"):
         train_vocabulary([])
     with pytest.raises(BothwaysError, match="two readings"):

@@ -11,7 +11,7 @@ from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from bothways.errors import BothwaysError
-from bothways.text.files import STDIN, read_texts, require_files
+from bothways.text.files import STDIN, find_files, read_texts
 from bothways.text.tokenizer import Tokenizer
 
 # The first ids of Google's vocabularies: [PAD] 0, [unused0] … [unused98] 1–99, [UNK] 100, [CLS] 101, [SEP] 102,
@@ -20,7 +20,7 @@ FIRST_PIECES = ("[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]",
 
 
 def train_vocabulary(
-    files: Sequence[Path],
+    files: Sequence[Path | str],
     *,
     size: int = 30_522,
     lower: bool = True,
@@ -31,13 +31,13 @@ def train_vocabulary(
     most: int = 500_000_000,
     progress: bool = False,
 ) -> Tokenizer:
-    """Train a WordPiece vocabulary of `size` pieces on .txt / .jsonl files, plain or compressed.
+    """Train a WordPiece vocabulary of `size` pieces on text files, folders or patterns: see `find_files`.
 
     The files are streamed; what is held is the table of distinct words, and that is bounded: of more than
     `most` characters an evenly spaced sample of the lines is used, with a warning. `minimum` is how often
     a pair of pieces must be seen to be joined. The same files give the same vocabulary.
     """
-    files = require_files(files)
+    files = find_files(files)
     if STDIN in files:
         raise BothwaysError("a vocabulary needs two readings, and standard input has one: put the text into a file")
     if size > 2**31 or not 1 <= minimum <= 2**31:
