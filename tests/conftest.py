@@ -1,6 +1,7 @@
 """Shared by all tests: no network, small loud models, a small vocabulary."""
 
 import os
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,27 @@ def model_folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     make_loud(model)
     save(model, tmp_path / "model")
     return tmp_path / "model"
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """Packed text of 120 documents in two sources, a tenth of it held out."""
+    from bothways.pretraining.pack import pack
+
+    folder = tmp_path_factory.mktemp("text")
+    draws = random.Random(0)
+    words = [word for word in WORDS if word.isascii() and word.isalpha() and len(word) > 1]
+    for name in ("first", "second"):
+        documents = []
+        for _ in range(60):
+            sentences = [
+                " ".join(draws.choices(words, k=draws.randint(3, 9))).capitalize() + "."
+                for _ in range(draws.randint(2, 9))
+            ]
+            documents.append(" ".join(sentences))
+        (folder / f"{name}.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    pack({name: [folder / f"{name}.txt"] for name in ("first", "second")}, tokenizer, folder / "packed", valid=0.15)
+    return folder / "packed"
 
 
 def make_loud(module: torch.nn.Module, seed: int = 0) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from bothways.model.model import Model
     from bothways.predict.encode import encode, encode_tokens
     from bothways.predict.fill import fill
+    from bothways.pretraining.pack import pack
+    from bothways.pretraining.pretrain import pretrain
+    from bothways.pretraining.recipe import PretrainRecipe, read_recipe
     from bothways.text.tokenizer import Tokenizer
     from bothways.text.train_vocab import train_vocabulary
 
@@ -28,6 +31,10 @@ _HOMES = {
     "encode": "bothways.predict.encode",
     "encode_tokens": "bothways.predict.encode",
     "train_vocabulary": "bothways.text.train_vocab",
+    "pack": "bothways.pretraining.pack",
+    "pretrain": "bothways.pretraining.pretrain",
+    "read_recipe": "bothways.pretraining.recipe",
+    "PretrainRecipe": "bothways.pretraining.recipe",
     "Model": "bothways.model.model",
     "ModelConfig": "bothways.model.config",
     "EncoderConfig": "bothways.model.config",
@@ -40,11 +47,15 @@ __all__ = [
     "EncoderConfig",
     "Model",
     "ModelConfig",
+    "PretrainRecipe",
     "Tokenizer",
     "encode",
     "encode_tokens",
     "fill",
     "load",
+    "pack",
+    "pretrain",
+    "read_recipe",
     "save",
     "train_vocabulary",
 ]

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from bothways.cli import encode, fill, info, vocab
+from bothways.cli import encode, fill, info, pack, pretrain, vocab
 from bothways.errors import BothwaysError
 
 app = typer.Typer(
@@ -23,6 +23,8 @@ app.add_typer(vocab.app, name="vocab")
 app.command()(info.info)
 app.command()(fill.fill)
 app.command()(encode.encode)
+app.command()(pack.pack)
+app.command()(pretrain.pretrain)
 
 
 @app.callback(invoke_without_command=True)

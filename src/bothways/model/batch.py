@@ -52,8 +52,8 @@ class Batch:
 
     @property
     def first(self) -> Tensor:
-        """(B,) where each sequence's first token, [CLS], stands."""
-        return self.cu[:-1]
+        """(B,) where each sequence's first token, [CLS], stands; for an empty filler at the end, the last token."""
+        return self.cu[:-1].clamp(max=self.ids.shape[0] - 1)
 
     @property
     def is_even(self) -> bool:

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from bothways.model.activations import ACTIVATIONS
-from bothways.model.attention import Bias, Plan, attend, maps
+from bothways.model.attention import Bias, Plan, Window, attend, maps
 from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig
+from bothways.model.dropout import Dropout
 from bothways.model.positions import LearnedPositions, Positions
 
 
@@ -23,7 +24,7 @@ class Embeddings(nn.Module):
         self.segments = nn.Embedding(config.segments, config.width)
         self.positions: Positions = LearnedPositions(config.positions, config.width)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, batch: Batch) -> Tensor:
         """→ (N, W)."""
@@ -45,19 +46,20 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)  # one product instead of three
         self.out = nn.Linear(config.width, config.width)
         self.dropout = config.attention_dropout
+        self.window: Window | None = (-1, 0) if config.causal else None
 
     def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
         """(N, W) → (N, W)."""
         q, k, v, bias = self._project(x, plan.batch, positions)
         dropout = self.dropout if self.training else 0.0
-        seen = attend(q, k, v, plan, scale=self.scale, bias=bias, dropout=dropout)
+        seen = attend(q, k, v, plan, scale=self.scale, window=self.window, bias=bias, dropout=dropout)
         out: Tensor = self.out(seen.flatten(1))
         return out
 
     def look(self, x: Tensor, batch: Batch, positions: Positions) -> list[Tensor]:
         """The attention weights, for each sequence (H, its length, its length)."""
         q, k, _, bias = self._project(x, batch, positions)
-        return maps(q, k, batch, scale=self.scale, bias=bias)
+        return maps(q, k, batch, scale=self.scale, window=self.window, bias=bias)
 
     def _project(self, x: Tensor, batch: Batch, positions: Positions) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
         q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).unbind(1)  # (N, H, D) each
@@ -89,7 +91,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
         """(N, W) → (N, W)."""

@@ -35,6 +35,8 @@ class EncoderConfig:
     dropout: float = 0.1
     attention_dropout: float = 0.1
     init_std: float = 0.02
+    causal: bool = False
+    """Left to right: a token sees those before it only. The baseline that BERT was compared with."""
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "width", "layers", "heads", "hidden", "segments"):
@@ -53,6 +55,8 @@ class EncoderConfig:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 < value < 1:
                 raise BothwaysError(f"{name} must be a small positive number, not {value!r}")
+        if not isinstance(self.causal, bool):
+            raise BothwaysError(f"causal must be true or false, not {self.causal!r}")
         if not isinstance(self.activation, str) or self.activation not in ACTIVATIONS:
             known = ", ".join(sorted(ACTIVATIONS))
             raise BothwaysError(f"the activation {self.activation!r} is not known: expected one of {known}")

@@ -87,6 +87,7 @@ class Encoder(nn.Module):
             device=kind,
             dtype=dtype,
             is_even=batch.is_even,
+            window=self.config.causal,
             bias=self.embeddings.positions.has_bias,
             dropout=self.training and self.config.attention_dropout > 0,
         )

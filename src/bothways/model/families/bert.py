@@ -11,7 +11,6 @@ from bothways.model.heads import Classifier, MaskedHead, Pooler
 # Settings that change what the model computes and that no published BERT uses, with the value we can read.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
     "add_cross_attention": (False,),
     "pruned_heads": ({},),
     "tie_word_embeddings": (True,),
@@ -29,9 +28,16 @@ _KEYS = {
     "hidden_dropout_prob": "dropout",
     "attention_probs_dropout_prob": "attention_dropout",
     "initializer_range": "init_std",
+    "is_decoder": "causal",
 }
 # Google's bert_config.json leaves these out.
-_MAY_MISS = {"layer_norm_eps", "initializer_range", "hidden_dropout_prob", "attention_probs_dropout_prob"}
+_MAY_MISS = {
+    "layer_norm_eps",
+    "initializer_range",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "is_decoder",
+}
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:

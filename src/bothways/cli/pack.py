@@ -1,0 +1,98 @@
+"""bothways pack"""
+
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bothways.cli.output import bytes_bar, print_json, print_table, say
+from bothways.text.files import Each
+
+
+def pack(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]PATH...",
+            help=".txt, .jsonl, .csv, .tsv, plain, .gz or .xz, .parquet; files, folders, patterns, or - for standard "
+            "input. NAME= puts them into a source of that name.",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[
+        Path,
+        typer.Option("--model", metavar="DIR", help="A model folder, tokenizer.json or vocab.txt.", show_default=False),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder to write the shards to.", show_default=False)
+    ],
+    valid: Annotated[
+        str, typer.Option(metavar="SHARE|FILE", help="Hold out this share of the documents, or a file of them.")
+    ] = "0",
+    dedup: Annotated[bool, typer.Option("--dedup", help="Drop documents that repeat an earlier one exactly.")] = False,
+    each: Annotated[
+        Each, typer.Option(help="What one document of .txt is: the lines up to an empty one, or every line.")
+    ] = "paragraphs",
+    field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
+    as_json: Annotated[bool, typer.Option("--json", help="The report for programs.")] = False,
+) -> None:
+    """Turn raw text into token shards to pretrain on.
+
+    The text is streamed: memory stays flat. The folder appears when it is whole, and carries its tokenizer.
+
+    Example: bothways pack books/*.txt.gz --model my-vocabulary --valid 0.5% --out packed
+    """
+    from bothways.pretraining.pack import pack as run
+    from bothways.text.tokenizer import Tokenizer
+
+    sources: dict[str, list[Path | str]] = {}
+    for written in inputs:
+        name, path = _source(written, out.name)
+        sources.setdefault(name, []).append(path)
+    is_file = Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid)
+    with bytes_bar("packing") as on_bytes:
+        report = run(
+            sources,
+            Tokenizer.load(model),
+            out,
+            valid=0.0 if is_file else valid,
+            valid_files=[valid] if is_file else [],
+            dedup=dedup,
+            column=field,
+            each=each,
+            on_bytes=on_bytes,
+        )
+    if as_json:
+        print_json(asdict(report))
+        return
+    rows = [
+        ("documents", f"{report.documents:,}"),
+        ("sentences", f"{report.sentences:,}"),
+        ("tokens", f"{report.tokens:,}"),
+        ("tokens per word", f"{report.tokens_per_word:.2f}"),
+        ("unknown", f"{report.unknown:.3%}"),
+        ("exact duplicates", f"{report.duplicates:.2%}" + (" dropped" if dedup else "")),
+        ("held out", f"{report.valid_documents:,} documents, {report.valid_tokens:,} tokens"),
+        ("unigram entropy", f"{report.entropy:.2f} nats: the loss of a model that only counts words"),
+    ]
+    print_table(("", ""), rows)
+    most = max(report.lengths.values())
+    bars = [(f"{name} tokens", f"{n:,}", "▇" * round(40 * n / most)) for name, n in report.lengths.items()]
+    print_table(("document length", "documents", ""), bars, right=("documents",))
+    if report.split:
+        say(f"{report.split} documents were longer than a million characters and were packed in parts")
+    if report.documents == len([s for paths in sources.values() for s in paths]) and each == "paragraphs":
+        say("every file is one document: if each line is one, pack again with --each lines")
+    if valid != "0" and not report.valid_documents:
+        say(f"no document was held out: {valid} of {report.documents:,} is too little")
+    say(f"{out} is ready: bothways pretrain tiny --data {out} --out my-run")
+
+
+def _source(written: str, usual: str) -> tuple[str, str]:
+    """NAME=PATH, unless a file is really called that."""
+    match = re.fullmatch(r"([\w.-]+)=(.+)", written)
+    if match is None or Path(written).exists():
+        return usual, written
+    return match[1], match[2]

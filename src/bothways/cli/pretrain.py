@@ -1,0 +1,66 @@
+"""bothways pretrain"""
+
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bothways.cli.output import print_json, print_table, say
+
+
+def pretrain(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A .toml file, or the name of a shipped one.", show_default=False)
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="The run's folder. If it has checkpoints, the run goes on.", show_default=False
+        ),
+    ],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data", metavar="DIR", help="A folder that bothways pack made; may be repeated.", show_default=False
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe, as in optim.lr=3e-4.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+) -> None:
+    """Pretrain an encoder as a recipe says. Interrupted, the same command goes on exactly where it was.
+
+    The run's folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/.
+    For several GPUs: torchrun --nproc-per-node 8 -m bothways pretrain …
+
+    Example: bothways pretrain tiny --data packed --out my-run
+    """
+    from bothways.pretraining.pretrain import pretrain as run
+    from bothways.pretraining.recipe import read_recipe
+    from bothways.train.report import Console
+
+    plan = read_recipe(recipe, settings or [])
+    if data:
+        plan = replace(plan, data=replace(plan.data, train=tuple(data)))
+    with Console(plan.run.steps or None, plan.run.minutes or None) as console:
+        result = run(plan, out, listen=[console], say=console.say)
+    if not result.complete:
+        again = " ".join(["bothways", *sys.argv[1:]])
+        say(f"stopped at step {result.steps:,} and saved; to go on: {again}")
+        raise typer.Exit(130)
+    if as_json:
+        print_json({**asdict(result), "folder": str(result.folder)})
+        return
+    names = [name for name in result.after if name in result.before or name == "pseudo_perplexity"]
+    if names:
+        rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
+        print_table(("held out", "before", "after"), rows, right=("before", "after"))
+    say(f'{result.folder} is a model folder: bothways fill "…[MASK]…" --model {result.folder}')
+
+
+def _shown(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"

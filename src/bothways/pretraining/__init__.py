@@ -1,0 +1,1 @@
+"""From raw text to a trained encoder: packing, rows, objectives."""

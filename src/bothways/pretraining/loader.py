@@ -1,0 +1,291 @@
+"""Batches for pretraining: a pure function of (seed, phase, index), made ahead of time in numpy.
+
+A step takes the sequences from `index` on until its tokens are full. They are split into groups, one for each
+forward pass of each rank. Which sequences a step has, and how they are masked, does not depend on the split, so one
+process and many train on the same.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bothways.draws import Keys, mix, permute
+from bothways.model.batch import Batch
+from bothways.pretraining.objective import Draft, Objective, Room
+from bothways.pretraining.rows import Rows, Sampler, Spans, Stream
+from bothways.pretraining.shards import Numbers
+
+_BLOCK = 1_000  # sequences in which a mixture's weights hold exactly
+_SHUFFLE, _SAMPLE, _MIX = range(3)
+
+
+@dataclass(frozen=True)
+class Micro:
+    """What goes through the model at once."""
+
+    batch: Batch
+    targets: dict[str, Tensor]
+    tokens: int
+    """Real ones, without fillers."""
+
+    def pin(self) -> "Micro":
+        """In memory that a GPU copies from without waiting."""
+        ids, segments, positions, cu = (x.pin_memory() for x in _tensors(self.batch))
+        batch = Batch(ids, segments, positions, cu, self.batch.longest)
+        return Micro(batch, {name: target.pin_memory() for name, target in self.targets.items()}, self.tokens)
+
+    def to(self, device: torch.device | str) -> "Micro":
+        targets = {name: target.to(device, non_blocking=True) for name, target in self.targets.items()}
+        return Micro(self.batch.to(device), targets, self.tokens)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rank's share of one optimiser step."""
+
+    micros: list[Micro]
+    counts: dict[str, int]
+    """By loss, the terms in this rank's share."""
+    tokens: int
+    """Of all ranks."""
+    sequences: int
+    """Of all ranks: the next step begins so much later."""
+
+
+class Mixture:
+    """Samplers by source, drawn from by weight: sequence `index` is always the same one."""
+
+    def __init__(self, samplers: Mapping[str, Sampler], weights: Mapping[str, float] | None, seed: int) -> None:
+        self.samplers = list(samplers.values())
+        self.seed = seed
+        sizes = np.array([s.size for s in self.samplers])
+        self.by_weight = weights is not None
+        chance = np.array([weights[name] for name in samplers], float) if weights is not None else sizes / sizes.sum()
+        self.shares = _apportion(chance / chance.sum(), _BLOCK)
+        self.starts = np.concatenate([[0], np.cumsum(sizes)])
+
+    @property
+    def size(self) -> int:
+        """Sequences in one epoch of everything."""
+        return int(self.starts[-1])
+
+    def plan(self, index: Numbers, static: int = 0) -> list["Plan"]:
+        """What the sequences of these numbers are made of, by source."""
+        source, number = self._locate(index)
+        plans = []
+        for k in np.unique(source).tolist():
+            here = np.flatnonzero(source == k)
+            size = self.samplers[k].size
+            epoch, place = np.divmod(number[here], size)
+            if self.by_weight:
+                place = _shuffled(place, epoch, size, mix(self.seed, _SHUFFLE, k))
+            # Static masks: the randomness of a sequence comes back every `static` epochs.
+            keys = mix(self.seed, _SAMPLE, k, epoch % static if static else epoch, place)
+            plans.append(Plan(k, here, self.samplers[k].plan(place, keys)))
+        return plans
+
+    def _locate(self, index: Numbers) -> tuple[Numbers, Numbers]:
+        """The source of each sequence, and its number in the endless list of that source's sequences."""
+        if not self.by_weight:  # one shuffle over everything
+            epoch, place = np.divmod(index, self.size)
+            place = _shuffled(place, epoch, self.size, mix(self.seed, _SHUFFLE))
+            source = np.searchsorted(self.starts, place, side="right") - 1
+            return source, place - self.starts[source] + epoch * np.diff(self.starts)[source]
+        block, place = np.divmod(index, _BLOCK)
+        slot = _shuffled(place, block, _BLOCK, mix(self.seed, _MIX))
+        ends = np.cumsum(self.shares)
+        source = np.searchsorted(ends, slot, side="right")
+        return source, block * self.shares[source] + slot - (ends - self.shares)[source]
+
+    def build(self, plans: Sequence["Plan"]) -> Rows:
+        """The sequences themselves, in the order of their index."""
+        rows = [self.samplers[plan.source].build(plan.spans) for plan in plans]
+        return rows[0] if len(rows) == 1 else _interleave(rows, [plan.here for plan in plans])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sequences that come from one source."""
+
+    source: int
+    here: Numbers
+    """Where they stand among all that were asked for, in rising order."""
+    spans: Spans
+
+    def slice(self, begin: int, end: int) -> "Plan":
+        """Those among the numbers begin … end-1."""
+        first, last = np.searchsorted(self.here, [begin, end]).tolist()
+        return Plan(self.source, self.here[first:last], self.spans.slice(first, last))
+
+
+def _shuffled(places: Numbers, rounds: Numbers, size: int, key: Keys) -> Numbers:
+    """Where a shuffle of `size` puts each place, with another shuffle for each round."""
+    found = np.empty_like(places)
+    for turn in np.unique(rounds).tolist():
+        found[rounds == turn] = permute(places[rounds == turn], size, mix(key, turn))
+    return found
+
+
+def _apportion(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int) -> Numbers:
+    """Whole numbers that sum up to `total`, each at most one off its share (largest remainder), none zero."""
+    exact = shares * total
+    counts = np.maximum(np.floor(exact).astype(np.int64), 1)
+    order = np.argsort(counts - exact, kind="stable")
+    for k in itertools.cycle(order.tolist()):
+        if counts.sum() == total:
+            return counts
+        counts[k if counts.sum() < total else counts.argmax()] += 1 if counts.sum() < total else -1
+    raise AssertionError("unreachable")
+
+
+def _interleave(parts: Sequence[Rows], heres: Sequence[Numbers]) -> Rows:
+    """Rows of several sources, put into one order."""
+    order = np.argsort(np.concatenate(heres))
+    lengths = np.concatenate([np.diff(rows.cu) for rows in parts])
+    bases = np.concatenate([[0], np.cumsum([len(rows.ids) for rows in parts])])
+    starts = np.concatenate([rows.cu[:-1] + base for rows, base in zip(parts, bases, strict=False)])
+    lengths, starts = lengths[order], starts[order]
+    cu = np.concatenate([[0], np.cumsum(lengths)])
+    take = np.arange(cu[-1]) + np.repeat(starts - cu[:-1], lengths)
+
+    def joined(name: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
+        return np.concatenate([getattr(rows, name) for rows in parts])
+
+    follows = None if parts[0].follows is None else joined("follows")[order]
+    tokens = (joined(name)[take] for name in ("ids", "segments", "words", "special"))
+    ids, segments, words, special = tokens
+    return Rows(ids, segments, cu, words, special, joined("keys")[order], follows)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """The batches of one phase."""
+
+    mixture: Mixture
+    objectives: Sequence[Objective]
+    length: int
+    tokens: int | None
+    """Of a step, at most; or …"""
+    sequences: int | None
+    """… how many sequences a step has, however long they are."""
+    groups: int
+    """Forward passes in a step, over all ranks."""
+    still: bool
+    """Fill every batch up to one shape."""
+    static: int = 0
+    rate: float | None = None
+
+    def room(self) -> Room:
+        """The most that one forward pass can hold, and its shape if shapes are kept still."""
+        most = self.tokens if self.tokens is not None else (self.sequences or 0) * self.length
+        tokens = most // self.groups
+        if self._is_even:
+            sequences = max(tokens // self.length, 1)
+            return Room(sequences * self.length, sequences, self.length)
+        if self.groups > 1:
+            tokens += self.length  # groups are cut at sequences, so one may be a sequence longer than its share
+        if self.sequences is not None and self.groups == 1:
+            return Room(tokens, self.sequences, self.length)
+        # As many sequences as their mean length makes likely, and a fifth more.
+        mean = _lengths(self.mixture.plan(np.arange(2_000), self.static)).mean()
+        return Room(tokens, int(1.2 * tokens / mean) + 8, self.length)
+
+    @property
+    def _is_even(self) -> bool:
+        """Every sequence has the full length."""
+        return isinstance(self.mixture.samplers[0], Stream)
+
+    def steps(self, index: int, groups: range) -> Iterator[Step]:
+        """Steps from sequence `index` on, endless; of each only these groups, as range(rank, all, ranks)."""
+        room = self.room()
+        while True:
+            step = self.step(index, groups, room)
+            yield step
+            index += step.sequences
+
+    def step(self, index: int, groups: range, room: Room) -> Step:
+        """The step that begins at sequence `index`."""
+        likely = self.sequences or room.sequences * self.groups
+        plans = self.mixture.plan(np.arange(index, index + likely), self.static)
+        lengths = _lengths(plans)
+        cuts = self._cuts(lengths, room)
+        micros, counts = [], dict[str, int]()
+        for group in groups:
+            inside = [plan.slice(cuts[group], cuts[group + 1]) for plan in plans]
+            micro, terms = self.micro([plan for plan in inside if len(plan.here)], room)
+            micros.append(micro)
+            counts = {name: counts.get(name, 0) + n for name, n in terms.items()}
+        return Step(micros, counts, int(lengths[: cuts[-1]].sum()), cuts[-1])
+
+    def _cuts(self, lengths: Numbers, room: Room) -> list[int]:
+        """The first sequence of each group, and the first of the next step: equal shares of the tokens."""
+        ends = np.cumsum(lengths)
+        count = len(lengths)
+        if self.tokens is not None and not self._is_even:
+            count = max(int(np.searchsorted(ends, self.tokens, side="right")), self.groups)
+        starts = ends[:count] - lengths[:count]
+        shares = np.arange(1, self.groups) * ends[count - 1] / self.groups
+        cuts = [0, *np.searchsorted(starts, shares).tolist(), count]
+        if self.still:  # more short sequences than the room was made for wait for the next step
+            for group in range(self.groups):
+                cuts[group + 1] = min(cuts[group + 1], cuts[group] + room.sequences)
+        return cuts
+
+    def chunks(self, count: int, room: Room) -> Iterator[list[Plan]]:
+        """The first `count` sequences in batches that fit the room, each once: for evaluation."""
+        plans = self.mixture.plan(np.arange(count), self.static)
+        begin = tokens = 0
+        for number, length in enumerate(_lengths(plans).tolist()):
+            if tokens + length > room.tokens or number - begin == room.sequences:
+                yield [plan.slice(begin, number) for plan in plans]
+                begin, tokens = number, 0
+            tokens += length
+        yield [plan.slice(begin, count) for plan in plans]
+
+    def micro(self, plans: Sequence[Plan], room: Room) -> tuple[Micro, dict[str, int]]:
+        """These sequences, corrupted, as tensors; and how many terms each loss has."""
+        rows = self.mixture.build(plans)
+        draft = Draft(rows, rows.ids)
+        for objective in self.objectives:
+            objective.prepare(draft, room, self.rate)
+        return collate(draft, room if self.still else None), draft.counts
+
+
+def _lengths(plans: Sequence[Plan]) -> Numbers:
+    lengths = np.empty(sum(len(plan.here) for plan in plans), np.int64)
+    for plan in plans:
+        lengths[plan.here] = plan.spans.lengths
+    return lengths
+
+
+def collate(draft: Draft, room: Room | None) -> Micro:
+    """A draft as tensors, filled up to the room if one is given."""
+    rows = draft.rows
+    ids, segments, positions, cu = draft.ids, rows.segments, rows.positions, rows.cu
+    longest = int(np.diff(cu).max())
+    targets = {name: target.values for name, target in draft.targets.items()}
+    if room is not None:
+        tokens, sequences = len(ids), len(cu) - 1
+        left, longest = room.tokens - tokens, room.length
+        assert left >= 0, "a batch has more tokens than its room"
+        assert sequences <= room.sequences, "a batch has more sequences than its room"
+        # Filler tokens are sequences of their own, so that no real one sees them; those left over are empty.
+        fillers = np.minimum(np.arange(1, room.sequences - sequences + 1) * room.length, left)
+        cu = np.concatenate([cu, tokens + fillers])
+        ids = np.pad(ids, (0, left))
+        segments = np.pad(segments, (0, left))
+        positions = np.concatenate([positions, np.arange(left) % room.length])
+        for name, target in draft.targets.items():
+            targets[name] = np.pad(target.values, (0, target.most - len(target.values)), constant_values=target.filler)
+    tensors = (torch.from_numpy(np.ascontiguousarray(x)) for x in (ids, segments, positions, cu))
+    flat, kinds, places, bounds = tensors
+    batch = Batch(flat, kinds, places, bounds.int(), longest)
+    return Micro(batch, {name: torch.from_numpy(value) for name, value in targets.items()}, len(rows.ids))
+
+
+def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return batch.ids, batch.segments, batch.positions, batch.cu

@@ -1,0 +1,66 @@
+"""The span boundary objective: a hidden token from the two tokens around its span (SpanBERT).
+
+    y = f(x[start - 1], x[end], p[place in the span])        f: two layers of norm(gelu(linear))
+
+It asks for the tokens that `mlm` chose, and adds its loss to that one. The head has no place in a model folder, as
+in the published SpanBERT; a run keeps it beside the model.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bothways.model.batch import Batch
+from bothways.model.model import Model
+from bothways.pretraining.objective import Draft, Room, Score, Target
+from bothways.pretraining.objectives.mlm import score
+
+_PLACES = 200  # the width of a place's embedding, as in SpanBERT
+_LONGEST = 64  # tokens of a span that have a row of their own; those after them share the last one
+
+
+class Boundary(nn.Module):
+    """States on both sides of a span and a place in it → a state to look the word up with."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.places = nn.Embedding(_LONGEST, _PLACES)
+        self.first = nn.Linear(2 * width + _PLACES, width)
+        self.first_norm = nn.LayerNorm(width, eps=eps)
+        self.second = nn.Linear(width, width)
+        self.second_norm = nn.LayerNorm(width, eps=eps)
+
+    def forward(self, left: Tensor, right: Tensor, place: Tensor) -> Tensor:
+        """(M, W), (M, W), (M,) → (M, W)."""
+        x = torch.cat([left, right, self.places(place).to(left.dtype)], -1)
+        x = self.first_norm(F.gelu(self.first(x)))
+        out: Tensor = self.second_norm(F.gelu(self.second(x)))
+        return out
+
+
+class SpanBoundary:
+    """`sbo`."""
+
+    heads: tuple[str, ...] = ("masked",)
+
+    def parts(self, model: Model) -> Boundary:
+        return Boundary(model.config.encoder.width, model.config.encoder.norm_eps)
+
+    def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
+        chosen = draft.selection
+        assert chosen is not None
+        most = draft.targets["asked"].most
+        left, right = chosen.start[chosen.unit] - 1, chosen.end[chosen.unit]
+        place = (chosen.asked - chosen.start[chosen.unit]).clip(max=_LONGEST - 1)
+        values = {"left": left, "right": right, "place": place}
+        draft.targets |= {name: Target(value, most, 0) for name, value in values.items()}
+        draft.counts["sbo"] = len(left)
+
+    def losses(
+        self, model: Model, parts: nn.Module | None, states: Tensor, batch: Batch, targets: dict[str, Tensor]
+    ) -> dict[str, Score]:
+        assert parts is not None
+        seen = parts(states[targets["left"]], states[targets["right"]], targets["place"])
+        # The word table and its bias are those of the masked-word head.
+        logits = F.linear(seen, model.encoder.embeddings.tokens.weight, model.heads["masked"].bias)  # type: ignore[arg-type]
+        return {"sbo": score(logits, targets["words"])}

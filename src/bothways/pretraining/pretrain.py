@@ -1,0 +1,183 @@
+"""Pretrain an encoder: a recipe and packed text in, a run folder out."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+from bothways.model import checkpoint
+from bothways.model.config import ModelConfig
+from bothways.model.model import Model
+from bothways.pretraining.objectives import make_objectives
+from bothways.pretraining.recipe import PretrainRecipe, read_recipe
+from bothways.pretraining.shards import Corpus, Packed, Shard, open_packed
+from bothways.pretraining.work import Pretraining, Texts
+from bothways.text.tokenizer import Tokenizer
+from bothways.train.diagnose import Diagnosis
+from bothways.train.fit import fit
+from bothways.train.machine import pick_device
+from bothways.train.ranks import Ranks, joined
+from bothways.train.recipe import write
+from bothways.train.report import Log, TensorBoard, draw_curve
+from bothways.train.work import Evaluated, Event, Finished, Started
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What a run came to."""
+
+    folder: Path
+    """The model: a folder for `bothways.load`."""
+    steps: int
+    complete: bool
+    """False if it was interrupted: the same call goes on from there."""
+    before: dict[str, float] = field(default_factory=dict)
+    """Scores on held-out text before the first step …"""
+    after: dict[str, float] = field(default_factory=dict)
+    """… and after the last."""
+
+
+def pretrain(
+    recipe: PretrainRecipe,
+    out: Path | str,
+    *,
+    listen: Sequence[Callable[[Event], None]] = (),
+    say: Callable[[str], None] = lambda words: None,
+) -> Pretrained:
+    """Train as the recipe says, or go on where an earlier call with the same `out` stopped.
+
+    `listen` hears every event of the run; `say` gets sentences for a person, such as why training goes badly.
+    """
+    out = Path(out)
+    with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
+        packed = [open_packed(folder, verify=recipe.data.verify and ranks.is_first) for folder in recipe.data.train]
+        tokenizer = _one_tokenizer(packed)
+        train, valid = (_texts(packed, recipe, split) for split in ("train", "valid"))
+        model = _model(recipe, tokenizer)
+        work = Pretraining(model, train, valid, recipe)
+        if ranks.is_first:
+            _claim(out, recipe)
+        ranks.wait()
+        if not valid.sources and ranks.is_first:
+            say("no text is held out, so nothing is evaluated: pack with --valid 0.5% to see how well it learns")
+        reports = [p.manifest["report"] for p in packed]
+        tokens = sum(corpus.tokens for corpus in train.sources.values())
+        plateau = sum(r["entropy"] * r["tokens"] for r in reports) / sum(r["tokens"] for r in reports)
+        diagnosis = Diagnosis(
+            plateau=plateau,
+            clip=recipe.optim.clip,
+            duplicates=max(r["duplicates"] for r in reports),
+            tokens_per_epoch=tokens,
+            scaled=recipe.run.precision == "fp16",
+        )
+        result = Pretrained(out / "model", 0, False)
+        with ExitStack() as stack:
+            hear: list[Callable[[Event], None]] = list(listen) if ranks.is_first else []
+            for event in fit(work, recipe.run, recipe.optim, out, ranks):
+                if isinstance(event, Started) and ranks.is_first:
+                    hear.append(Log(out / "metrics.jsonl", event.step))
+                    if recipe.run.tensorboard:
+                        hear.append(TensorBoard(out / "tensorboard"))
+                    for listener in hear:
+                        if hasattr(listener, "close"):
+                            stack.callback(listener.close)
+                for listener in hear:
+                    listener(event)
+                for words in diagnosis(event):
+                    if ranks.is_first:
+                        say(words)
+                result = _noted(result, event)
+        if ranks.is_first:
+            if result.complete:
+                _publish(out)
+            alone = plateau if recipe.objectives == ("mlm",) else None  # it is a loss of words, not a sum of losses
+            if not draw_curve(out / "metrics.jsonl", out / "curve.png", alone):
+                say("no picture of the curve was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
+        ranks.wait()
+        return result
+
+
+def _noted(result: Pretrained, event: Event) -> Pretrained:
+    if isinstance(event, Evaluated) and event.step == 0:
+        return replace(result, before=event.scores)
+    if isinstance(event, Evaluated) and event.final:
+        return replace(result, after=event.scores)
+    if isinstance(event, Finished):
+        return replace(result, steps=event.step, complete=event.complete)
+    return result
+
+
+def _one_tokenizer(packed: Sequence[Packed]) -> Tokenizer:
+    if not packed:
+        raise BothwaysError("the recipe names no packed text: set data.train, or give --data DIR")
+    for other in packed[1:]:
+        if other.tokenizer.fingerprint != packed[0].tokenizer.fingerprint:
+            raise BothwaysError(f"{other.folder} and {packed[0].folder} were packed with different tokenizers")
+    return packed[0].tokenizer
+
+
+def _texts(packed: Sequence[Packed], recipe: PretrainRecipe, split: str) -> Texts:
+    shards: dict[str, list[Shard]] = {}
+    for one in packed:
+        for source, found in one.corpora(split).items():
+            shards.setdefault(source, []).extend(found)
+    corpora = {name: Corpus(found) for name, found in shards.items()}
+    weights = recipe.data.weights
+    if not weights:
+        return Texts(corpora)
+    if split == "train":
+        unknown, missing = set(weights) - set(corpora), set(corpora) - set(weights)
+        if unknown or missing:
+            raise BothwaysError(
+                f"data.weights names {', '.join(sorted(weights))}, and the packed text has "
+                f"{', '.join(sorted(corpora))}: name each source once"
+            )
+        if min(weights.values()) < 0 or not sum(weights.values()) > 0:
+            raise BothwaysError("data.weights must be 0 or more, and one of them above 0")
+    used = {name: corpus for name, corpus in corpora.items() if weights.get(name, 0) > 0}
+    return Texts(used, {name: weights[name] for name in used}) if split == "train" else Texts(corpora)
+
+
+def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
+    """A new model, or the one to go on from, with the heads that the objectives train."""
+    objectives = make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal)
+    heads = tuple(dict.fromkeys(head for objective in objectives.values() for head in objective.heads))
+    if not recipe.model.init:
+        return Model.new(ModelConfig(recipe.model.encoder(tokenizer.size), heads), tokenizer, seed=recipe.run.seed)
+    model = checkpoint.load(recipe.model.init)
+    if model.tokenizer is None or model.tokenizer.fingerprint != tokenizer.fingerprint:
+        raise BothwaysError(
+            f"the text was packed with another tokenizer than that of {recipe.model.init}: "
+            f"pack it again with --model {recipe.model.init}"
+        )
+    for head in heads:
+        if head not in model.heads:
+            model = model.with_head(head, seed=recipe.run.seed)
+    return model
+
+
+# What may differ when a run goes on: where and how it computes, and what it tells; not what it learns.
+_FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_tokens", "parallel", "evaluate_every",
+         "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
+
+
+def _claim(out: Path, recipe: PretrainRecipe) -> None:
+    """Write the recipe into the run's folder; refuse a folder in which another one ran."""
+    path = out / "recipe.toml"
+    if path.exists():
+        earlier = read_recipe(path)
+        same = replace(recipe.run, **{name: getattr(earlier.run, name) for name in _FREE})
+        if replace(recipe, run=same) != earlier:
+            raise BothwaysError(
+                f"{out} holds a run of another recipe (see {path}): take another --out, or go on with that recipe"
+            )
+    with atomic.new_file(path) as fresh:
+        fresh.write_text(write(recipe), encoding="utf-8")
+
+
+def _publish(out: Path) -> None:
+    """The last checkpoint's model as out/model."""
+    latest = sorted((out / "checkpoints").glob("step-*"))[-1]
+    checkpoint.save(checkpoint.load(latest / "model"), out / "model")

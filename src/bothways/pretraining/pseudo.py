@@ -1,0 +1,61 @@
+"""Pseudo-perplexity: how surprised a model is by each token when it sees all the others (Salazar et al. 2020)."""
+
+import math
+
+import numpy as np
+
+from bothways.draws import Keys
+from bothways.pretraining.loader import Loader, collate
+from bothways.pretraining.objective import Draft, Room
+from bothways.pretraining.objectives.mlm import MaskedWords
+from bothways.pretraining.rows import Rows
+from bothways.pretraining.select import Selection
+from bothways.pretraining.shards import Numbers
+from bothways.train.ranks import Ranks
+from bothways.train.work import Forward
+
+_TOKENS = 1_000  # predicted one by one: each costs a sequence
+
+
+def pseudo_perplexity(loader: Loader, forward: Forward, room: Room, ranks: Ranks, tokens: int = _TOKENS) -> float:
+    """exp of the mean loss over the first `tokens` held-out tokens, each masked alone."""
+    masked = loader.objectives[0]
+    assert isinstance(masked, MaskedWords)
+    loss = count = 0.0
+    batch = 0
+    for number in range(loader.mixture.size):
+        rows = loader.mixture.build(loader.mixture.plan(np.array([number])))
+        asked = np.flatnonzero(~rows.special)
+        most = max(1, min(room.sequences, room.tokens // len(rows.ids), masked.most(room, loader.rate)))
+        for start in range(0, len(asked), most):
+            some = asked[start : start + most]
+            batch += 1
+            if batch % ranks.size == ranks.rank:
+                draft, hidden = _one_by_one(rows, some)
+                masked.mask(draft, hidden, room, loader.rate)
+                for other in loader.objectives[1:]:
+                    other.prepare(draft, room, loader.rate)
+                loss += float(forward(collate(draft, room if loader.still else None))[0])
+                count += len(some)
+        if (number + 1) * len(rows.ids) > tokens:
+            break
+    total, terms = ranks.sum([loss, count])
+    return math.exp(min(total / max(terms, 1), 700.0))
+
+
+def _one_by_one(rows: Rows, asked: Numbers) -> tuple[Draft, Numbers]:
+    """As many copies of one sequence as tokens are asked for, and which token is to be hidden in each."""
+    copies, length = len(asked), len(rows.ids)
+    keys: Keys = np.repeat(rows.keys, copies)
+    follows = None if rows.follows is None else np.repeat(rows.follows, copies)
+    many = Rows(
+        np.tile(rows.ids, copies),
+        np.tile(rows.segments, copies),
+        np.arange(copies + 1) * length,
+        np.tile(rows.words, copies),
+        np.tile(rows.special, copies),
+        keys,
+        follows,
+    )
+    place = np.arange(copies) * length + asked
+    return Draft(many, many.ids, selection=Selection(place, place + 1)), place

@@ -1,0 +1,164 @@
+"""What a pretraining recipe can say, with BERT's values as defaults."""
+
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from bothways.errors import BothwaysError
+from bothways.model.config import EncoderConfig, Learned
+from bothways.pretraining.objectives.mlm import MaskedSettings
+from bothways.pretraining.objectives.nsp import PairSettings
+from bothways.pretraining.rows import Kind
+from bothways.train.optim import OptimSettings
+from bothways.train.recipe import read, read_table, with_settings
+from bothways.train.work import RunSettings
+
+OBJECTIVES = ("mlm", "nsp", "sop", "sbo")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The `[data]` part: folders that `bothways pack` made, and how they are mixed."""
+
+    train: tuple[str, ...] = ()
+    rows: Literal["documents", "stream"] = "documents"
+    """Without nsp or sop: a sequence is a document or an equal part of one; or text as it comes, every one full."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """How often each source is drawn from; without weights, as often as it has text."""
+    valid_sequences: int = 1_000
+    """Of each source's held-out text, at most so many sequences are evaluated."""
+    verify: bool = True
+    """Check every shard's checksum when it is opened."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The `[model]` part: a folder to go on from, or the shape of a new BERT."""
+
+    init: str = ""
+    """A model folder; its shape is then the model's, and the rest of this part has no effect."""
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    hidden: int = 3_072
+    activation: str = "gelu"
+    positions: int = 512
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    norm_eps: float = 1e-12
+    init_std: float = 0.02
+    causal: bool = False
+    """Left to right, with next-token prediction for mlm: the baseline of BERT's ablation."""
+
+    def encoder(self, vocabulary: int) -> EncoderConfig:
+        """The shape, for this number of token rows."""
+        return EncoderConfig(
+            vocabulary=vocabulary,
+            width=self.width,
+            layers=self.layers,
+            heads=self.heads,
+            hidden=self.hidden,
+            activation=self.activation,
+            positions=Learned(self.positions),
+            norm_eps=self.norm_eps,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            init_std=self.init_std,
+            causal=self.causal,
+        )
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One of the `[[phases]]`: a share of the run with its own length and batch."""
+
+    share: float = 1.0
+    length: int = 128
+    tokens: int | None = None
+    """In a step; or …"""
+    sequences: int | None = None
+    """… how many sequences a step has."""
+    rate: float | None = None
+    """Share of the tokens asked for, if it differs from mlm.rate."""
+
+    def __post_init__(self) -> None:
+        if (self.tokens is None) == (self.sequences is None):
+            raise BothwaysError("a phase needs tokens or sequences (of one step), one of the two")
+        if self.share <= 0 or self.length < 8:
+            raise BothwaysError(f"a phase needs a share above 0 and a length of 8 or more, not {self}")
+        if self.tokens is not None and self.tokens < self.length:
+            raise BothwaysError(f"a step of {self.tokens} tokens does not hold one sequence of {self.length}")
+        if self.sequences is not None and self.sequences < 1:
+            raise BothwaysError("a phase needs one sequence in a step or more")
+        if self.rate is not None and not 0 < self.rate < 1:
+            raise BothwaysError(f"a phase's rate must lie between 0 and 1, not {self.rate}")
+
+
+@dataclass(frozen=True)
+class PretrainRecipe:
+    """A whole recipe."""
+
+    objectives: tuple[str, ...] = ("mlm", "nsp")
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    mlm: MaskedSettings = field(default_factory=MaskedSettings)
+    nsp: PairSettings = field(default_factory=PairSettings)
+    sop: PairSettings = field(default_factory=PairSettings)
+    optim: OptimSettings = field(default_factory=OptimSettings)
+    run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))
+    phases: tuple[Phase, ...] = (Phase(length=128, sequences=256),)
+
+    def __post_init__(self) -> None:
+        for name in self.objectives:
+            if name not in OBJECTIVES:
+                raise BothwaysError(f"there is no objective {name!r}: expected {', '.join(OBJECTIVES)}")
+        if "mlm" not in self.objectives:
+            raise BothwaysError("a recipe needs the objective mlm; the others are added to it")
+        if len(set(self.objectives)) < len(self.objectives):
+            raise BothwaysError("an objective is named twice")
+        if {"nsp", "sop"} <= set(self.objectives):
+            raise BothwaysError("nsp and sop both decide what the second text is: choose one of them")
+        if self.model.causal and set(self.objectives) != {"mlm"}:
+            raise BothwaysError("a left-to-right model (model.causal) is trained with objectives = ['mlm'] alone")
+        if not self.phases:
+            raise BothwaysError("a recipe needs one phase or more")
+        for phase in self.phases:
+            if not self.model.init and phase.length > self.model.positions:
+                raise BothwaysError(
+                    f"a phase has sequences of {phase.length} tokens, and model.positions is {self.model.positions}"
+                )
+
+    @property
+    def rows(self) -> Kind:
+        """How text becomes sequences."""
+        if "nsp" in self.objectives:
+            return "next"
+        return "order" if "sop" in self.objectives else self.data.rows
+
+
+def read_recipe(source: Path | str, settings: tuple[str, ...] | list[str] = ()) -> PretrainRecipe:
+    """A recipe file, or the name of a shipped one, with changes as `--set` writes them.
+
+    >>> from bothways.pretraining.recipe import read_recipe
+    >>> read_recipe("bert-base", ["run.steps=10"]).run.steps
+    10
+    """
+    return read(PretrainRecipe, with_settings(read_table(find_recipe(source)), settings))
+
+
+def find_recipe(source: Path | str) -> Path:
+    """The file of a recipe: a path, or one of those that come with the library."""
+    path = Path(source)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    known = shipped_recipes()
+    if str(source) not in known:
+        raise BothwaysError(f"there is no recipe {source}: expected a .toml file or one of {', '.join(sorted(known))}")
+    return known[str(source)]
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes that come with the library, by name."""
+    folder = Path(str(resources.files("bothways"))) / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}

@@ -1,0 +1,294 @@
+"""Which stretches of text become the sequences that a model reads.
+
+Every sampler is a pure function from a place to a sequence: `plan` says which tokens (and so how long it will be),
+`build` fetches them and puts [CLS] and [SEP] around. All for a whole batch at once: B sequences, N tokens.
+
+    documents   a document, or an equal part of one that is too long
+    stream      text as it comes, documents parted by [SEP], every sequence full (RoBERTa's full sentences)
+    next        A and B: B follows A, or comes from another document (BERT)
+    order       A and B follow one another, or are swapped (ALBERT)
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.draws import Keys, below, mix, uniform
+from bothways.errors import BothwaysError
+from bothways.pretraining.shards import Corpus, Numbers
+from bothways.text.tokenizer import Tokenizer
+
+Kind = Literal["documents", "stream", "next", "order"]
+
+# What a draw is for: a part of its key, so that two draws for one sequence are independent.
+_SHORT, _TARGET, _CUT, _COIN, _DOCUMENT, _SENTENCE, _FRONT_A, _FRONT_B = range(100, 108)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The ids that stand around text."""
+
+    cls: int
+    sep: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Marks":
+        missing = [role for role in ("cls_token", "sep_token") if role not in tokenizer.roles]
+        if missing:
+            raise BothwaysError(f"this tokenizer has no {' and no '.join(missing)}: pretraining needs both")
+        return cls(tokenizer.id(tokenizer.roles["cls_token"]), tokenizer.id(tokenizer.roles["sep_token"]))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Sequences before anything is masked, one after the other."""
+
+    ids: Numbers
+    """(N,)"""
+    segments: Numbers
+    """(N,)"""
+    cu: Numbers
+    """(B+1,) where each sequence starts, and the end."""
+    words: NDArray[np.bool_]
+    """(N,) True where a word starts, and at specials."""
+    special: NDArray[np.bool_]
+    """(N,) True for [CLS] and [SEP]."""
+    keys: Keys
+    """(B,) the randomness of each sequence."""
+    follows: Numbers | None = None
+    """(B,) for pairs: 0 if B follows A, 1 if not."""
+
+    @property
+    def sequence(self) -> Numbers:
+        """(N,) the number of the sequence that each token is in."""
+        return np.repeat(np.arange(len(self.cu) - 1), np.diff(self.cu))
+
+    @property
+    def positions(self) -> Numbers:
+        """(N,) the place of each token in its sequence."""
+        positions: Numbers = np.arange(len(self.ids)) - np.repeat(self.cu[:-1], np.diff(self.cu))
+        return positions
+
+
+@dataclass(frozen=True)
+class Spans:
+    """For each sequence the stretches of text it is made of: A, and B for pairs. Lengths in tokens."""
+
+    keys: Keys
+    a: Numbers
+    a_length: Numbers
+    b: Numbers | None = None
+    b_length: Numbers | None = None
+    follows: Numbers | None = None
+
+    @property
+    def lengths(self) -> Numbers:
+        """(B,) with the specials."""
+        return self.a_length + 2 if self.b_length is None else self.a_length + self.b_length + 3
+
+    def slice(self, start: int, end: int) -> "Spans":
+        """Some of the sequences."""
+        return Spans(*(None if x is None else x[start:end] for x in vars(self).values()))  # type: ignore[arg-type]
+
+
+class Sampler(Protocol):
+    """`size` sequences in one epoch, each found by its number."""
+
+    size: int
+
+    def plan(self, places: Numbers, keys: Keys) -> Spans: ...
+
+    def build(self, spans: Spans) -> Rows: ...
+
+
+def sampler(kind: Kind, corpus: Corpus, marks: Marks, length: int, short: float = 0.0) -> Sampler:
+    """The sampler of this kind for sequences of up to `length` tokens, specials included."""
+    if kind == "stream":
+        return Stream(corpus, marks, length)
+    if kind == "documents":
+        return Pieces(corpus, marks, length)
+    return Pairs(corpus, marks, length, kind, short)
+
+
+class Pieces:
+    """A document, or, if it is too long, equal parts of it."""
+
+    def __init__(self, corpus: Corpus, marks: Marks, length: int) -> None:
+        self.corpus, self.marks, self.room = corpus, marks, length - 2
+        self.counts = -(-np.diff(corpus.document_starts) // self.room)
+        self.starts = np.concatenate([[0], np.cumsum(self.counts)])
+        self.size = int(self.starts[-1])
+
+    def plan(self, places: Numbers, keys: Keys) -> Spans:
+        document = np.searchsorted(self.starts, places, side="right") - 1
+        part, parts = places - self.starts[document], self.counts[document]
+        begin, end = self.corpus.document_starts[document], self.corpus.document_starts[document + 1]
+        cuts = [begin + (end - begin) * number // parts for number in (part, part + 1)]
+        return Spans(keys, cuts[0], cuts[1] - cuts[0])
+
+    def build(self, spans: Spans) -> Rows:
+        return _assemble(self.corpus, self.marks, spans)
+
+
+class Stream:
+    """Text as it comes, cut into full sequences. A [SEP] stands between documents."""
+
+    def __init__(self, corpus: Corpus, marks: Marks, length: int) -> None:
+        self.corpus, self.marks, self.room = corpus, marks, length - 2
+        # With the separators, document d starts d tokens later.
+        self.starts = corpus.document_starts + np.arange(corpus.documents + 1)
+        self.size = int(self.starts[-1]) // self.room
+        if not self.size:
+            raise BothwaysError(f"the text has only {corpus.tokens} tokens: not one sequence of {length}")
+
+    def plan(self, places: Numbers, keys: Keys) -> Spans:
+        return Spans(keys, places * self.room, np.full(places.shape, self.room))
+
+    def build(self, spans: Spans) -> Rows:
+        begin = spans.a[:, None] + np.arange(self.room)
+        document = np.searchsorted(self.starts, begin, side="right") - 1
+        between = begin + 1 == self.starts[document + 1]
+        text = (begin - document)[~between]
+        rows = _assemble(self.corpus, self.marks, replace(spans, a_length=(~between).sum(1)), text)
+        # The text so far lacks the separators: spread it out over full sequences.
+        full = np.pad(~between, ((0, 0), (1, 1)), constant_values=True).ravel()
+        spread = np.full(full.shape, self.marks.sep), np.ones(full.shape, bool), np.ones(full.shape, bool)
+        for target, source in zip(spread, (rows.ids, rows.words, rows.special), strict=True):
+            target[full] = source
+        cu = np.arange(len(spans.a) + 1) * (self.room + 2)
+        return Rows(spread[0], np.zeros_like(spread[0]), cu, spread[1], spread[2], spans.keys)
+
+
+class Pairs:
+    """Two stretches of whole sentences: [CLS] A [SEP] B [SEP].
+
+    BERT's procedure, made a function of the place. A stretch is a chunk of sentences that fills the sequence (or,
+    with probability `short`, a random shorter length), cut in two at a random sentence. For "next" a coin decides
+    whether B is the second half or a stretch from another document; for "order", whether the halves are swapped.
+    What is too long loses tokens from the longer side, at its front or back by coin.
+
+    BERT walks through a document and puts the second half back when it was not used. Here chunk j begins with the
+    first sentence past j · room tokens, so that any chunk is found at once; what one epoch leaves out, another uses.
+    """
+
+    def __init__(self, corpus: Corpus, marks: Marks, length: int, kind: Kind, short: float) -> None:
+        self.corpus, self.marks, self.room = corpus, marks, length - 3
+        self.kind, self.short = kind, short
+        lengths = np.diff(corpus.document_starts)
+        self.counts = np.where(lengths > 1, -(-lengths // self.room), 0)  # one token cannot be two texts
+        self.starts = np.concatenate([[0], np.cumsum(self.counts)])
+        self.size = int(self.starts[-1])
+        if kind == "next":
+            if corpus.documents < 2:
+                raise BothwaysError("nsp takes sentences from other documents, and this text is one document only")
+            if np.diff(corpus.document_sentences).max() < 2:
+                raise BothwaysError(
+                    "nsp needs documents of two sentences or more, and every document of this text has one: "
+                    "pack it again with documents parted by empty lines, or leave nsp out"
+                )
+
+    def plan(self, places: Numbers, keys: Keys) -> Spans:
+        corpus = self.corpus
+        document = np.searchsorted(self.starts, places, side="right") - 1
+        opening, last = corpus.document_sentences[document], corpus.document_sentences[document + 1]
+        begin, end = corpus.document_starts[document], corpus.document_starts[document + 1]
+        from_ = corpus.sentences_from(begin + (places - self.starts[document]) * self.room)
+        from_ = np.maximum(opening, np.minimum(from_, last - 2))
+        is_short = uniform(mix(keys, _SHORT)) < self.short
+        target = np.where(is_short, 2 + below(mix(keys, _TARGET), self.room - 1), self.room)
+        a = corpus.sentence_starts(from_)
+        to = np.minimum(np.maximum(corpus.sentences_from(a + target), from_ + 2), last)
+        stop = np.where(to == last, end, corpus.sentence_starts(to))
+        # Cut before a random sentence but the first; a lone sentence is cut at a random token.
+        middle = corpus.sentence_starts(np.minimum(from_ + 1 + below(mix(keys, _CUT), to - from_ - 1), last - 1))
+        alone = to - from_ < 2
+        middle = np.where(alone, a + 1 + below(mix(keys, _CUT), stop - a - 1), middle)
+        coin = uniform(mix(keys, _COIN)) < 0.5
+        if self.kind == "order":
+            first, second = (a, middle - a), (middle, stop - middle)
+            # (start, length) of what comes first: the second stretch where the coin says so.
+            head, tail = (
+                [np.where(coin, x, y) for x, y in zip(*order, strict=True)]
+                for order in ((second, first), (first, second))
+            )
+            return self._cut(Spans(keys, head[0], head[1], tail[0], tail[1], coin.astype(np.int64)))
+        coin |= alone  # a lone sentence has no next one
+        middle = np.where(alone, stop, middle)
+        b, b_stop = self._elsewhere(document, target - (middle - a), keys)
+        b, b_stop = np.where(coin, b, middle), np.where(coin, b_stop, stop)
+        return self._cut(Spans(keys, a, middle - a, b, b_stop - b, coin.astype(np.int64)))
+
+    def _elsewhere(self, document: Numbers, wanted: Numbers, keys: Keys) -> tuple[Numbers, Numbers]:
+        """A stretch of about `wanted` tokens from a random sentence of another document."""
+        corpus = self.corpus
+        other = below(mix(keys, _DOCUMENT), corpus.documents - 1)
+        other += other >= document
+        first, last = corpus.document_sentences[other], corpus.document_sentences[other + 1]
+        from_ = first + below(mix(keys, _SENTENCE), last - first)
+        begin = corpus.sentence_starts(from_)
+        to = np.maximum(corpus.sentences_from(begin + np.maximum(wanted, 1)), from_ + 1)
+        return begin, np.where(to >= last, corpus.document_starts[other + 1], corpus.sentence_starts(to))
+
+    def _cut(self, spans: Spans) -> Spans:
+        """Down to the room there is: always from the longer of the two, from B when they are equal."""
+        assert spans.b is not None
+        assert spans.b_length is not None
+        a, b = spans.a_length, spans.b_length
+        excess = np.maximum(a + b - self.room, 0)
+        gap = np.abs(a - b)
+        rest = np.maximum(excess - gap, 0)
+        first = np.minimum(excess, gap)  # what the longer one loses before both are equal
+        from_a = np.where(a > b, first, 0) + rest // 2
+        from_b = np.where(a > b, 0, first) + rest - rest // 2
+        return replace(
+            spans,
+            a=spans.a + _heads(mix(spans.keys, _FRONT_A), from_a),
+            a_length=a - from_a,
+            b=spans.b + _heads(mix(spans.keys, _FRONT_B), from_b),
+            b_length=b - from_b,
+        )
+
+    def build(self, spans: Spans) -> Rows:
+        return _assemble(self.corpus, self.marks, spans)
+
+
+def _heads(keys: Keys, flips: Numbers) -> Numbers:
+    """How many of so many coins fall on heads."""
+    heads = np.zeros(flips.shape, np.int64)
+    for word in range(0, int(flips.max(initial=0)), 64):
+        bits = np.clip(flips - word, 0, 64).astype(np.uint64)
+        coins = np.where(bits > 0, mix(keys, word) >> (np.uint64(64) - np.maximum(bits, 1)), 0)
+        heads += np.bitwise_count(coins.astype(np.uint64))
+    return heads
+
+
+def _assemble(corpus: Corpus, marks: Marks, spans: Spans, text: Numbers | None = None) -> Rows:
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP]. `text`: the places of A's tokens, if they are no stretches."""
+    cu = np.concatenate([[0], np.cumsum(spans.lengths)])
+    is_text = np.ones(int(cu[-1]), bool)
+    is_text[cu[:-1]] = False
+    is_text[cu[:-1] + 1 + spans.a_length] = False
+    segments = np.zeros(len(is_text), np.int64)
+    starts, lengths = spans.a, spans.a_length
+    if spans.b is not None and spans.b_length is not None:
+        is_text[cu[1:] - 1] = False
+        in_b = spans.b_length + 1
+        segments[_ranges(cu[1:] - in_b, in_b)] = 1
+        starts = np.stack([spans.a, spans.b], 1).ravel()
+        lengths = np.stack([spans.a_length, spans.b_length], 1).ravel()
+    if text is not None:
+        starts, lengths = text, np.ones_like(text)
+    ids = np.full(len(is_text), marks.sep)
+    ids[cu[:-1]] = marks.cls
+    words = np.ones(len(is_text), bool)
+    ids[is_text], words[is_text] = corpus.take(starts, lengths)
+    return Rows(ids, segments, cu, words, ~is_text, spans.keys, spans.follows)
+
+
+def _ranges(starts: Numbers, lengths: Numbers) -> Numbers:
+    """starts[0], starts[0]+1, … for each start and length, one after the other."""
+    ends = np.cumsum(lengths)
+    ranges: Numbers = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
+    return ranges

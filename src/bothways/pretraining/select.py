@@ -1,0 +1,139 @@
+"""Which tokens a model is asked for: single tokens, whole words, or spans of words.
+
+Exactly max(1, round(rate · n)) of a sequence's n ordinary tokens, as BERT does; of whole words and spans as many as
+fit into that number, because a part of a word is never taken. All sequences of a batch are done at once.
+
+B sequences · N tokens · M tokens asked for · U units (tokens, words or spans) they come in.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.draws import mix, uniform
+from bothways.pretraining.rows import Rows
+from bothways.pretraining.shards import Numbers
+
+Unit = Literal["token", "word", "span"]
+
+_ORDER, _LENGTH, _START = range(200, 203)
+_TRIES = 60  # proposals for spans in each sequence; nine in ten sequences are full after 15
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Units of tokens to ask for, in the order of the text. Unit u is the tokens start[u] … end[u]-1."""
+
+    start: Numbers
+    end: Numbers
+
+    @property
+    def asked(self) -> Numbers:
+        """(M,) the tokens."""
+        return np.arange(int(self.sizes.sum())) + np.repeat(self.end - np.cumsum(self.sizes), self.sizes)
+
+    @property
+    def sizes(self) -> Numbers:
+        return self.end - self.start
+
+    @property
+    def unit(self) -> Numbers:
+        """(M,) the number of the unit that each asked token is in."""
+        return np.repeat(np.arange(len(self.start)), self.sizes)
+
+
+def select(rows: Rows, unit: Unit, rate: float, mean: float = 5.0, longest: int = 10) -> Selection:
+    """Choose tokens to ask for. Spans have a geometric number of words, `longest` at most (SpanBERT: p = 1/mean)."""
+    candidates = ~rows.special
+    sizes = np.add.reduceat(candidates.astype(np.int64), rows.cu[:-1])
+    budget = np.where(sizes > 0, np.maximum(1, np.floor(rate * sizes + 0.5)), 0).astype(np.int64)
+    starts = _units(rows, candidates, words=unit != "token")
+    ends = _ends(starts, candidates)
+    if unit == "span":
+        return _spans(rows, starts, ends, budget, mean, longest)
+    return _fill(rows, starts, ends, budget)
+
+
+def _units(rows: Rows, candidates: NDArray[np.bool_], words: bool) -> Numbers:
+    """(U,) where each token or word starts; the first token after a special starts a word whatever it is."""
+    if not words:
+        return np.flatnonzero(candidates)
+    after_special = np.concatenate([[True], rows.special[:-1]])
+    return np.flatnonzero(candidates & (rows.words | after_special))
+
+
+def _ends(starts: Numbers, candidates: NDArray[np.bool_]) -> Numbers:
+    """(U,) where each ends: at the next one, or at the next special."""
+    bounds = np.flatnonzero(~candidates)
+    next_special = np.append(bounds, len(candidates))[np.searchsorted(bounds, starts)]
+    ends: Numbers = np.minimum(np.append(starts[1:], len(candidates)), next_special)
+    return ends
+
+
+def _fill(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers) -> Selection:
+    """Units in random order, each taken if it still fits its sequence's budget."""
+    sequence = np.searchsorted(rows.cu, starts, side="right") - 1
+    draw = mix(rows.keys[sequence], starts - rows.cu[sequence], _ORDER)
+    order = np.argsort((sequence.astype(np.uint64) << np.uint64(40)) | (draw >> np.uint64(24)))
+    sequence, size = sequence[order], (ends - starts)[order]
+    taken = np.zeros(len(order), bool)
+    left, room = np.arange(len(order)), budget.copy()
+    while len(left):
+        # Take from the front of each sequence's list while the sum fits. The first that does not is passed over for
+        # good, since room only shrinks: the same as trying one after the other.
+        left = left[size[left] <= room[sequence[left]]]
+        if not len(left):
+            break
+        own, total = sequence[left], np.cumsum(size[left])
+        opens = np.concatenate([[True], own[1:] != own[:-1]])
+        total -= np.repeat((total - size[left])[opens], np.diff(np.append(np.flatnonzero(opens), len(left))))
+        fits = total <= room[own]
+        taken[left[fits]] = True
+        room -= np.bincount(own[fits], size[left][fits], len(room)).astype(np.int64)
+        stopped = ~fits & np.concatenate([[False], fits[:-1]])
+        left = left[~fits & ~stopped]
+    chosen = np.sort(order[taken])
+    return Selection(starts[chosen], ends[chosen])
+
+
+def _spans(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers, mean: float, longest: int) -> Selection:
+    """Spans of whole words at random places, one proposal after the other, none touching another."""
+    words = np.searchsorted(starts, rows.cu)  # sequence b has the words words[b] … words[b+1]-1
+    weights = (1 - 1 / mean) ** np.arange(longest)
+    chances = np.cumsum(weights) / weights.sum()
+    room = budget.copy()
+    covered = np.zeros(len(rows.ids) + 2, bool)  # one free place on either side
+    found: list[NDArray[np.int64]] = []
+    active = np.flatnonzero((room > 0) & (np.diff(words) > 0))
+    for attempt in range(_TRIES):
+        if not len(active):
+            break
+        keys = rows.keys[active]
+        length = 1 + np.searchsorted(chances, uniform(mix(keys, _LENGTH, attempt)), side="right")
+        first, total = words[active], np.diff(words)[active]
+        word = first + (uniform(mix(keys, _START, attempt)) * total).astype(np.int64)
+        start = starts[word]
+        # Not across a special, nor beyond the room: the last word that ends inside both.
+        wall = np.minimum(_wall(rows, start), start + room[active])
+        last = np.minimum(word + length, words[active + 1]) - 1
+        last = np.minimum(last, np.searchsorted(ends, wall, side="right") - 1)
+        fits = last >= word
+        end = np.where(fits, ends[np.maximum(last, 0)], start)
+        touched = np.concatenate([[0], np.cumsum(covered)])
+        fits &= touched[end + 2] - touched[start] == 0  # with a free token on either side, which SBO reads
+        for s, e in zip(start[fits], end[fits], strict=True):
+            covered[s + 1 : e + 1] = True
+        found.append(np.stack([start[fits], end[fits]], 1))
+        room[active[fits]] -= (end - start)[fits]
+        active = active[room[active] > 0]
+    spans = np.concatenate(found) if found else np.empty((0, 2), np.int64)
+    spans = spans[np.argsort(spans[:, 0])]
+    return Selection(spans[:, 0], spans[:, 1])
+
+
+def _wall(rows: Rows, start: Numbers) -> Numbers:
+    """The first special after each place."""
+    bounds = np.flatnonzero(rows.special)
+    return bounds[np.searchsorted(bounds, start)]

@@ -1,0 +1,204 @@
+"""Pretraining as the training loop sees it: a module with its losses, a feed of steps, an evaluation.
+
+K losses · N tokens · B sequences.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from bothways.draws import mix
+from bothways.errors import BothwaysError
+from bothways.model import checkpoint
+from bothways.model.batch import Batch
+from bothways.model.encoder import initialise
+from bothways.model.model import Model
+from bothways.pretraining.loader import Loader, Mixture
+from bothways.pretraining.objective import Objective, Score
+from bothways.pretraining.objectives import make_objectives
+from bothways.pretraining.pseudo import pseudo_perplexity
+from bothways.pretraining.recipe import PretrainRecipe
+from bothways.pretraining.rows import Marks, sampler
+from bothways.pretraining.shards import Corpus
+from bothways.train.ranks import Ranks
+from bothways.train.work import Forward, Step
+
+_HELD_OUT = 1_000_003  # the seed of evaluation: the same masks at every step and in every run
+
+
+class Losses(nn.Module):
+    """A model and what its objectives train beside it: batch and targets in, losses out."""
+
+    def __init__(self, model: Model, objectives: Mapping[str, Objective], seed: int) -> None:
+        super().__init__()
+        self.model = model
+        self.objectives = dict(objectives)
+        own = {name: objective.parts(model) for name, objective in objectives.items()}
+        self.parts = nn.ModuleDict({name: part for name, part in own.items() if part is not None})
+        initialise(self.parts, model.config.encoder.init_std, torch.Generator().manual_seed(seed))
+        used = {head for objective in objectives.values() for head in objective.heads}
+        for name, head in model.heads.items():
+            head.requires_grad_(name in used)  # a head that no loss reads is kept as it is
+
+    def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
+        """(K,) the sums of the losses; in evaluation (2K,), with how many guesses were right."""
+        states = self.model.encoder(batch)
+        scores: list[Score] = []
+        for name, objective in self.objectives.items():
+            part = dict(self.parts.items()).get(name)
+            scores += objective.losses(self.model, part, states, batch, targets).values()
+        losses = torch.stack([score.loss for score in scores])
+        if self.training:
+            return losses
+        return torch.cat([losses, torch.stack([score.right for score in scores]).float()])
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The sources of one split."""
+
+    sources: dict[str, Corpus]
+    weights: Mapping[str, float] | None = None
+
+
+class Pretraining:
+    """The work of `fit`."""
+
+    def __init__(self, model: Model, train: Texts, valid: Texts, recipe: PretrainRecipe) -> None:
+        assert model.tokenizer is not None
+        self.recipe, self.train, self.valid = recipe, train, valid
+        self.config, self.tokenizer = model.config, model.tokenizer
+        self.marks = Marks.of(self.tokenizer)
+        self.objectives = make_objectives(recipe.objectives, recipe.mlm, self.tokenizer, model.config.encoder.causal)
+        for phase in recipe.phases:
+            if phase.length > model.config.encoder.limit:
+                raise BothwaysError(
+                    f"a phase has sequences of {phase.length} tokens, and this model reads {model.config.encoder.limit}"
+                )
+        model.encoder.recompute = recipe.run.recompute
+        self.module = Losses(model, self.objectives, recipe.run.seed)
+        self.losses: Mapping[str, float] = dict.fromkeys(self.objectives, 1.0)
+        self.loader = cache(self._loader)
+        for number in range(len(recipe.phases)):  # what cannot be made into sequences is said now, not in mid-run
+            self.loader(number, 1, False)
+            if valid.sources:
+                self.loader(number, 1, False, "valid")
+
+    def blocks(self) -> Sequence[nn.Module]:
+        return list(self.module.model.encoder.blocks)
+
+    def phases(self) -> Sequence[float]:
+        return [phase.share for phase in self.recipe.phases]
+
+    # ------------------------------------------------------------------ data
+
+    def _loader(self, phase: int, ranks: int, still: bool, split: str = "train") -> Loader:
+        settings = self.recipe.phases[phase]
+        texts = self.train if split == "train" else self.valid
+        pairs = self.recipe.sop if "sop" in self.recipe.objectives else self.recipe.nsp
+        samplers = {}
+        for name, corpus in texts.sources.items():
+            try:
+                samplers[name] = sampler(self.recipe.rows, corpus, self.marks, settings.length, pairs.short)
+            except BothwaysError as error:
+                held_out = "the held-out part of " if split == "valid" else ""
+                raise BothwaysError(f"{held_out}the source {name}: {error}") from error
+        most = settings.tokens or (settings.sequences or 1) * settings.length
+        passes = -(-most // (ranks * max(self.recipe.run.micro_tokens, settings.length)))
+        seed = int(mix(self.recipe.run.seed, phase) >> np.uint64(1)) if split == "train" else _HELD_OUT
+        return Loader(
+            mixture=Mixture(samplers, texts.weights, seed),
+            objectives=list(self.objectives.values()),
+            length=settings.length,
+            tokens=settings.tokens,
+            sequences=settings.sequences,
+            groups=ranks * passes,
+            still=still,
+            static=self.recipe.mlm.static,
+            rate=settings.rate,
+        )
+
+    def feed(self, phase: int, index: int, ranks: Ranks, still: bool) -> Iterator[Step]:
+        loader = self.loader(phase, ranks.size, still)
+        return loader.steps(index, range(ranks.rank, loader.groups, ranks.size))
+
+    # ------------------------------------------------------------------ evaluation
+
+    def evaluate(self, forward: Forward, phase: int, ranks: Ranks, still: bool, final: bool) -> dict[str, float]:
+        """Loss and accuracy of every objective on the held-out text, for all sources and for each."""
+        found: dict[str, float] = {}
+        totals: dict[str, list[float]] = {}
+        room = self.loader(phase, ranks.size, still).room()
+        for number, source in enumerate(self.valid.sources):
+            one = self._held_out(number, phase, ranks, still)
+            size = min(one.mixture.size, self.recipe.data.valid_sequences)
+            sums = [0.0] * 3 * len(self.losses)
+            for i, plans in enumerate(one.chunks(size, room)):
+                if i % ranks.size != ranks.rank:
+                    continue
+                micro, counts = one.micro(plans, room)
+                seen = [*forward(micro).double().tolist(), *(float(counts[name]) for name in self.losses)]
+                sums = [a + b for a, b in zip(sums, seen, strict=True)]
+            totals[source] = ranks.sum(sums)
+            if final and number == 0 and not self.config.encoder.causal:
+                found["pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks)
+        if not totals:
+            return {}
+        found |= self._scores([sum(column) for column in zip(*totals.values(), strict=True)], "")
+        if len(totals) > 1:
+            for source, sums in totals.items():
+                found |= self._scores(sums, f"{source}/")
+        return found
+
+    def _held_out(self, source: int, phase: int, ranks: Ranks, still: bool) -> Loader:
+        """The loader of one source's held-out text."""
+        every = self.loader(phase, ranks.size, still, "valid")
+        return replace(every, mixture=Mixture({"": every.mixture.samplers[source]}, None, _HELD_OUT))
+
+    def _scores(self, sums: Sequence[float], prefix: str) -> dict[str, float]:
+        kinds = len(self.losses)
+        scores = {f"{prefix}loss": 0.0}
+        for k, (name, weight) in enumerate(self.losses.items()):
+            loss, right, count = sums[k], sums[kinds + k], max(sums[2 * kinds + k], 1.0)
+            scores[f"{prefix}loss"] += weight * loss / count
+            scores |= {f"{prefix}{name}_loss": loss / count, f"{prefix}{name}_accuracy": right / count}
+        return scores
+
+    def flops(self, phase: int) -> float:
+        """Six for every weight a token meets, twelve for every token it looks at and every width and layer."""
+        shape, settings = self.config.encoder, self.recipe.phases[phase]
+        rate = 1.0 if shape.causal else settings.rate or self.recipe.mlm.rate
+        block = 4 * shape.width**2 + 2 * shape.width * shape.hidden
+        head = rate * (shape.width**2 + shape.width * shape.vocabulary)
+        return 6 * (shape.layers * block + head) + 12 * shape.layers * shape.width * settings.length
+
+    # ------------------------------------------------------------------ folders
+
+    def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
+        """The model as a folder of its own, and beside it what objectives own."""
+        with torch.device("meta"):
+            model = Model(self.config, self.tokenizer)
+        model.load_state_dict(_under(weights, "model."), assign=True)
+        checkpoint.save(model, folder / "model")
+        if parts := _under(weights, "parts."):
+            safetensors.torch.save_file(parts, folder / "parts.safetensors")
+
+    def load(self, folder: Path) -> dict[str, Tensor]:
+        model = checkpoint.load(folder / "model")
+        if model.config.encoder != self.config.encoder:
+            raise BothwaysError(f"{folder} holds a model of another shape than the recipe's: use another --out")
+        weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+        if self.module.parts:
+            own = safetensors.torch.load_file(folder / "parts.safetensors")
+            weights |= {f"parts.{name}": tensor for name, tensor in own.items()}
+        return weights
+
+
+def _under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
