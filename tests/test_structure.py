@@ -10,13 +10,15 @@ SOURCE = Path(bothways.__file__).parent
 # A part may import from itself and from those before it.
 ORDER = [
     ["errors"],
-    ["atomic"],
+    ["atomic", "ahead", "draws"],
     ["text"],
     ["model"],
+    ["train"],
+    ["pretraining"],
     ["predict"],
-    ["cli"],
+    ["cli", "__main__"],
 ]
-ALLOWED = {"torch", "numpy", "tokenizers", "safetensors", "typer", "rich", "pyarrow", "bothways"}
+ALLOWED = {"torch", "numpy", "tokenizers", "safetensors", "typer", "rich", "pyarrow", "matplotlib", "bothways"}
 JUDGES = {"transformers", "sentence_transformers", "peft"}
 
 

@@ -1,0 +1,270 @@
+"""The one training loop. It knows neither objectives nor tasks, only the work's protocol.
+
+`fit` is a generator of events: console, log, picture and diagnosis are listeners. Randomness is set from (seed, step,
+rank) before every forward pass, and the work's data are a function of their index, so that a run which was killed
+goes on as if it had not been.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bothways.ahead import ahead
+from bothways.draws import mix
+from bothways.train.machine import DTYPES, deterministic, interruptible, measure_ceiling, pick_device, pick_precision
+from bothways.train.masters import Weights
+from bothways.train.optim import OptimSettings, make_optimizers, rate, set_rate
+from bothways.train.ranks import Ranks, held_back, spread, whole
+from bothways.train.state import Checkpoints, State, collect, restore
+from bothways.train.work import Evaluated, Event, Finished, Micro, RunSettings, Saved, Started, Step, Stepped, Work
+
+
+def fit(work: Work, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> Iterator[Event]:
+    """Train until the steps or the minutes are over. If `out` has checkpoints, go on from the latest."""
+    loop = _Loop(work, run, optim, out, ranks)
+    with deterministic(run.deterministic), interruptible() as interrupted:
+        yield from loop.run_all(interrupted)
+
+
+class _Loop:
+    def __init__(self, work: Work, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> None:
+        self.work, self.run, self.optim, self.ranks = work, run, optim, ranks
+        self.device = pick_device(run.device, ranks)
+        self.precision = pick_precision(run.precision, self.device)
+        self.still = run.compile if run.compile is not None else self.device.type == "cuda"
+        self.checkpoints = Checkpoints(out, run.keep)
+        # In bf16 on a GPU the module itself is bf16; elsewhere autocast chooses, operation by operation.
+        half = torch.bfloat16 if self.precision == "bf16" and self.device.type == "cuda" else None
+        self.autocast = self.precision != "fp32" and half is None
+        module, splits = work.module.to(self.device), ranks.size > 1 and run.parallel == "fsdp"
+        self.weights = Weights(module, None if splits else half)
+        self.module = spread(module, work.blocks(), ranks, run.parallel, half)
+        if splits:  # FSDP2 has put its own parameters in place of the module's
+            self.weights = Weights(self.module, None)
+        self.call = torch.compile(self.module, dynamic=False) if self.still else self.module
+        self.parameters = list(self.weights.trained.values())
+        self.optimizers = make_optimizers(self.weights.trained, optim)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.state = State()
+        self.feed: Iterator[Step] | None = None
+        self.pending: list[tuple[Stepped, Tensor, torch.cuda.Event | None]] = []
+        """Steps not yet told of: their losses and gradient norm, on their way to the CPU until the event."""
+        self.score: tuple[int, float] | None = None
+        """The step last evaluated, and the loss."""
+
+    def run_all(self, interrupted: threading.Event) -> Iterator[Event]:
+        self._resume()
+        count = sum(p.numel() for p in self.parameters)
+        ceiling = measure_ceiling(self.device, DTYPES[self.precision]) * self.ranks.size
+        yield Started(self.state.step, count, str(self.device), self.precision, ceiling)
+        if self._done(self.state.elapsed) >= 1:
+            yield Finished(self.state.step, self.state.elapsed, complete=True)
+            return
+        self._compile_ahead()
+        if self.state.step == 0:
+            yield from self._evaluate()
+        self.began = time.monotonic() - self.state.elapsed
+        self.flushed = self.saved = time.monotonic()
+        self.flushed_tokens = self.state.tokens
+        while True:
+            done, stop, save, flush = self._agree(interrupted)
+            if stop:
+                yield from self._flush()
+                yield from self._save()
+                yield Finished(self.state.step, self.state.elapsed, complete=False)
+                return
+            if done >= 1:
+                break
+            self._take(done)
+            save = save or self._every(self.run.save_every)
+            look = save or self._every(self.run.evaluate_every)
+            if flush or look:
+                yield from self._flush(everything=look)
+            if look and self.state.step != self.run.steps:  # the last step is evaluated and saved below
+                yield from self._evaluate()
+                if save:
+                    yield from self._save()
+                self.flushed, self.flushed_tokens = time.monotonic(), self.state.tokens  # no training, so no speed
+        yield from self._flush()
+        yield from self._evaluate(final=True)
+        yield from self._save()
+        yield Finished(self.state.step, self.state.elapsed, complete=True)
+
+    # ------------------------------------------------------------------ one step
+
+    def _take(self, done: float) -> None:
+        """One optimiser step. Nothing here waits for the GPU."""
+        phase = self._phase(done)
+        if phase != self.state.phase:
+            self.state = replace(self.state, phase=phase, index=0)
+            self.feed = None
+        if self.feed is None:
+            steps = self.work.feed(phase, self.state.index, self.ranks, self.still)
+            self.feed = ahead(map(self._pinned, steps), 2)
+        step = next(self.feed)
+        factor = rate(self.optim, self.state.step, done)
+        set_rate(self.optimizers, factor)
+        terms = self.ranks.sum([step.counts[name] for name in self.work.losses])
+        counts = self._sent([max(n, 1) for n in terms])
+        weights = self._sent(list(self.work.losses.values()))
+        self.module.train()
+        total = torch.zeros(len(terms), device=self.device)
+        for number, micro in enumerate(step.micros):
+            torch.manual_seed(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
+            with held_back(self.module, hold=self.weights.is_own and number + 1 < len(step.micros)):
+                means = self._forward(micro) / counts
+                # DDP and FSDP2 take the mean over ranks, and this is a share of a sum.
+                self.scaler.scale((means * weights).sum() * self.ranks.size).backward()
+            self.weights.gather()
+            total += means.detach()
+        norm = self._update()
+        self.state = replace(
+            self.state,
+            step=self.state.step + 1,
+            index=self.state.index + step.sequences,
+            tokens=self.state.tokens + step.tokens,
+        )
+        lr = self.optim.lr * factor
+        taken = Stepped(self.state.step, phase, 0.0, {}, lr, 0.0, self.state.tokens, 0.0, 0.0, done, 0.0)
+        self.pending.append((taken, *self._fetched(torch.cat([total, norm.view(1)]))))
+
+    def _update(self) -> Tensor:
+        """Clip, move the weights; the gradient's norm."""
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip or math.inf, foreach=True)
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
+            optimizer.zero_grad(set_to_none=True)
+        self.scaler.update()
+        self.weights.publish()
+        return whole(norm.detach())
+
+    def _forward(self, micro: Micro) -> Tensor:
+        micro = micro.to(self.device)
+        with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.autocast):
+            out: Tensor = self.call(micro.batch, micro.targets)
+        return out
+
+    def _sent(self, numbers: list[float]) -> Tensor:
+        """Numbers on the device, without waiting for it."""
+        here = torch.tensor(numbers, dtype=torch.float32)
+        return here.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else here
+
+    def _fetched(self, numbers: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """Numbers on the CPU, there when the event has come."""
+        if self.device.type != "cuda":
+            return numbers, None
+        here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        here.copy_(numbers, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return here, event
+
+    def _pinned(self, step: Step) -> Step:
+        if self.device.type != "cuda":
+            return step
+        return replace(step, micros=[micro.pin() for micro in step.micros])  # type: ignore[type-var]
+
+    def _compile_ahead(self) -> None:
+        """Every shape of batch goes through once before the clock starts."""
+        if not self.still:
+            return
+        self.module.train()
+        for phase in range(self.state.phase, len(self.work.phases())):
+            step = next(self.work.feed(phase, 0, self.ranks, self.still))
+            self._forward(step.micros[0]).sum().backward()
+            self.module.zero_grad(set_to_none=True)
+
+    # ------------------------------------------------------------------ time
+
+    def _agree(self, interrupted: threading.Event) -> tuple[float, bool, bool, bool]:
+        """The share done, and whether to stop, save, and show what happened: the same on all ranks."""
+        now = time.monotonic()
+        mine = [0.0, float(interrupted.is_set()), 0.0, 0.0]
+        if self.ranks.is_first:
+            save = self.run.save_minutes > 0 and now - self.saved >= 60 * self.run.save_minutes
+            flush = len(self.pending) >= 50 or now - self.flushed >= 0.5 or self.state.step < 10
+            mine = [self._done(self._elapsed()), mine[1], float(save), float(flush)]
+        done, stop, save_, flush_ = self.ranks.sum(mine)
+        return done, stop > 0, save_ > 0, flush_ > 0
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def _done(self, elapsed: float) -> float:
+        return self.state.step / self.run.steps if self.run.steps else elapsed / (60 * self.run.minutes)
+
+    def _every(self, steps: int) -> bool:
+        return steps > 0 and self.state.step % steps == 0
+
+    def _phase(self, done: float) -> int:
+        """Which phase this moment belongs to."""
+        ends, total = [], 0.0
+        for share in self.work.phases():
+            total += share
+            ends.append(total)
+        return min(sum(done >= end / total - 1e-9 for end in ends), len(ends) - 1)
+
+    # ------------------------------------------------------------------ what comes out
+
+    def _flush(self, everything: bool = True) -> Iterator[Stepped]:
+        """Tell of the steps that are done; unless of everything, the GPU keeps two to work on meanwhile."""
+        ready = self.pending if everything or self.device.type != "cuda" else self.pending[:-2]
+        if not ready:
+            return
+        self.pending = self.pending[len(ready) :]
+        if ready[-1][2] is not None:
+            ready[-1][2].synchronize()
+        table = torch.stack([numbers for _, numbers, _ in ready]).double()
+        shared = torch.tensor(self.ranks.sum(table[:, :-1].flatten().tolist())).view(len(ready), -1).tolist()
+        now, elapsed = time.monotonic(), self._elapsed()
+        speed = (ready[-1][0].tokens - self.flushed_tokens) / max(now - self.flushed, 1e-9)
+        weights = self.work.losses
+        for (taken, _, _), means, norm in zip(ready, shared, table[:, -1].tolist(), strict=True):
+            losses = dict(zip(weights, means, strict=True))
+            loss = sum(weights[name] * value for name, value in losses.items())
+            flops = speed * self.work.flops(taken.phase)
+            yield replace(taken, loss=loss, losses=losses, norm=norm, speed=speed, flops=flops, elapsed=elapsed)
+        self.flushed, self.flushed_tokens = now, ready[-1][0].tokens
+        self.state = replace(self.state, elapsed=elapsed)
+
+    def _evaluate(self, final: bool = False) -> Iterator[Evaluated]:
+        self.module.eval()
+        with torch.no_grad():
+            scores = self.work.evaluate(self._forward, self.state.phase, self.ranks, self.still, final)
+        if scores:
+            self.score = (self.state.step, scores["loss"])
+            yield Evaluated(self.state.step, scores, final)
+
+    # ------------------------------------------------------------------ saving
+
+    def _save(self) -> Iterator[Saved]:
+        state = self.state
+        if self.score and self.score[0] == state.step and (state.best is None or self.score[1] < state.best):
+            state = replace(state, best=self.score[1], best_step=state.step)
+        self.state = replace(state, scaler=self.scaler.state_dict() or None)
+        weights, memory = collect(self.weights.named, self.optimizers)
+        if self.ranks.is_first:
+            yield Saved(state.step, self.checkpoints.save(self.work, self.state, weights, memory))
+        self.ranks.wait()
+        self.saved = time.monotonic()
+
+    def _resume(self) -> None:
+        if self.ranks.is_first:
+            self.checkpoints.clean()
+        self.ranks.wait()
+        path = self.checkpoints.latest()
+        if path is None:
+            return
+        self.state, weights, memory = self.checkpoints.load(self.work, path)
+        restore(self.weights.named, self.optimizers, weights, memory)
+        self.weights.publish()
+        if self.state.scaler:
+            self.scaler.load_state_dict(self.state.scaler)

@@ -1,0 +1,113 @@
+"""One process or many: DDP and FSDP2 as torch has them, started by torchrun."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+Parallel = Literal["ddp", "fsdp"]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 0
+    """The number of this process on its machine, and so of its GPU."""
+    control: Any = None
+    """A group for small messages between the CPUs, so that no GPU is waited for."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, numbers: Sequence[float]) -> list[float]:
+        """The sums over all ranks, exchanged between the CPUs."""
+        if self.size == 1:
+            return list(numbers)
+        table = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(table, group=self.control)
+        found: list[float] = table.tolist()
+        return found
+
+    def wait(self) -> None:
+        """Until every rank is here."""
+        if self.size > 1:
+            dist.barrier(group=self.control)
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Ranks]:
+    """This process among those that torchrun started; alone if it did not."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "RANK" not in os.environ:
+        yield Ranks()
+        return
+    rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
+    started = not dist.is_initialized()
+    if started:
+        if device == "cuda":
+            torch.cuda.set_device(local)
+        dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    try:
+        yield Ranks(rank, size, local, dist.new_group(backend="gloo"))
+    finally:
+        if started:
+            dist.destroy_process_group()
+
+
+def spread(
+    module: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, parallel: Parallel, half: torch.dtype | None
+) -> nn.Module:
+    """The module, its gradients shared between the ranks (ddp) or its weights split over them too (fsdp).
+
+    With `half`, fsdp keeps fp32 weights and computes with these 16 bits.
+    """
+    if ranks.size == 1:
+        return module
+    if parallel == "ddp":
+        on_gpu = next(module.parameters()).is_cuda
+        return nn.parallel.DistributedDataParallel(module, device_ids=[ranks.local] if on_gpu else None)
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
+    for block in blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(module, mp_policy=policy)
+    return module
+
+
+@contextmanager
+def held_back(module: nn.Module, hold: bool) -> Iterator[None]:
+    """Gradients stay on their rank in this block: for all but the last forward pass of a step."""
+    share: Any = getattr(module, "set_requires_gradient_sync", None)  # FSDP2's modules have it
+    if share is not None:
+        share(not hold)
+        yield
+    elif hold and isinstance(module, nn.parallel.DistributedDataParallel):
+        with module.no_sync():
+            yield
+    else:
+        yield
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The full tensor of which FSDP2 has a part on each rank. All ranks must ask together."""
+    found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return found
+
+
+def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """The part of a full tensor that belongs where `like` is."""
+    if not hasattr(like, "device_mesh"):
+        return tensor.to(like.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements)  # type: ignore[attr-defined]

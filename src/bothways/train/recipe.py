@@ -1,0 +1,145 @@
+"""Recipes: TOML files read strictly into dataclasses. An unknown key is an error that names the nearest known one."""
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bothways.errors import BothwaysError
+
+Recipe = TypeVar("Recipe")
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The content of a recipe file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BothwaysError(f"there is no recipe {path}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BothwaysError(f"{path} is not a TOML file: {error}") from error
+
+
+def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """The table with changes as they are written after --set: `optim.lr=3e-5`, `run.steps=100`.
+
+    A number in the path picks from a list: `phases.0.length=64`.
+    """
+    changed: dict[str, Any] = json.loads(json.dumps(table))
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals or not path:
+            raise BothwaysError(f"--set {setting} is not of the form key=value, as in optim.lr=3e-5")
+        try:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value  # a bare word is a string
+        *parents, last = path.split(".")
+        place: Any = changed
+        for name in parents:
+            place = _enter(place, name, setting)
+        if isinstance(place, list):
+            _enter(place, last, setting)
+            place[int(last)] = parsed
+        else:
+            place[last] = parsed
+    return changed
+
+
+def _enter(place: Any, name: str, setting: str) -> Any:
+    if isinstance(place, list):
+        if not name.isdigit() or int(name) >= len(place):
+            raise BothwaysError(f"--set {setting}: there is no entry {name} in a list of {len(place)}")
+        return place[int(name)]
+    found = place.setdefault(name, {})
+    if not isinstance(found, dict | list):
+        raise BothwaysError(f"--set {setting}: {name} is a value, not a table")
+    return found
+
+
+def read(kind: type[Recipe], table: Any, where: str = "") -> Recipe:
+    """The dataclass that a table describes; its own checks run, and so do the types' and names'."""
+    if not isinstance(table, Mapping):
+        raise BothwaysError(f"{where or 'the recipe'} should be a table, not {table!r}")
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    values = {}
+    for name, value in table.items():
+        full = f"{where}.{name}" if where else name
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(fields)}"
+            raise BothwaysError(f"the recipe has no key {full}: {hint}")
+        values[name] = _value(hints[name], value, full)
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    """The value as this type, or an error that says what was expected."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return read(kind, value, where)  # type: ignore[arg-type]
+    if origin in (typing.Union, types.UnionType):
+        for one in arguments:
+            if one is type(None):
+                if value is None:
+                    return None
+                continue
+            try:
+                return _value(one, value, where)
+            except BothwaysError as error:
+                last = error
+        raise last
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise BothwaysError(f"{where} cannot be {value!r}: expected {', '.join(map(str, arguments))}")
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        inner = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+        if len(inner) != len(value):
+            raise BothwaysError(f"{where} should have {len(inner)} entries, not {len(value)}")
+        return tuple(_value(one, v, f"{where}.{i}") for i, (one, v) in enumerate(zip(inner, value, strict=True)))
+    if origin is dict and isinstance(value, Mapping):
+        return {str(name): _value(arguments[1], v, f"{where}.{name}") for name, v in value.items()}
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
+    expected = names.get(kind, "a list" if origin is tuple else "a table")
+    raise BothwaysError(f"{where} should be {expected}, not {value!r}")
+
+
+def write(recipe: Any) -> str:
+    """A recipe as TOML, every key written out: what `read` reads back to the same."""
+    table = dataclasses.asdict(recipe)
+    plain = {name: value for name, value in table.items() if not _is_section(value)}
+    lines = [f"{name} = {_toml(value)}" for name, value in plain.items() if value is not None]
+    for name, value in table.items():
+        if name in plain:
+            continue
+        for section in [value] if isinstance(value, dict) else value:
+            lines += ["", f"[{name}]" if isinstance(value, dict) else f"[[{name}]]"]
+            lines += [f"{key} = {_toml(v)}" for key, v in section.items() if v is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list | tuple) and bool(value) and isinstance(value[0], dict))
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k, ensure_ascii=False)} = {_toml(v)}" for k, v in value.items()) + "}"
+    return repr(value)

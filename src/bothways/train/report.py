@@ -1,0 +1,238 @@
+"""Who listens to a run: its log, its console, TensorBoard."""
+
+import json
+import math
+import sys
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+from bothways.train.curve import draw_curve as draw_curve
+from bothways.train.curve import entries
+from bothways.train.diagnose import Smooth
+from bothways.train.work import Evaluated, Event, Finished, Saved, Started, Stepped
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
+
+QUIET = 10.0
+"""Seconds between two lines if nobody watches."""
+
+
+class Log:
+    """metrics.jsonl: a line for every step and every evaluation, on disk as it comes."""
+
+    def __init__(self, path: Path, resumed_at: int) -> None:
+        """What a killed session wrote after step `resumed_at` is dropped; at 0 the file starts empty."""
+        self._path, self._resumed_at, self._ceiling = path, resumed_at, math.nan
+        with atomic.new_file(path) as fresh, fresh.open("wb") as file:
+            if resumed_at and path.exists():
+                file.writelines(line for line, entry in entries(path) if entry["step"] <= resumed_at)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                assert event.step == self._resumed_at
+                self._ceiling = event.ceiling
+            case Stepped():
+                self._write(_metrics(event, self._ceiling))
+            case Evaluated():
+                self._write({"step": event.step, "valid": event.scores, "final": event.final})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, entry: Mapping[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(_finite(entry), ensure_ascii=False, allow_nan=False) + "\n")
+        except OSError as error:
+            raise BothwaysError(f"{self._path} could not be written: {error.strerror or error}") from error
+
+
+def _metrics(event: Stepped, ceiling: float) -> dict[str, Any]:
+    return {
+        "step": event.step,
+        "phase": event.phase,
+        "loss": event.loss,
+        "losses": event.losses,
+        "lr": event.lr,
+        "norm": event.norm,
+        "tokens": event.tokens,
+        "tokens_per_second": round(event.speed, 1),
+        "mfu": event.flops / ceiling if ceiling > 0 else None,
+        "elapsed": round(event.elapsed, 3),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for nan and infinity but null."""
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Console:
+    """Progress on standard error: a display on a terminal, elsewhere a line now and then. Use it in a `with`."""
+
+    def __init__(self, total_steps: int | None, minutes: float | None) -> None:
+        from rich.console import Console as Screen
+
+        self._steps, self._seconds = total_steps, 60 * minutes if minutes else None
+        self._screen = Screen(stderr=True, markup=False, highlight=False, emoji=False)
+        self._live: Live | None = None
+        self._last: Stepped | None = None
+        self._smooth: dict[str, Smooth] = {}
+        self._ceiling = math.nan
+        self._marks: deque[tuple[int, float]] = deque(maxlen=50)
+        """Step and time of the last moments: how fast it goes now."""
+        self._told, self._told_step = -math.inf, -1
+
+    def __enter__(self) -> "Console":
+        from rich.live import Live
+
+        if sys.stderr.isatty() and not self._screen.is_dumb_terminal:
+            self._live = Live(get_renderable=self._display, console=self._screen, transient=True, redirect_stdout=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._ceiling = event.ceiling
+                goes_on = f", going on from step {event.step:,}" if event.step else ""
+                self.say(f"{event.parameters:,} parameters on {event.device} in {event.precision}{goes_on}")
+            case Stepped():
+                self._follow(event)
+                if not self._live and monotonic() - self._told >= QUIET:
+                    self._tell()
+            case Evaluated():
+                self._tell()
+                scores = ", ".join(f"{name} {value:.4g}" for name, value in event.scores.items() if name != "loss")
+                loss = f"validation loss {event.scores.get('loss', math.nan):.4f}"
+                self.say(f"step {event.step:,}: {loss}{f' ({scores})' if scores else ''}")
+            case Saved():
+                self._tell()
+                self.say(f"step {event.step:,}: saved {event.folder}")
+            case Finished():
+                self._tell()
+                how = "finished" if event.complete else "stopped, and the same command goes on from here,"
+                self.say(f"{how} at step {event.step:,} after {_duration(event.elapsed)}")
+
+    def _follow(self, event: Stepped) -> None:
+        if self._last is None or event.phase != self._last.phase:
+            self._smooth = {name: Smooth(50) for name in ("", *event.losses)}
+        for name, value in {"": event.loss, **event.losses}.items():
+            self._smooth[name].add(value)
+        if not self._marks or event.elapsed > self._marks[-1][1]:
+            self._marks.append((event.step, event.elapsed))
+        self._last = event
+
+    def say(self, words: str) -> None:
+        self._screen.print(words, soft_wrap=self._live is None)
+
+    def _tell(self) -> None:
+        """The last step as a line, unless it has been told or is on display."""
+        if self._live or not self._last or self._last.step == self._told_step:
+            return
+        self._told, self._told_step = monotonic(), self._last.step
+        self.say(f"{self._share():4.0%}  {self._place()}  {self._numbers()}")
+
+    def _display(self) -> "RenderableType":
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(ProgressBar(total=1.0, completed=self._share(), width=32), f"{self._share():.0%}", self._place())
+        return Group(bar, Text(self._numbers(), no_wrap=True, overflow="ellipsis"))
+
+    def _share(self) -> float:
+        if not self._last:
+            return 0.0
+        return min(1.0, self._last.step / self._steps if self._steps else self._last.done)
+
+    def _place(self) -> str:
+        if not self._last:
+            return "preparing"
+        of = f" of {self._steps:,}" if self._steps else ""
+        left = self._time_left(self._last)
+        return f"step {self._last.step:,}{of}" + (f"  {_duration(left)} left" if left is not None else "")
+
+    def _time_left(self, last: Stepped) -> float | None:
+        if self._seconds:
+            return max(0.0, self._seconds - last.elapsed)
+        (first_step, begin), (step, end) = self._marks[0], self._marks[-1]
+        if not self._steps or step == first_step:
+            return None
+        return (self._steps - last.step) * (end - begin) / (step - first_step)
+
+    def _numbers(self) -> str:
+        last = self._last
+        if not last:
+            return ""
+        shown = self._smooth if len(last.losses) > 1 else {"": self._smooth[""]}
+        losses = "  ".join(f"{name or 'loss'} {smooth.value:.4f}" for name, smooth in shown.items())
+        mfu = f"  MFU {last.flops / self._ceiling:.1%}" if self._ceiling > 0 else ""
+        return f"{losses}  lr {last.lr:.2e}  {last.speed:,.0f} tokens/s{mfu}"
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(42), _duration(60 * 3 + 5), _duration(3600 * 7 + 300)
+    ('42 s', '3 min 05 s', '7 h 05 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60:02} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+class TensorBoard:
+    """The run's numbers for TensorBoard, if that is installed."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise BothwaysError("run.tensorboard needs tensorboard: pip install 'bothways[track]'") from error
+        self._make, self._folder, self._ceiling = SummaryWriter, folder, math.nan
+        self._writer: SummaryWriter | None = None
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                # What a killed session wrote after this step is hidden.
+                after = event.step + 1 if event.step else 0
+                self._writer, self._ceiling = self._make(str(self._folder), purge_step=after), event.ceiling
+            case Stepped():
+                numbers = _metrics(event, self._ceiling)
+                plain = {name: numbers[name] for name in ("loss", "lr", "norm", "tokens_per_second", "mfu")}
+                losses = {f"loss/{name}": value for name, value in event.losses.items()}
+                self._add("train", event.step, plain | losses)
+            case Evaluated():
+                self._add("valid", event.step, event.scores)
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+
+    def _add(self, part: str, step: int, numbers: Mapping[str, float | None]) -> None:
+        assert self._writer, "a run begins with Started"
+        for name, value in numbers.items():
+            if value is not None and math.isfinite(value):
+                self._writer.add_scalar(f"{part}/{name}", value, step)

@@ -1,0 +1,141 @@
+"""A run on disk: checkpoints that appear whole, from which training goes on bit for bit.
+
+out/checkpoints/step-00001000/
+    model/                  a model folder like any other
+    parts.safetensors       what an objective trains beside the model, if anything
+    optimizer.safetensors   by parameter name, the same for any number of processes
+    state.json              where in the data and the schedule
+"""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+from bothways.train.ranks import part_of, whole
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a run is."""
+
+    step: int = 0
+    phase: int = 0
+    index: int = 0
+    """The next sequence of this phase."""
+    tokens: int = 0
+    elapsed: float = 0.0
+    """Seconds of training, over all sessions."""
+    best: float | None = None
+    best_step: int | None = None
+    scaler: dict[str, Any] | None = None
+    """Of fp16's loss scaling."""
+
+
+class Storable(Protocol):
+    """Who can write a model's weights as a folder and read them back."""
+
+    def save(self, weights: Mapping[str, Tensor], folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> dict[str, Tensor]: ...
+
+
+def collect(
+    named: Mapping[str, nn.Parameter], optimizers: Iterable[Optimizer]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The weights and the optimiser's memory by name, whole, on the CPU. All ranks must ask together."""
+    weights = {name: whole(p.detach()).cpu() for name, p in named.items()}
+    names: dict[Tensor, str] = {p: name for name, p in named.items()}
+    memory = {}
+    for optimizer in optimizers:
+        for parameter, own in optimizer.state.items():
+            for key, value in own.items():
+                memory[f"{key}/{names[parameter]}"] = whole(torch.as_tensor(value)).cpu()
+    return weights, memory
+
+
+def restore(
+    named: Mapping[str, nn.Parameter],
+    optimizers: Iterable[Optimizer],
+    weights: Mapping[str, Tensor],
+    memory: Mapping[str, Tensor],
+) -> None:
+    """Put both back, wherever the parameters live now."""
+    with torch.no_grad():
+        for name, parameter in named.items():
+            parameter.copy_(part_of(weights[name], parameter))
+    names = {p: name for name, p in named.items()}
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for full, value in memory.items():
+        key, name = full.split("/", 1)
+        by_name.setdefault(name, {})[key] = value
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                for key, value in by_name.get(names[parameter], {}).items():
+                    # The fused kernels count steps where the parameter is, the others on the CPU.
+                    placed = part_of(value, parameter) if value.ndim else _scalar(value, parameter, group)
+                    optimizer.state[parameter][key] = placed.clone()
+
+
+def _scalar(value: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
+    return value.to(parameter.device) if group.get("fused") or group.get("capturable") else value
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder, self.keep = folder / "checkpoints", keep
+
+    def save(self, work: Storable, state: State, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> Path:
+        """Write one, then delete the oldest beyond `keep`, but never the best."""
+        path = self.folder / f"step-{state.step:08}"
+        before = self.latest()
+        try:
+            with atomic.new_folder(
+                path, replaces=("model", "parts.safetensors", "optimizer.safetensors", "state.json")
+            ) as fresh:
+                work.save(weights, fresh)
+                safetensors.torch.save_file(
+                    {name: tensor.contiguous() for name, tensor in memory.items()}, fresh / "optimizer.safetensors"
+                )
+                (fresh / "state.json").write_text(json.dumps(asdict(state), indent=1) + "\n", encoding="utf-8")
+        except (BothwaysError, safetensors.SafetensorError) as error:
+            kept = f"the checkpoint {before} is whole" if before else "there is no earlier checkpoint"
+            raise BothwaysError(f"the checkpoint of step {state.step} was not saved ({error}); {kept}") from error
+        for old in [p for p in self.all()[: -self.keep] if p.name != f"step-{state.best_step or 0:08}"]:
+            shutil.rmtree(old)
+        return path
+
+    def all(self) -> list[Path]:
+        """Oldest first."""
+        return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").exists())
+
+    def latest(self) -> Path | None:
+        return (self.all() or [None])[-1]  # type: ignore[list-item]
+
+    def clean(self) -> None:
+        """Remove what a kill left half-written."""
+        for left in self.folder.glob(".step-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    @staticmethod
+    def load(work: Storable, path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
+        """State, weights, and the optimiser's memory."""
+        try:
+            state = replace(State(), **json.loads((path / "state.json").read_text(encoding="utf-8")))
+            memory = safetensors.torch.load_file(path / "optimizer.safetensors")
+            return state, work.load(path), memory
+        except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
+            raise BothwaysError(f"{path} cannot be read ({error}): delete it to go on from the one before") from error

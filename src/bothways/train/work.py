@@ -1,0 +1,172 @@
+"""What the training loop is told and what it tells: settings, the work's protocol, events."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bothways.errors import BothwaysError, require_choice
+from bothways.train.ranks import Parallel, Ranks
+from bothways.train.state import Storable
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The `[run]` part of a recipe."""
+
+    steps: int = 0
+    """How long: this many steps, or …"""
+    minutes: float = 0.0
+    """… this many minutes of training, with the schedule finished."""
+    seed: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 on a GPU, fp32 on a CPU."""
+    compile: bool | None = None
+    """torch.compile; unless said, on a GPU only."""
+    recompute: bool = False
+    """Activation checkpointing: less memory, a third more work."""
+    deterministic: bool = False
+    """On a GPU: every run with this seed is the same bit for bit, at some cost in speed. On a CPU it always is."""
+    micro_tokens: int = 32_768
+    """At most so many tokens go through the model at once on each device; a larger step is accumulated, exactly."""
+    parallel: Parallel = "ddp"
+    """With torchrun: ddp copies the model to every rank, fsdp splits it over them."""
+    evaluate_every: int = 0
+    """Steps; 0: before the first and after the last."""
+    save_every: int = 0
+    """Steps; 0: only by minutes and at the end."""
+    save_minutes: float = 15.0
+    keep: int = 2
+    """Checkpoints that stay; the best always does."""
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        require_choice("run.device", self.device, ("auto", "cpu", "cuda"))
+        require_choice("run.precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
+        require_choice("run.parallel", self.parallel, ("ddp", "fsdp"))
+        if bool(self.steps > 0) == bool(self.minutes > 0):
+            raise BothwaysError("a run needs run.steps or run.minutes, one of the two, above 0")
+        if self.keep < 1 or self.micro_tokens < 1:
+            raise BothwaysError("run.keep and run.micro_tokens must be 1 or more")
+
+
+class Micro(Protocol):
+    """What goes through the model at once."""
+
+    @property
+    def batch(self) -> Any: ...
+
+    @property
+    def targets(self) -> Any: ...
+
+    def pin(self) -> "Micro": ...
+
+    def to(self, device: torch.device | str) -> "Micro": ...
+
+
+class Step(Protocol):
+    """One rank's share of an optimiser step."""
+
+    @property
+    def micros(self) -> Sequence[Micro]: ...
+
+    @property
+    def counts(self) -> Mapping[str, int]: ...
+
+    @property
+    def tokens(self) -> int:
+        """Of all ranks."""
+
+    @property
+    def sequences(self) -> int:
+        """Of all ranks: the next step begins so much later."""
+
+
+Forward = Callable[[Micro], Tensor]
+
+
+class Work(Storable, Protocol):
+    """What is to be trained, and on what."""
+
+    @property
+    def module(self) -> nn.Module:
+        """module(batch, targets) → (K,) the sums of the K losses; in evaluation (2K,), with the right guesses."""
+
+    losses: Mapping[str, float]
+    """K names, and the weight of each in the sum that is minimised."""
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """The parts that FSDP2 splits one by one."""
+
+    def phases(self) -> Sequence[float]:
+        """The shares of the run that the phases take."""
+
+    def feed(self, phase: int, index: int, ranks: Ranks, still: bool) -> Iterator[Step]:
+        """The steps of a phase from sequence `index` on, endless; with `still`, of one shape."""
+
+    def evaluate(self, forward: Forward, phase: int, ranks: Ranks, still: bool, final: bool) -> dict[str, float]:
+        """Scores on held-out text by name; `loss` decides which checkpoint is best. Empty if there is none."""
+
+    def flops(self, phase: int) -> float:
+        """Floating-point operations of one training step for one token."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A step was taken."""
+
+    step: int
+    phase: int
+    loss: float
+    losses: dict[str, float]
+    lr: float
+    norm: float
+    """Of the gradient, before clipping."""
+    tokens: int
+    """Since the beginning."""
+    speed: float
+    """Tokens a second."""
+    flops: float
+    """Floating-point operations a second."""
+    done: float
+    """The share of the run behind us."""
+    elapsed: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    step: int
+    scores: dict[str, float]
+    final: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    step: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Started:
+    step: int
+    """0, or the step of the checkpoint from which the run goes on."""
+    parameters: int
+    device: str
+    precision: str
+    ceiling: float
+    """Floating-point operations a second that plain matrix products reach on all ranks together."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    step: int
+    elapsed: float
+    complete: bool
+    """False if it was interrupted: the same command goes on from here."""
+
+
+Event = Started | Stepped | Evaluated | Saved | Finished

@@ -1,0 +1,346 @@
+"""Ill runs are told what is wrong, once, and healthy runs are left in peace."""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from bothways.errors import BothwaysError
+from bothways.train.diagnose import Diagnosis, Smooth
+from bothways.train.work import Evaluated, Event, Finished, Started, Stepped
+
+PLATEAU = 6.9
+Curve = Callable[[float], float]
+
+
+def diagnosis(**changed: Any) -> Diagnosis:
+    settings: dict[str, Any] = {"plateau": PLATEAU, "clip": 1.0, "duplicates": 0.0, "tokens_per_epoch": 10_000}
+    return Diagnosis(**(settings | changed))
+
+
+def healthy(done: float, pace: float = 1.0) -> float:
+    """From a blank model (10.3) to the plateau, a while there, and down to 2.4."""
+    frequencies = 3.4 * math.exp(-150 * done * pace)
+    words = 3.6 / (1 + math.exp(40 * (done * pace - 0.14)))
+    return 2.4 + frequencies + words + 0.9 * math.exp(-3 * done)
+
+
+def run(
+    curve: Curve,
+    *,
+    steps: int = 2000,
+    noise: float = 0.15,
+    seed: int = 0,
+    phases: tuple[float, ...] = (),
+    jump: float = 0.0,
+    norm: Curve = lambda done: 0.8 + 3 * math.exp(-50 * done),
+    warmup: float = 0.1,
+    first: int = 0,
+) -> Iterator[Stepped]:
+    """The steps of a run whose loss follows the curve, with the noise of batches: heavy tails, single outliers."""
+    draws = random.Random(seed)
+    for step in range(first, steps):
+        done = step / steps
+        phase = sum(done >= start for start in phases)
+        begun = max((start for start in phases if done >= start), default=0.0)
+        off = noise * draws.gauss(0, 1) * (1 + (draws.random() < 0.02) * 3)
+        loss = curve(done) + off + (jump * (0.4 + 0.6 * math.exp(-30 * (done - begun))) if phase else 0.0)
+        next_loss = 0.69 - 0.5 * done + 0.05 * draws.random()
+        lr = 1e-4 * min(done / warmup if warmup else 1.0, (1 - done) / (1 - warmup))
+        size = norm(done) * math.exp(0.4 * draws.gauss(0, 1))
+        losses = {"mlm": loss, "next": next_loss}
+        yield Stepped(step + 1, phase, loss + next_loss, losses, lr, size, 100 * (step + 1), 1e4, 1e9, done, step * 0.1)
+
+
+def told(look: Diagnosis, events: Iterable[Event]) -> list[str]:
+    return [sentence for event in events for sentence in look(event)]
+
+
+# ------------------------------------------------------------------ healthy
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("steps", [60, 400, 2500])
+def test_a_healthy_run_is_told_nothing(noise: float, steps: int) -> None:
+    for seed, (pace, jump) in enumerate([(1.0, 0.6), (0.6, -0.5), (2.0, 1.5), (0.45, 3.0)]):
+        look, curve = diagnosis(), partial(healthy, pace=pace)
+        events = run(curve, noise=noise, steps=steps, seed=seed, phases=(0.7, 0.9), jump=jump)
+        assert told(look, [Started(0, 1, "cpu", "fp32", 1e11), *events, Finished(steps, 1.0, True)]) == []
+
+
+def test_a_run_without_warm_up_or_plateau_is_told_nothing() -> None:
+    assert told(diagnosis(plateau=None, clip=0.0), run(healthy, warmup=0.0)) == []
+
+
+def test_a_long_noisy_flat_end_is_no_rise() -> None:
+    """The lowest of many noisy values is lower than the next ones, and means nothing."""
+    for seed in range(3):
+        assert told(diagnosis(plateau=None), run(lambda done: 2.0, noise=0.5, steps=5000, seed=seed)) == []
+
+
+def test_a_spike_that_heals_is_no_illness() -> None:
+    def spike(done: float) -> float:
+        return healthy(done) + (4.0 if 0.5 < done < 0.505 else 0.0)
+
+    assert told(diagnosis(), run(spike)) == []
+
+
+def test_bursts_that_heal_are_no_illness() -> None:
+    """However many: each is over before it has lasted."""
+    assert told(diagnosis(), run(lambda done: 2.0 + 4.0 * ((2000 * done) % 200 < 20), warmup=0.0)) == []
+    assert told(diagnosis(), run(healthy, norm=lambda done: 400.0 if (2000 * done) % 200 < 20 else 12.0)) == []
+
+
+def test_gradients_that_are_often_not_clipped_are_no_illness() -> None:
+    events = run(healthy, norm=lambda done: 20 * math.exp(4 * done))
+    assert told(diagnosis(), [replace(event, norm=0.5) if event.step % 8 == 0 else event for event in events]) == []
+
+
+def test_a_run_that_was_resumed_late_is_told_nothing() -> None:
+    for seed in range(5):
+        assert told(diagnosis(plateau=None), run(healthy, first=1700, seed=seed, noise=0.3)) == []
+
+
+def test_large_but_steady_gradients_are_no_illness() -> None:
+    assert told(diagnosis(), run(healthy, norm=lambda done: 30.0)) == []
+    assert told(diagnosis(), run(healthy, norm=lambda done: 0.3 + 5 * done)) == []
+    assert told(diagnosis(), run(healthy, norm=lambda done: 0.5 if done < 0.05 else 30.0)) == []
+
+
+def test_gradients_that_grow_with_a_new_phase_are_no_illness() -> None:
+    assert told(diagnosis(), run(healthy, phases=(0.6,), norm=lambda done: 80.0 if done >= 0.6 else 12.0)) == []
+
+
+# ------------------------------------------------------------------ not finite
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_ends_the_run(bad: float) -> None:
+    look = diagnosis()
+    *before, last = run(healthy, steps=500)
+    assert told(look, before) == []
+    with pytest.raises(BothwaysError, match=f"the loss became {bad} at step 500; at step 499 the loss was") as caught:
+        look(replace(last, loss=bad))
+    known = before[-1]
+    for number in (
+        f"loss was {known.loss:.4g}",
+        f"mlm {known.losses['mlm']:.4g}",
+        f"{known.norm:.3g}",
+        f"{known.lr:.3g}",
+    ):
+        assert number in str(caught.value)
+    assert "Nothing had been rising" in str(caught.value)
+    assert "fp32" in str(caught.value)
+
+
+def test_one_loss_of_several_is_enough() -> None:
+    look = diagnosis()
+    first, second, *_ = run(healthy)
+    look(first)
+    with pytest.raises(BothwaysError, match="became nan at step 2"):
+        look(replace(second, losses={"mlm": 3.0, "next": math.nan}))
+
+
+def test_a_loss_that_rose_before_points_to_the_learning_rate() -> None:
+    look = diagnosis()
+    for event in run(lambda done: 3.0 + 4 * max(0.0, done - 0.98) / 0.02, steps=500):
+        look(event)
+    with pytest.raises(BothwaysError, match=r"The loss had been rising, so the learning rate .*optim\.lr"):
+        look(replace(event, loss=math.nan))
+
+
+def test_noise_before_is_no_rise() -> None:
+    look = diagnosis(plateau=None)
+    for event in run(healthy, steps=60):
+        look(replace(event, loss=9.0 if event.step % 2 or event.step > 57 else 1.0))
+    with pytest.raises(BothwaysError, match="Nothing had been rising"):
+        look(replace(event, loss=math.nan))
+
+
+def test_a_gradient_that_grew_before_points_to_the_learning_rate() -> None:
+    look = diagnosis()
+    for event in run(healthy, steps=500, norm=lambda done: 1 + 200 * max(0.0, done - 0.98)):
+        look(event)
+    with pytest.raises(BothwaysError, match=r"norm of the gradient became inf .* The norm had been rising"):
+        look(replace(event, norm=math.inf))
+
+
+def test_the_first_step_is_not_the_learning_rate() -> None:
+    with pytest.raises(BothwaysError, match="in the first step seen, step 1: the weights it started from"):
+        diagnosis()(replace(next(run(healthy)), loss=math.nan))
+
+
+def test_an_overflowing_gradient_is_normal_in_fp16() -> None:
+    look = diagnosis(scaled=True)
+    for event in run(healthy, steps=500):
+        assert look(replace(event, norm=math.inf) if event.step % 7 == 0 else event) == []
+    with pytest.raises(BothwaysError, match="bf16"):
+        look(replace(event, loss=math.nan, norm=math.nan))
+
+
+# ------------------------------------------------------------------ not learning
+
+
+def test_a_loss_stuck_at_the_plateau() -> None:
+    def stuck(done: float) -> float:
+        return PLATEAU + 0.05 + 3.4 * math.exp(-60 * done)
+
+    for seed in range(5):
+        look, seen = diagnosis(), []
+        for event in run(stuck, seed=seed):
+            seen += [(event.done, sentence) for sentence in look(event)]
+        [(done, sentence)] = seen
+        assert 0.25 < done < 0.7
+        assert "The mlm loss has stayed at 6.9" in sentence
+        assert "6.90 is what a model reaches that only knows how frequent each word is" in sentence
+        assert "optim.lr" in sentence
+
+
+def test_a_plateau_during_warm_up_is_judged_after_it() -> None:
+    look, seen = diagnosis(), []
+    for event in run(lambda done: PLATEAU, warmup=0.8):
+        seen += [event.done for _ in look(event)]
+    [done] = seen
+    assert done >= 0.8
+
+
+def test_a_loss_that_still_falls_is_not_stuck() -> None:
+    assert told(diagnosis(), run(lambda done: PLATEAU + 0.2 - 0.4 * done)) == []
+
+
+def test_a_short_run_is_not_stuck() -> None:
+    assert told(diagnosis(), run(lambda done: PLATEAU, steps=250)) == []
+
+
+def test_a_run_stuck_elsewhere_is_not_at_the_plateau() -> None:
+    for level in (1.04, 0.96):
+        assert told(diagnosis(), run(lambda done, x=level: x * PLATEAU)) == []  # type: ignore[misc]
+
+
+def test_only_the_loss_it_belongs_to_is_compared_with_the_plateau() -> None:
+    assert told(diagnosis(loss_name="clm"), run(lambda done: PLATEAU)) == []
+    assert len(told(diagnosis(loss_name="next", plateau=0.45), run(lambda done: 1.0, noise=0.0))) == 0
+    unnamed = [replace(event, loss=PLATEAU, losses={"other": PLATEAU}) for event in run(healthy)]
+    assert told(diagnosis(), unnamed) == []
+    flat = [replace(event, losses={"mlm": 3.0, "next": 0.69}) for event in run(healthy)]
+    [sentence] = told(diagnosis(loss_name="next", plateau=0.69), flat)
+    assert "The next loss has stayed at 0.69" in sentence
+
+
+# ------------------------------------------------------------------ learning rate
+
+
+def test_a_loss_that_rises_again() -> None:
+    def diverging(done: float) -> float:
+        return healthy(done) + 3 * max(0.0, min(0.2, done - 0.5)) / 0.2
+
+    for seed in range(5):
+        look, seen = diagnosis(), []
+        for event in run(diverging, seed=seed):
+            seen += [(event.done, sentence) for sentence in look(event)]
+        [(done, sentence)] = seen
+        assert 0.55 < done < 0.75
+        assert "The loss has risen to" in sentence
+        assert "try half of optim.lr" in sentence
+
+
+def test_a_loss_that_rises_in_a_later_phase() -> None:
+    def diverging(done: float) -> float:
+        return healthy(done) + 8 * max(0.0, done - 0.8)
+
+    [sentence] = told(diagnosis(), run(diverging, phases=(0.6,), jump=1.0))
+    assert "The loss has risen to" in sentence
+
+
+def test_a_rise_during_warm_up_is_judged_after_it() -> None:
+    def diverging(done: float) -> float:
+        return 4.0 + 6 * math.exp(-100 * done) + 8 * max(0.0, min(done, 0.4) - 0.2)
+
+    look, seen = diagnosis(), []
+    for event in run(diverging, warmup=0.4):
+        seen += [event.done for _ in look(event)]
+    [done] = seen
+    assert 0.4 + 50 / 2000 < done < 0.5
+
+
+def test_gradients_that_are_clipped_and_grow() -> None:
+    look = diagnosis()
+    [sentence] = told(look, run(healthy, norm=lambda done: 5 * math.exp(4 * done)))
+    assert "The gradient is clipped in nearly every step, and its norm has grown from" in sentence
+    assert "(optim.clip is 1)" in sentence
+    assert told(diagnosis(clip=0.0), run(healthy, norm=lambda done: 5 * math.exp(4 * done))) == []
+
+
+# ------------------------------------------------------------------ data
+
+
+def test_copies() -> None:
+    started = Started(0, 1, "cpu", "fp32", 1e11)
+    look = diagnosis(duplicates=0.12)
+    [sentence] = look(started)
+    assert sentence.startswith("12 % of the documents are copies")
+    assert "--dedup" in sentence
+    assert look(started) == []
+    assert diagnosis(duplicates=0.05)(started) == []
+
+
+def evaluated(scores: dict[int, float], train: Curve = healthy) -> Iterator[Event]:
+    """A run with a validation loss at some of its steps."""
+    for event in run(train):
+        yield event
+        if event.step in scores:
+            yield Evaluated(event.step, {"loss": scores[event.step]}, event.step == 2000)
+
+
+def test_memorising() -> None:
+    events = [Evaluated(0, {"loss": 11.0}, False), *evaluated({500: 4.0, 1000: 3.5, 1500: 3.8, 2000: 3.9})]
+    [sentence] = told(diagnosis(), events)
+    assert sentence.startswith(
+        "The validation loss has risen to 3.9 from 3.5 at step 1,000 while the training loss fell"
+    )
+    assert "after 20.0 passes over it" in sentence
+    assert "passes" not in told(diagnosis(tokens_per_epoch=None), events)[0]
+    assert len(told(diagnosis(), evaluated({500: math.nan, 1000: 3.5, 1500: 3.8, 2000: 3.9}))) == 1
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        {500: 4.0, 1000: 3.5, 1500: 3.6, 2000: 3.6},  # within 5 %
+        {500: 4.0, 1000: 3.5, 1500: 3.4, 2000: 3.9},  # once
+        {500: 4.0, 800: 3.5, 1000: 3.9, 1500: 3.5, 2000: 3.9},  # not in a row
+        {500: 4.0, 1000: 3.5, 1500: 3.2, 2000: 3.1},
+        {1500: math.nan, 2000: math.nan},
+    ],
+)
+def test_evaluations_that_are_no_illness(scores: dict[int, float]) -> None:
+    assert told(diagnosis(), evaluated(scores)) == []
+
+
+def test_a_new_phase_is_measured_by_its_own_best() -> None:
+    events: list[Event] = []
+    for event in run(healthy, phases=(0.5,)):
+        events.append(event)
+        if event.step % 200 == 0:
+            events.append(Evaluated(event.step, {"loss": 3.0 if event.phase == 0 else 3.6}, False))
+    assert told(diagnosis(), events) == []
+
+
+def test_validation_that_rises_with_the_training_loss_is_not_memorising() -> None:
+    events = evaluated({500: 4.0, 1000: 3.5, 1500: 3.9, 2000: 3.9}, train=lambda done: 3 + 0.9 * done)
+    assert not [sentence for sentence in told(diagnosis(), events) if "validation" in sentence]
+
+
+def test_a_smoothed_row_starts_fair_and_forgets() -> None:
+    smooth = Smooth(9)
+    assert math.isnan(smooth.value)
+    assert smooth.add(4.0) == 4.0
+    assert smooth.add(math.nan) == 4.0
+    assert 4.0 < smooth.add(8.0) < 8.0
+    for _ in range(100):
+        smooth.add(1.0)
+    assert smooth.value == pytest.approx(1.0)
