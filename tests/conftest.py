@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tensors are tiny: threads would spend their time meeting
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import pytest

@@ -269,7 +269,7 @@ WRONG: dict[str, tuple[Break, str]] = {
     "width a word": (_config({"hidden_size": "wide"}), "width must be a positive whole number"),
     "odd heads": (_config({"num_attention_heads": 5}), "cannot be split into 5"),
     "relative positions": (_config({"position_embedding_type": "relative_key"}), "only 'absolute' can be read"),
-    "a decoder": (_config({"is_decoder": True}), "is_decoder"),
+    "an odd decoder": (_config({"is_decoder": "yes"}), "causal must be true or false"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights"),
     "weights empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "damaged"),
     "weights cut": (lambda f: os.truncate(f / "model.safetensors", 5000), "damaged"),

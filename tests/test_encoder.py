@@ -10,6 +10,7 @@ from bothways.errors import BothwaysError
 from bothways.model.attention import Bias
 from bothways.model.batch import Batch
 from bothways.model.config import BASE, LARGE, EncoderConfig, Learned, ModelConfig
+from bothways.model.dropout import Dropout
 from bothways.model.encoder import Encoder
 from bothways.model.model import Model
 from bothways.model.positions import Positions
@@ -259,11 +260,11 @@ def test_dropout_stands_where_bert_has_it(monkeypatch: pytest.MonkeyPatch) -> No
     """After the embeddings, after attention and after feed-forward in each layer; and on the attention weights."""
     seen: list[tuple[int, ...]] = []
 
-    def watched(module: nn.Dropout, x: Tensor) -> Tensor:
+    def watched(module: Dropout, x: Tensor) -> Tensor:
         seen.append(tuple(x.shape))
         return x
 
-    monkeypatch.setattr(nn.Dropout, "forward", watched)
+    monkeypatch.setattr(Dropout, "forward", watched)
     encoder, batch = loud_encoder().train(), Batch.pack(IDS)
     first, second = encoder(batch), encoder(batch)
     assert seen == [(15, TINY.width)] * (1 + 2 * TINY.layers) * 2

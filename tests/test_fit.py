@@ -182,8 +182,9 @@ def test_recomputing_activations_changes_nothing(packed: Path, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # torch's compiler warns about itself
 def test_compiled_training_is_the_same_training(packed: Path, tmp_path: Path) -> None:
-    """Fillers and the compiler change the losses by rounding only."""
-    plan = calm(recipe(packed, steps=8))
+    """The compiler changes the losses by rounding only. Full sequences: on a CPU, ragged ones are compiled piecemeal."""
+    plan = calm(recipe(packed, steps=6))
+    plan = replace(plan, objectives=("mlm",), data=replace(plan.data, rows="stream"), phases=PHASES[:1])
     pretrain(plan, tmp_path / "plain")
     pretrain(replace(plan, run=replace(plan.run, compile=True)), tmp_path / "compiled")
     for step, loss in losses(tmp_path / "plain").items():

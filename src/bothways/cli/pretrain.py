@@ -1,5 +1,6 @@
 """bothways pretrain"""
 
+import os
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -48,6 +49,8 @@ def pretrain(
         plan = replace(plan, data=replace(plan.data, train=tuple(data)))
     with Console(plan.run.steps or None, plan.run.minutes or None) as console:
         result = run(plan, out, listen=[console], say=console.say)
+    if os.environ.get("RANK", "0") != "0":
+        return  # torchrun started several of us, and one tells
     if not result.complete:
         again = " ".join(["bothways", *sys.argv[1:]])
         say(f"stopped at step {result.steps:,} and saved; to go on: {again}")

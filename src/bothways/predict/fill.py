@@ -68,6 +68,8 @@ def _require(model: Model) -> Tokenizer:
         raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
     if "masked" not in model.heads:
         raise BothwaysError("this model has no masked-word head, so it cannot fill blanks")
+    if model.config.encoder.causal:
+        raise BothwaysError("this model reads left to right only, so it cannot fill blanks from both sides")
     if model.tokenizer.mask is None:
         raise BothwaysError("this model's tokenizer has no mask token, so it cannot fill blanks")
     return model.tokenizer

@@ -185,7 +185,7 @@ class Loader:
         tokens = most // self.groups
         if self._is_even:
             sequences = max(tokens // self.length, 1)
-            return Room(sequences * self.length, sequences, self.length)
+            return Room(sequences * self.length, sequences, self.length, even=True)
         if self.groups > 1:
             tokens += self.length  # groups are cut at sequences, so one may be a sequence longer than its share
         if self.sequences is not None and self.groups == 1:
@@ -230,9 +230,12 @@ class Loader:
         starts = ends[:count] - lengths[:count]
         shares = np.arange(1, self.groups) * ends[count - 1] / self.groups
         cuts = [0, *np.searchsorted(starts, shares).tolist(), count]
+        for group in range(1, self.groups):  # nobody goes without: a sequence may be longer than a share
+            cuts[group] = min(max(cuts[group], cuts[group - 1] + 1), count - (self.groups - group))
         if self.still:  # more short sequences than the room was made for wait for the next step
             for group in range(self.groups):
-                cuts[group + 1] = min(cuts[group + 1], cuts[group] + room.sequences)
+                fits = int(np.searchsorted(ends, ends[cuts[group]] - lengths[cuts[group]] + room.tokens, side="right"))
+                cuts[group + 1] = min(cuts[group + 1], cuts[group] + room.sequences, fits)
         return cuts
 
     def chunks(self, count: int, room: Room) -> Iterator[list[Plan]]:
@@ -274,8 +277,9 @@ def collate(draft: Draft, room: Room | None) -> Micro:
         assert left >= 0, "a batch has more tokens than its room"
         assert sequences <= room.sequences, "a batch has more sequences than its room"
         # Filler tokens are sequences of their own, so that no real one sees them; those left over are empty.
-        fillers = np.minimum(np.arange(1, room.sequences - sequences + 1) * room.length, left)
+        fillers = np.minimum(np.arange(1, room.rows - sequences + 1) * room.length, left)
         cu = np.concatenate([cu, tokens + fillers])
+        assert cu[-1] == room.tokens, "a filler is in no sequence"
         ids = np.pad(ids, (0, left))
         segments = np.pad(segments, (0, left))
         positions = np.concatenate([positions, np.arange(left) % room.length])

@@ -24,6 +24,13 @@ class Room:
     tokens: int
     sequences: int
     length: int
+    even: bool = False
+    """Every sequence has the full length, so real ones and fillers together are always `sequences`."""
+
+    @property
+    def rows(self) -> int:
+        """Sequences with fillers: enough of them to hold every token that is left, however few are real."""
+        return self.sequences if self.even else self.sequences + -(-self.tokens // self.length)
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.shards import Corpus, Packed, Shard, open_packed
 from bothways.pretraining.work import Pretraining, Texts
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.curve import draw_curve, entries
 from bothways.train.diagnose import Diagnosis
 from bothways.train.fit import fit
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.recipe import write
-from bothways.train.report import Log, TensorBoard, draw_curve
-from bothways.train.work import Evaluated, Event, Finished, Started
+from bothways.train.report import Log, TensorBoard
+from bothways.train.work import Event, Finished, Started
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,11 @@ def pretrain(
                 for words in diagnosis(event):
                     if ranks.is_first:
                         say(words)
-                result = _noted(result, event)
+                if isinstance(event, Finished):
+                    result = replace(result, steps=event.step, complete=event.complete)
+        ranks.wait()
+        before, after = _scores(out / "metrics.jsonl")
+        result = replace(result, before=before, after=after)
         if ranks.is_first:
             if result.complete:
                 _publish(out)
@@ -99,14 +104,16 @@ def pretrain(
         return result
 
 
-def _noted(result: Pretrained, event: Event) -> Pretrained:
-    if isinstance(event, Evaluated) and event.step == 0:
-        return replace(result, before=event.scores)
-    if isinstance(event, Evaluated) and event.final:
-        return replace(result, after=event.scores)
-    if isinstance(event, Finished):
-        return replace(result, steps=event.step, complete=event.complete)
-    return result
+def _scores(metrics: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """The evaluations before the first step and after the last, whichever session made them."""
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    for _, entry in entries(metrics):
+        if "valid" in entry and entry["step"] == 0:
+            before = entry["valid"]
+        if entry.get("final"):
+            after = entry["valid"]
+    return before, after
 
 
 def _one_tokenizer(packed: Sequence[Packed]) -> Tokenizer:

@@ -1,6 +1,7 @@
 """Pseudo-perplexity: how surprised a model is by each token when it sees all the others (Salazar et al. 2020)."""
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,29 +19,33 @@ _TOKENS = 1_000  # predicted one by one: each costs a sequence
 
 
 def pseudo_perplexity(loader: Loader, forward: Forward, room: Room, ranks: Ranks, tokens: int = _TOKENS) -> float:
-    """exp of the mean loss over the first `tokens` held-out tokens, each masked alone."""
+    """exp of the mean loss over the first `tokens` held-out tokens or a few more, each masked alone."""
     masked = loader.objectives[0]
     assert isinstance(masked, MaskedWords)
     loss = count = 0.0
-    batch = 0
+    for (rows, asked), counted in ranks.share(_questions(loader, masked, room, tokens)):
+        draft, hidden = _one_by_one(rows, asked)
+        masked.mask(draft, hidden, room, loader.rate)
+        for other in loader.objectives[1:]:
+            other.prepare(draft, room, loader.rate)
+        loss += counted * float(forward(collate(draft, room if loader.still else None))[0])
+        count += counted * len(asked)
+    total, terms = ranks.sum([loss, count])
+    return math.exp(min(total / max(terms, 1), 700.0))
+
+
+def _questions(loader: Loader, masked: MaskedWords, room: Room, tokens: int) -> Iterator[tuple[Rows, Numbers]]:
+    """Sequences, and as many of their tokens to be asked for as copies of the sequence fit into a batch."""
+    seen = 0
     for number in range(loader.mixture.size):
         rows = loader.mixture.build(loader.mixture.plan(np.array([number])))
         asked = np.flatnonzero(~rows.special)
         most = max(1, min(room.sequences, room.tokens // len(rows.ids), masked.most(room, loader.rate)))
         for start in range(0, len(asked), most):
-            some = asked[start : start + most]
-            batch += 1
-            if batch % ranks.size == ranks.rank:
-                draft, hidden = _one_by_one(rows, some)
-                masked.mask(draft, hidden, room, loader.rate)
-                for other in loader.objectives[1:]:
-                    other.prepare(draft, room, loader.rate)
-                loss += float(forward(collate(draft, room if loader.still else None))[0])
-                count += len(some)
-        if (number + 1) * len(rows.ids) > tokens:
-            break
-    total, terms = ranks.sum([loss, count])
-    return math.exp(min(total / max(terms, 1), 700.0))
+            yield rows, asked[start : start + most]
+        seen += len(asked)
+        if seen >= tokens:
+            return
 
 
 def _one_by_one(rows: Rows, asked: Numbers) -> tuple[Draft, Numbers]:

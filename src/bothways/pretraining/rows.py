@@ -180,6 +180,8 @@ class Pairs:
         self.counts = np.where(lengths > 1, -(-lengths // self.room), 0)  # one token cannot be two texts
         self.starts = np.concatenate([[0], np.cumsum(self.counts)])
         self.size = int(self.starts[-1])
+        if not self.size:
+            raise BothwaysError("pairs need documents of two tokens or more, and every document of this text has one")
         if kind == "next":
             if corpus.documents < 2:
                 raise BothwaysError("nsp takes sentences from other documents, and this text is one document only")

@@ -111,6 +111,11 @@ class Pretraining:
                 raise BothwaysError(f"{held_out}the source {name}: {error}") from error
         most = settings.tokens or (settings.sequences or 1) * settings.length
         passes = -(-most // (ranks * max(self.recipe.run.micro_tokens, settings.length)))
+        if most // settings.length < ranks * passes:
+            raise BothwaysError(
+                f"a step of {most // settings.length} sequences of {settings.length} tokens cannot be shared by "
+                f"{ranks} processes in {passes} passes: make the step larger"
+            )
         seed = int(mix(self.recipe.run.seed, phase) >> np.uint64(1)) if split == "train" else _HELD_OUT
         return Loader(
             mixture=Mixture(samplers, texts.weights, seed),
@@ -139,12 +144,10 @@ class Pretraining:
             one = self._held_out(number, phase, ranks, still)
             size = min(one.mixture.size, self.recipe.data.valid_sequences)
             sums = [0.0] * 3 * len(self.losses)
-            for i, plans in enumerate(one.chunks(size, room)):
-                if i % ranks.size != ranks.rank:
-                    continue
+            for plans, counted in ranks.share(one.chunks(size, room)):
                 micro, counts = one.micro(plans, room)
                 seen = [*forward(micro).double().tolist(), *(float(counts[name]) for name in self.losses)]
-                sums = [a + b for a, b in zip(sums, seen, strict=True)]
+                sums = [a + b * counted for a, b in zip(sums, seen, strict=True)]
             totals[source] = ranks.sum(sums)
             if final and number == 0 and not self.config.encoder.causal:
                 found["pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks)

@@ -1,15 +1,16 @@
 """One process or many: DDP and FSDP2 as torch has them, started by torchrun."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
+Item = TypeVar("Item")
 Parallel = Literal["ddp", "fsdp"]
 
 
@@ -36,6 +37,20 @@ class Ranks:
         dist.all_reduce(table, group=self.control)
         found: list[float] = table.tolist()
         return found
+
+    def share(self, items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
+        """This rank's part of some items. All ranks get equally many, as FSDP2 wants it: the last may not count.
+
+        >>> from bothways.train.ranks import Ranks
+        >>> list(Ranks(0, 2).share("abc")), list(Ranks(1, 2).share("abc"))
+        ([('a', True), ('c', True)], [('b', True), ('c', False)])
+        """
+        count = 0
+        for count, item in enumerate(items, 1):
+            if (count - 1) % self.size == self.rank:
+                yield item, True
+        if count and self.rank >= (count % self.size or self.size):
+            yield item, False
 
     def wait(self) -> None:
         """Until every rank is here."""

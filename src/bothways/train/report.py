@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.train.curve import draw_curve as draw_curve
 from bothways.train.curve import entries
 from bothways.train.diagnose import Smooth
 from bothways.train.work import Evaluated, Event, Finished, Saved, Started, Stepped

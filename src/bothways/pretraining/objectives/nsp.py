@@ -35,7 +35,7 @@ class NextSentence:
     def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
         follows = draft.rows.follows
         assert follows is not None
-        draft.targets["follows"] = Target(follows, room.sequences, NOTHING)
+        draft.targets["follows"] = Target(follows, room.rows, NOTHING)
         draft.counts[self.name] = len(follows)
 
     def losses(

@@ -1,0 +1,168 @@
+"""Batches: pure functions of (seed, index), the same however they are split, mixed by weight, filled up harmlessly."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bothways.model.config import ModelConfig
+from bothways.model.model import Model
+from bothways.pretraining.loader import Loader, Micro, Mixture, Step
+from bothways.pretraining.objectives import make_objectives
+from bothways.pretraining.objectives.mlm import MaskedSettings
+from bothways.pretraining.rows import Kind, Marks, sampler
+from bothways.pretraining.shards import Corpus, open_packed
+from bothways.pretraining.work import Losses
+from bothways.text.tokenizer import Tokenizer
+from conftest import TINY, make_loud
+
+KINDS: list[tuple[Kind, tuple[str, ...]]] = [
+    ("documents", ("mlm",)),
+    ("stream", ("mlm",)),
+    ("next", ("mlm", "nsp")),
+    ("order", ("mlm", "sop")),
+    ("documents", ("mlm", "sbo")),
+]
+
+
+def make_loader(packed: Path, kind: Kind, names: tuple[str, ...], seed: int = 0, **more: Any) -> Loader:
+    opened = open_packed(packed)
+    objectives = make_objectives(
+        names, MaskedSettings(select="span" if "sbo" in names else "token"), opened.tokenizer, False
+    )
+    marks = Marks.of(opened.tokenizer)
+    samplers = {name: sampler(kind, Corpus(shards), marks, 24, 0.1) for name, shards in opened.corpora("train").items()}
+    settings = {"length": 24, "tokens": 512, "sequences": None, "groups": 1, "still": False} | more
+    weights = settings.pop("weights", None)
+    return Loader(Mixture(samplers, weights, seed), list(objectives.values()), **settings)
+
+
+def sequences(step: Step) -> list[tuple[int, ...]]:
+    found = []
+    for micro in step.micros:
+        bounds = micro.batch.cu.tolist()
+        found += [tuple(micro.batch.ids[a:b].tolist()) for a, b in itertools.pairwise(bounds) if b > a]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "names"), KINDS)
+def test_a_step_is_a_function_of_its_index(packed: Path, kind: Kind, names: tuple[str, ...]) -> None:
+    """Step by step, or asked for out of order by another loader: the same bits."""
+    first, again = (make_loader(packed, kind, names) for _ in range(2))
+    feed, index, seen = first.steps(0, range(1)), 0, []
+    for _ in range(6):
+        step = next(feed)
+        seen.append((index, step))
+        index += step.sequences
+    for index, step in reversed(seen):
+        other = again.step(index, range(1), again.room())
+        assert sequences(other) == sequences(step)
+        for name, target in step.micros[0].targets.items():
+            assert torch.equal(target, other.micros[0].targets[name])
+    assert sequences(make_loader(packed, kind, names, seed=1).step(0, range(1), first.room())) != sequences(seen[0][1])
+
+
+@pytest.mark.parametrize(("kind", "names"), KINDS)
+@pytest.mark.parametrize("groups", [2, 3, 4])
+def test_splitting_a_step_changes_nothing_in_it(packed: Path, kind: Kind, names: tuple[str, ...], groups: int) -> None:
+    tokens = 24 * 24  # a multiple, so that full sequences can be split evenly
+    whole = make_loader(packed, kind, names, tokens=tokens)
+    parts = replace(whole, groups=groups)
+    for index in (0, 17, 400):
+        one = whole.step(index, range(1), whole.room())
+        split = [parts.step(index, range(rank, groups, groups), parts.room()) for rank in range(groups)]
+        assert [s for step in split for s in sequences(step)] == sequences(one)
+        assert {(step.tokens, step.sequences) for step in split} == {(one.tokens, one.sequences)}
+        for name, count in one.counts.items():
+            assert sum(step.counts[name] for step in split) == count
+        sizes = [step.micros[0].tokens for step in split]
+        assert max(sizes) - min(sizes) <= 2 * 24
+
+
+@pytest.mark.parametrize(("kind", "names"), KINDS)
+def test_a_step_is_as_full_as_it_can_be(packed: Path, kind: Kind, names: tuple[str, ...]) -> None:
+    loader = make_loader(packed, kind, names)
+    feed = loader.steps(0, range(1))
+    for _ in range(20):
+        step = next(feed)
+        assert 512 - 24 < step.tokens <= 512
+    counted = replace(loader, tokens=None, sequences=16)
+    assert {next(counted.steps(i, range(1))).sequences for i in (0, 5, 99)} == {16}
+
+
+def test_an_epoch_has_every_sequence_once(packed: Path) -> None:
+    loader = make_loader(packed, "documents", ("mlm",))
+    mixture = loader.mixture
+    for epoch in (0, 1):
+        index = np.arange(epoch * mixture.size, (epoch + 1) * mixture.size)
+        places = [(plan.source, int(a)) for plan in mixture.plan(index) for a in plan.spans.a]
+        assert len(set(places)) == mixture.size
+    first, second = (mixture.build(mixture.plan(np.arange(n, n + 50))).ids for n in (0, mixture.size))
+    assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize("weights", [{"first": 0.25, "second": 0.75}, {"first": 1.0, "second": 3.0}])
+def test_weights_hold_exactly_in_every_thousand(packed: Path, weights: dict[str, float]) -> None:
+    mixture = make_loader(packed, "documents", ("mlm",), weights=weights).mixture
+    for start in (0, 1_000, 57_000):
+        plans = mixture.plan(np.arange(start, start + 1_000))
+        assert {plan.source: len(plan.here) for plan in plans} == {0: 250, 1: 750}
+    # The sources are shuffled into one another, and each is read through before it begins again.
+    plans = mixture.plan(np.arange(40_000))
+    gaps = np.diff(plans[0].here)
+    assert gaps.mean() == pytest.approx(4, abs=0.05)
+    assert gaps.max() < 80
+    for plan, part in zip(plans, mixture.samplers, strict=True):
+        seen = Counter(plan.spans.a.tolist())
+        assert len(seen) == part.size
+        assert max(seen.values()) - min(seen.values()) <= 1
+
+
+@pytest.mark.parametrize(("kind", "names"), KINDS)
+def test_fillers_change_no_loss_and_no_gradient(
+    packed: Path, tokenizer: Tokenizer, kind: Kind, names: tuple[str, ...]
+) -> None:
+    config = replace(TINY, dropout=0.0, attention_dropout=0.0)
+    model = Model.new(ModelConfig(config, ("pooler", "masked", "next")), tokenizer, seed=1)
+    make_loud(model)
+    loader = make_loader(packed, kind, names, groups=2)
+    still = replace(loader, still=True)
+    module = Losses(model, {name: loader.objectives[i] for i, name in enumerate(names)}, 0)
+
+    def run(micro: Micro) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        losses = module(micro.batch, micro.targets)
+        trained = [p for p in module.parameters() if p.requires_grad]
+        return losses.detach(), list(torch.autograd.grad(losses.sum(), trained))
+
+    shapes = set()
+    for index in (0, 30, 77):
+        plain = loader.step(index, range(1), loader.room()).micros[0]
+        filled = still.step(index, range(1), still.room()).micros[0]
+        shapes.add((filled.batch.ids.shape, filled.batch.cu.shape, *(t.shape for t in filled.targets.values())))
+        assert filled.tokens == plain.tokens <= filled.batch.ids.shape[0]
+        for ours, theirs in zip(run(plain)[1] + [run(plain)[0]], run(filled)[1] + [run(filled)[0]], strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4 * max(1.0, ours.abs().max().item()))
+    assert len(shapes) == 1
+
+
+def test_static_masks_come_back(packed: Path) -> None:
+    """BERT masked its text ten times over: with static = 2 the third epoch is masked as the first."""
+    loader = make_loader(packed, "documents", ("mlm",), static=2)
+    epochs = []
+    for epoch in range(3):
+        found: dict[tuple[int, ...], tuple[int, ...]] = {}
+        index = np.arange(epoch * loader.mixture.size, (epoch + 1) * loader.mixture.size)
+        plans = loader.mixture.plan(index, loader.static)
+        micro, _ = loader.micro(plans, replace(loader.room(), tokens=10**6, sequences=10**5))
+        clean = loader.mixture.build(plans)
+        for a, b in zip(clean.cu, clean.cu[1:], strict=False):
+            found[tuple(clean.ids[a:b].tolist())] = tuple(micro.batch.ids[a:b].tolist())
+        epochs.append(found)
+    assert epochs[0].keys() == epochs[1].keys() == epochs[2].keys()
+    assert epochs[0] == epochs[2]
+    assert epochs[0] != epochs[1]

@@ -1,0 +1,192 @@
+"""From raw text to a trained model, as a user goes: commands, continued pretraining, mixing of sources."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import bothways
+from bothways.cli import app
+from bothways.errors import BothwaysError
+from bothways.pretraining.pretrain import pretrain
+from bothways.pretraining.recipe import PretrainRecipe
+from bothways.train.optim import OptimSettings
+from test_fit import calm, recipe
+
+ENGLISH = "The cat sleeps in the house. The dog runs to the tree. A small cat reads."
+CHINESE = "北京是中国的首都。巴黎是法国的首都。猫是猫，狗是狗。"
+
+
+def test_from_raw_text_to_a_filled_blank(tmp_path: Path) -> None:
+    """English and Chinese in one corpus: vocabulary, pack, pretrain, fill."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join([ENGLISH, CHINESE] * 30), encoding="utf-8")
+    run = CliRunner()
+
+    def call(*words: object) -> str:
+        done = run.invoke(app, [str(word) for word in words])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    call("vocab", "train", text, "--size", 200, "--out", tmp_path / "vocabulary")
+    report = json.loads(
+        call("pack", text, "--model", tmp_path / "vocabulary", "--valid", text, "--out", tmp_path / "packed", "--json")
+    )
+    assert report["documents"] == 120
+    assert report["valid_documents"] == 60
+    small = ["run.steps=200", "run.minutes=0", "model.width=48", "model.hidden=96", "phases.0.length=32",
+             "phases.0.tokens=512", "run.device=cpu", "data.valid_sequences=20", "optim.lr=5e-3"]  # fmt: skip
+    settings = [part for setting in small for part in ("--set", setting)]
+    command = ["pretrain", "tiny", "--data", tmp_path / "packed", "--out", tmp_path / "run", *settings]
+    table = call(*command)
+    assert "mlm_accuracy" in table
+    assert "before" in table
+    result = json.loads(call(*command, "--json"))  # it is finished, and says so again
+    assert result["complete"] is True
+    assert result["before"]["mlm_accuracy"] < 0.2
+    assert result["after"]["mlm_accuracy"] > 0.5
+    assert Path(result["folder"]) == tmp_path / "run/model"
+    model = bothways.load(tmp_path / "run/model")
+    for blank, word in (("The cat sleeps in the [MASK].", "house"), ("北京是中国的首[MASK]。", "都")):
+        assert (word,) in [answer.words for answer in bothways.fill(blank, model, top=2)]
+    assert (tmp_path / "run/curve.png").stat().st_size > 10_000
+
+
+def test_every_key_of_the_recipe_is_kept_with_the_run(packed: Path, tmp_path: Path) -> None:
+    plan = recipe(packed, steps=2)
+    pretrain(plan, tmp_path / "run")
+    assert bothways.read_recipe(tmp_path / "run/recipe.toml") == plan
+
+
+# ---------------------------------------------------------------------- going on from a model
+
+
+def continued(packed: Path, folder: Path, **run: object) -> PretrainRecipe:
+    plan = calm(recipe(packed, **({"steps": 6} | run)))
+    return replace(plan, model=replace(plan.model, init=str(folder)))
+
+
+def test_pretraining_goes_on_from_a_model(packed: Path, model_folder: Path, tmp_path: Path) -> None:
+    """Step 0 is the model itself, whatever its shape; what it had not, it gets."""
+    start = bothways.load(model_folder)
+    result = pretrain(continued(packed, model_folder), tmp_path / "run")
+    trained = bothways.load(tmp_path / "run/model")
+    assert trained.config.encoder == start.config.encoder
+    assert result.before["loss"] > result.after["loss"]
+    moved = [not torch.equal(a, b) for a, b in zip(start.parameters(), trained.parameters(), strict=True)]
+    assert all(moved)
+
+
+def test_heads_that_no_objective_trains_stay_as_they_were(packed: Path, model_folder: Path, tmp_path: Path) -> None:
+    start = bothways.load(model_folder)
+    plan = replace(continued(packed, model_folder), objectives=("mlm",))
+    pretrain(plan, tmp_path / "run")
+    trained = bothways.load(tmp_path / "run/model")
+    for name in ("pooler", "next"):
+        for a, b in zip(start.heads[name].parameters(), trained.heads[name].parameters(), strict=True):
+            assert torch.equal(a, b), name
+
+
+def test_a_missing_head_is_added(packed: Path, model_folder: Path, tmp_path: Path) -> None:
+    """From a bare encoder, as embedding models come."""
+    from bothways.model.config import ModelConfig
+    from bothways.model.model import Model
+
+    start = bothways.load(model_folder)
+    bare = Model.new(ModelConfig(start.config.encoder), start.tokenizer)
+    bare.encoder = start.encoder
+    bothways.save(bare, tmp_path / "bare")
+    pretrain(continued(packed, tmp_path / "bare"), tmp_path / "run")
+    assert set(bothways.load(tmp_path / "run/model").heads) == {"pooler", "masked", "next"}
+
+
+def test_the_report_shows_both_sources_before_and_after(packed: Path, model_folder: Path, tmp_path: Path) -> None:
+    """Domain text with general text replayed beside it: weighted, and both watched."""
+    plan = continued(packed, model_folder, steps=10)
+    plan = replace(plan, data=replace(plan.data, weights={"first": 0.8, "second": 0.2}))
+    result = pretrain(plan, tmp_path / "run")
+    for source in ("first", "second"):
+        for when in (result.before, result.after):
+            assert {f"{source}/mlm_loss", f"{source}/mlm_accuracy", f"{source}/nsp_accuracy"} <= set(when)
+    assert result.after["first/mlm_loss"] < result.before["first/mlm_loss"]
+
+
+def test_a_source_with_weight_zero_is_evaluated_and_not_trained_on(
+    packed: Path, model_folder: Path, tmp_path: Path
+) -> None:
+    plan = continued(packed, model_folder)
+    plan = replace(plan, data=replace(plan.data, weights={"first": 1.0, "second": 0.0}))
+    result = pretrain(plan, tmp_path / "run")
+    assert "second/mlm_loss" in result.after
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda plan: replace(plan, data=replace(plan.data, weights={"first": 1.0})), "name each source once"),
+        (lambda plan: replace(plan, data=replace(plan.data, weights={"first": 0.0, "second": 0.0})), "above 0"),
+        (lambda plan: replace(plan, data=replace(plan.data, train=())), "names no packed text"),
+        (lambda plan: replace(plan, data=replace(plan.data, train=("nowhere",))), "nowhere is not a packed folder"),
+        (lambda plan: replace(plan, model=replace(plan.model, init="nowhere")), "no folder nowhere"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_at_once(packed: Path, tmp_path: Path, change: object, sentence: str) -> None:
+    with pytest.raises(BothwaysError, match=sentence):
+        pretrain(change(recipe(packed)), tmp_path / "run")  # type: ignore[operator]
+
+
+def test_another_tokenizer_is_refused(packed: Path, tmp_path: Path) -> None:
+    from bothways.model.config import ModelConfig
+    from bothways.model.model import Model
+    from bothways.text.tokenizer import Tokenizer
+    from conftest import PIECES, TINY
+
+    other = Model.new(ModelConfig(TINY, ("masked",)), Tokenizer.from_pieces(PIECES, lower=False))
+    bothways.save(other, tmp_path / "other")
+    with pytest.raises(BothwaysError, match="pack it again with --model"):
+        pretrain(continued(packed, tmp_path / "other"), tmp_path / "run")
+
+
+# ---------------------------------------------------------------------- objectives, end to end
+
+
+@pytest.mark.parametrize(
+    ("objectives", "select"),
+    [(("mlm",), "token"), (("mlm", "sop"), "word"), (("mlm", "sbo"), "span"), (("mlm", "nsp", "sbo"), "span")],
+)
+def test_objectives_mix_freely_and_learn(
+    packed: Path, tmp_path: Path, objectives: tuple[str, ...], select: str
+) -> None:
+    plan = calm(recipe(packed, steps=40, save_every=25))
+    plan = replace(plan, objectives=objectives, optim=OptimSettings(lr=5e-3), mlm=replace(plan.mlm, select=select))  # type: ignore[arg-type]
+    result = pretrain(plan, tmp_path / "run")
+    assert result.after["loss"] < result.before["loss"]
+    assert {f"{name}_accuracy" for name in objectives} <= set(result.after)
+    assert (tmp_path / "run/checkpoints/step-00000040/parts.safetensors").exists() == ("sbo" in objectives)
+
+
+def test_left_to_right_is_a_baseline(packed: Path, tmp_path: Path) -> None:
+    """The causal model learns, says so in its folder, and does not pretend to fill blanks from both sides."""
+    plan = calm(recipe(packed, steps=40))
+    plan = replace(plan, objectives=("mlm",), model=replace(plan.model, causal=True), optim=OptimSettings(lr=5e-3))
+    result = pretrain(plan, tmp_path / "run")
+    assert result.after["mlm_loss"] < result.before["mlm_loss"]
+    assert "pseudo_perplexity" not in result.after
+    model = bothways.load(tmp_path / "run/model")
+    assert model.config.encoder.causal
+    with pytest.raises(BothwaysError, match="left to right"):
+        bothways.fill("the cat [MASK]", model)
+
+
+def test_without_held_out_text_nothing_is_evaluated(tmp_path: Path, packed: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join([ENGLISH] * 20), encoding="utf-8")
+    bothways.pack([text], bothways.Tokenizer.load(packed), tmp_path / "packed")
+    said: list[str] = []
+    result = pretrain(recipe(tmp_path / "packed", steps=2), tmp_path / "run", say=said.append)
+    assert result.after == {}
+    assert any("--valid" in words for words in said)
+    assert any("duplicate" in words or "dedup" in words for words in said)
