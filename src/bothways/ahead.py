@@ -2,16 +2,17 @@
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 Item = TypeVar("Item")
 
 
-def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
+def ahead(items: Iterable[Item], depth: int) -> Generator[Item, None, None]:
     """The same items, up to `depth` of them made before they are asked for.
 
-    An exception comes out where its item would have. When the reader stops early, so does the thread.
+    An exception comes out where its item would have. When the reader stops early, so does the thread,
+    as soon as it has made the item it is at.
 
     >>> from bothways.ahead import ahead
     >>> list(ahead(range(3), depth=2))
@@ -50,4 +51,4 @@ def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
             yield item  # type: ignore[misc]
     finally:
         stop.set()
-        thread.join()
+        thread.join(1)  # no longer: it may wait for standard input, which may never come

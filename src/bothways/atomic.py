@@ -46,9 +46,7 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
     with _explained(path):
         if path.exists() and not path.is_dir():
             raise BothwaysError(f"{path} is a file, and a folder was to be written there")
-        others = sorted({file.name for file in path.iterdir()} - set(replaces)) if path.exists() else []
-        if others:
-            raise BothwaysError(f"{path} already holds other files, such as {others[0]}: name a new or empty folder")
+        _require_ours(path, replaces)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _hidden_name(path)
         try:
@@ -56,10 +54,17 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
             yield temporary
             for written in [*temporary.rglob("*"), temporary]:
                 _flush(written)
+            _require_ours(path, replaces)  # again, for what came in the meantime
             _put(temporary, path)
             _flush(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)  # after an exchange this is the old folder
+
+
+def _require_ours(path: Path, replaces: Collection[str]) -> None:
+    others = sorted({file.name for file in path.iterdir()} - set(replaces)) if path.exists() else []
+    if others:
+        raise BothwaysError(f"{path} already holds other files, such as {others[0]}: name a new or empty folder")
 
 
 def _put(new: Path, path: Path) -> None:

@@ -29,8 +29,11 @@ def pack(
         Path, typer.Option("--out", metavar="DIR", help="The folder to write the shards to.", show_default=False)
     ],
     valid: Annotated[
-        str, typer.Option(metavar="SHARE|FILE", help="Hold out this share of the documents, or a file of them.")
-    ] = "0",
+        str | None,
+        typer.Option(
+            metavar="SHARE|FILE", help="Hold out this share of the documents, or a file of them.", show_default=False
+        ),
+    ] = None,
     dedup: Annotated[bool, typer.Option("--dedup", help="Drop documents that repeat an earlier one exactly.")] = False,
     each: Annotated[
         Each, typer.Option(help="What one document of .txt is: the lines up to an empty one, or every line.")
@@ -51,14 +54,14 @@ def pack(
     for written in inputs:
         name, path = _source(written, out.name)
         sources.setdefault(name, []).append(path)
-    is_file = Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid)
+    is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
     with bytes_bar("packing") as on_bytes:
         report = run(
             sources,
             Tokenizer.load(model),
             out,
-            valid=0.0 if is_file else valid,
-            valid_files=[valid] if is_file else [],
+            valid=0.0 if is_file or valid is None else valid,
+            valid_files=[valid] if is_file and valid else [],
             dedup=dedup,
             column=field,
             each=each,
@@ -85,7 +88,7 @@ def pack(
         say(f"{report.split} documents were longer than a million characters and were packed in parts")
     if report.documents == len([s for paths in sources.values() for s in paths]) and each == "paragraphs":
         say("every file is one document: if each line is one, pack again with --each lines")
-    if valid != "0" and not report.valid_documents:
+    if valid is not None and not report.valid_documents:
         say(f"no document was held out: {valid} of {report.documents:,} is too little")
     say(f"{out} is ready: bothways pretrain tiny --data {out} --out my-run")
 

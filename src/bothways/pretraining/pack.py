@@ -4,7 +4,10 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ from bothways import atomic
 from bothways.ahead import ahead
 from bothways.draws import mix, uniform
 from bothways.errors import BothwaysError
-from bothways.pretraining.shards import FORMAT, PARTS, checksum
+from bothways.pretraining.shards import FORMAT, PARTS, checksum, manifest_checksum
 from bothways.text.files import Each, Meter, find_files, read_documents
 from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
@@ -73,7 +76,7 @@ class _Tally:
 
 
 def pack(
-    inputs: Sequence[Path | str] | Mapping[str, Sequence[Path | str]],
+    inputs: Path | str | Sequence[Path | str] | Mapping[str, Sequence[Path | str]],
     tokenizer: Tokenizer,
     out: Path | str,
     *,
@@ -90,37 +93,56 @@ def pack(
     or all of `valid_files`, is held out. Which documents are held out depends on their text alone, so a document
     and its copies are always on the same side. `on_bytes(done, total)` is told how far it is.
     """
-    out = Path(out)
-    named = inputs if isinstance(inputs, Mapping) else {out.name: inputs}
-    sources = {name: find_files(paths) for name, paths in named.items()}
+    out, share = Path(out), parse_share(valid)
     held_out = find_files(valid_files) if valid_files else []
-    share = parse_share(valid)
+    sources = _sources(inputs, out, held_out)
     files = [("valid", next(iter(sources)), file) for file in held_out]
     files += [("train", name, file) for name, paths in sources.items() for file in paths]
     total = sum(file.stat().st_size for _, _, file in files if file.exists())
     meter, tally = Meter(), _Tally(np.zeros(tokenizer.size, np.int64))
     documents = _documents(files, share, dedup, column, each, meter, tally)
     with atomic.new_folder(out, replaces=_owned(out)) as fresh:
-        writer = _Writer(fresh, tokenizer.size)
-        encoder = _Encoder(tokenizer)
-        batches = ahead(_chunks(documents), 2)
-        for chunk, encodings in ahead(((chunk, encoder.run(chunk)) for chunk in batches), 2):
-            _write(writer, encoder, chunk, encodings, tally)
-            if on_bytes:
-                on_bytes(meter.bytes, total)
+        writer, encoder = _Writer(fresh, tokenizer.size), _Encoder(tokenizer)
+        # Three at work: one thread reads and splits, one tokenises (on all cores), this one writes.
+        with closing(ahead(_chunks(documents), 2)) as chunks, closing(ahead(encoder.run(chunks), 2)) as encoded:
+            for chunk, encodings in encoded:
+                _write(writer, encoder, chunk, encodings, tally)
+                if on_bytes:
+                    on_bytes(meter.bytes, total)
         if not tally.tokens["train"]:
             raise BothwaysError(f"no text to train on was found in {', '.join(str(f) for _, _, f in files[:3])}")
         report = _report(tally, meter, tokenizer)
         tokenizer.save(fresh)
-        manifest = {
+        files_now = {file.name: checksum(file) for file in sorted(fresh.iterdir()) if file.name in TOKENIZER_FILES}
+        manifest: dict[str, Any] = {
             "format": FORMAT,
-            "tokenizer": {"fingerprint": tokenizer.fingerprint, "pieces": tokenizer.size},
+            "tokenizer": {"fingerprint": tokenizer.fingerprint, "pieces": tokenizer.size, "files": files_now},
             "sources": {name: [file.name for file in paths] for name, paths in sources.items()},
             "report": asdict(report),
             "shards": writer.close(),
         }
+        manifest = {**manifest, "checksum": manifest_checksum(manifest)}
         (fresh / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return report
+
+
+def _sources(
+    inputs: Path | str | Sequence[Path | str] | Mapping[str, Sequence[Path | str]], out: Path, held_out: Sequence[Path]
+) -> dict[str, list[Path]]:
+    """The files by source, without those held out, and without what an older packed folder in a corpus has."""
+    if isinstance(inputs, Path | str):
+        inputs = [inputs]
+    named = inputs if isinstance(inputs, Mapping) else {out.name: inputs}
+    if not named:
+        raise BothwaysError("no input file was given")
+    taken = {file.resolve() for file in held_out}
+    sources = {}
+    for name, paths in named.items():
+        if not re.fullmatch(r"[\w.-]+", name):
+            raise BothwaysError(f"a source cannot be called {name!r}: its name is a part of file names")
+        files = [f for f in find_files(paths) if f.resolve() not in taken and out.resolve() not in f.resolve().parents]
+        sources[name] = files
+    return sources
 
 
 def parse_share(written: float | str) -> float:
@@ -215,23 +237,38 @@ class _Encoder:
         self.backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
         self.backend.encode_special_tokens = True
         self.starts: NDArray[np.bool_] | None = None
+        self.spelt: re.Pattern[str] | None = None
+        """Specials as a text may spell them, where they must be broken up: Unigram has them among its words."""
+        if tokenizer.kind == "Unigram":
+            specials = sorted((tokenizer.piece(i) for i in tokenizer.special_ids), key=len, reverse=True)
+            self.spelt = re.compile("|".join(map(re.escape, specials)))
         if tokenizer.kind == "WordPiece":
-            self.starts = np.array([not piece.startswith("##") for piece in tokenizer.pieces])
+            inside = self.backend.model.continuing_subword_prefix
+            self.starts = np.array([not piece.startswith(inside) for piece in tokenizer.pieces])
 
-    def run(self, documents: Sequence[_Document]) -> list[tokenizers.Encoding]:
-        texts = [sentence for document in documents for sentence in document.sentences]
-        return self.backend.encode_batch_fast(texts, add_special_tokens=False)
+    def run(self, chunks: Iterable[list[_Document]]) -> Iterator[tuple[list[_Document], list[tokenizers.Encoding]]]:
+        """The chunks, and an encoding for each of their sentences."""
+        # The fast way leaves out where words are; WordPiece's pieces tell that by themselves.
+        encode = self.backend.encode_batch if self.starts is None else self.backend.encode_batch_fast
+        for chunk in chunks:
+            texts = [sentence for document in chunk for sentence in document.sentences]
+            if self.spelt is not None:
+                texts = [self.spelt.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]
+            yield chunk, encode(texts, add_special_tokens=False)
 
-    def words(self, ids: NDArray[np.int64], encodings: Sequence[tokenizers.Encoding]) -> NDArray[np.bool_]:
-        """Whether a word starts at each token. WordPiece says so in the piece, the others in the encoding."""
+    def words(
+        self, ids: NDArray[np.int64], lengths: NDArray[np.int64], encodings: Sequence[tokenizers.Encoding]
+    ) -> NDArray[np.bool_]:
+        """Whether a word starts at each token: every sentence begins with one."""
         if self.starts is not None:
-            return self.starts[ids]
-        numbers = itertools.chain.from_iterable(e.word_ids for e in encodings)
-        words = np.fromiter((-1 if n is None else n for n in numbers), np.int64, len(ids))
-        starts = np.ones(len(ids), bool)
-        starts[1:] = words[1:] != words[:-1]
-        ends = np.cumsum([len(e) for e in encodings])
-        starts[ends[ends < len(ids)]] = True
+            starts = self.starts[ids]
+        else:
+            numbers = itertools.chain.from_iterable(e.word_ids for e in encodings)
+            words = np.fromiter((-1 if n is None else n for n in numbers), np.int64, len(ids))
+            starts = np.ones(len(ids), bool)
+            starts[1:] = words[1:] != words[:-1]
+        begins = np.cumsum(lengths) - lengths
+        starts[begins[lengths > 0]] = True
         return starts
 
 
@@ -244,7 +281,7 @@ def _write(
 ) -> None:
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     ids = np.fromiter(itertools.chain.from_iterable(e.ids for e in encodings), np.int64, int(lengths.sum()))
-    words = encoder.words(ids, encodings)
+    words = encoder.words(ids, lengths, encodings)
     tally.counts += np.bincount(ids, minlength=len(tally.counts))
     tally.words += int(words.sum())
     sentence, token = 0, 0
@@ -266,22 +303,34 @@ def _write(
 # ---------------------------------------------------------------------- writing
 
 
+class _Shard:
+    """A shard in the making, as compact in memory as it will be on disk."""
+
+    def __init__(self) -> None:
+        self.tokens, self.words = bytearray(), bytearray()
+        self.sentences, self.documents = array("i", [0]), array("i", [0])
+
+
 class _Writer:
     """Collects documents by split and source, and writes a shard whenever one is full."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
         self.folder = folder
         self.kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
-        self.open: dict[tuple[str, str], list[tuple[Any, Any, Any]]] = {}
-        self.sizes: dict[tuple[str, str], int] = {}
+        self.open: dict[tuple[str, str], _Shard] = {}
         self.shards: list[dict[str, Any]] = []
 
-    def add(self, document: _Document, ids: Any, words: Any, sentences: Any) -> None:
+    def add(
+        self, document: _Document, ids: NDArray[np.int64], words: NDArray[np.bool_], sentences: NDArray[np.int64]
+    ) -> None:
         key = (document.split, document.source)
-        if self.sizes.get(key, 0) + len(ids) > _SHARD:
+        if key in self.open and self.open[key].sentences[-1] + len(ids) > _SHARD:
             self._flush(key)
-        self.open.setdefault(key, []).append((ids.astype(self.kind), words, sentences))
-        self.sizes[key] = self.sizes.get(key, 0) + len(ids)
+        shard = self.open.setdefault(key, _Shard())
+        shard.tokens += ids.astype(self.kind).tobytes()
+        shard.words += words.tobytes()
+        shard.sentences.extend((shard.sentences[-1] + np.cumsum(sentences)).tolist())
+        shard.documents.append(len(shard.sentences) - 1)
 
     def close(self) -> list[dict[str, Any]]:
         """Write what is left; the manifest's rows."""
@@ -290,24 +339,21 @@ class _Writer:
         return self.shards
 
     def _flush(self, key: tuple[str, str]) -> None:
-        documents = self.open.pop(key, [])
-        self.sizes[key] = 0
-        if not documents:
-            return
+        shard = self.open.pop(key)
         name = f"{key[0]}-{key[1]}-{len(self.shards):05}"
-        sentences = np.concatenate([own for _, _, own in documents])
         parts = {
-            "tokens": np.concatenate([ids for ids, _, _ in documents]),
-            "words": np.packbits(np.concatenate([words for _, words, _ in documents])),
-            "sentences": np.concatenate([[0], np.cumsum(sentences)]).astype(np.int32),
-            "documents": np.cumsum([0, *(len(own) for _, _, own in documents)]).astype(np.int32),
+            "tokens": np.frombuffer(shard.tokens, self.kind),
+            "words": np.packbits(np.frombuffer(shard.words, bool)),
+            "sentences": np.frombuffer(shard.sentences, np.int32),
+            "documents": np.frombuffer(shard.documents, np.int32),
         }
         files = {}
-        for part, array in parts.items():
+        for part, numbers in parts.items():
             file = self.folder / f"{name}.{part}.npy"
-            np.save(file, array)
+            np.save(file, numbers)
             files[part] = {"bytes": file.stat().st_size, "crc32": checksum(file)}
-        counts = {"documents": len(documents), "sentences": len(sentences), "tokens": len(parts["tokens"])}
+        sizes = {"documents": len(shard.documents) - 1, "sentences": len(shard.sentences) - 1}
+        counts = {**sizes, "tokens": shard.sentences[-1]}
         self.shards.append({"name": name, "split": key[0], "source": key[1], **counts, "files": files})
 
 

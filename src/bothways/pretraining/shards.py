@@ -12,7 +12,7 @@ T a place in all tokens of a corpus, S of all its sentences, D of all its docume
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -145,15 +145,17 @@ def open_packed(folder: Path | str, *, verify: bool = True) -> Packed:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
             raise BothwaysError(f"{path} has the format {manifest['format']}, and this version reads {FORMAT}")
-        rows = manifest["shards"]
-        shards = tuple((row["split"], _open_shard(folder, row, verify)) for row in rows)
-        fingerprint = manifest["tokenizer"]["fingerprint"]
-    except (ValueError, KeyError, TypeError, OSError) as error:
+        if manifest["checksum"] != manifest_checksum(manifest):
+            raise ValueError("its content is not what was written")
+        for name, known in manifest["tokenizer"]["files"].items():
+            if not (folder / name).exists() or checksum(folder / name) != known:
+                raise BothwaysError(
+                    f"{folder / name} is damaged: the tokenizer is not the one that the text was packed with"
+                )
+        shards = tuple((row["split"], _open_shard(folder, row, verify)) for row in manifest["shards"])
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise BothwaysError(f"{path} is damaged ({error}): pack the text again") from error
-    tokenizer = Tokenizer.load(folder)
-    if tokenizer.fingerprint != fingerprint:
-        raise BothwaysError(f"{folder}: the tokenizer is not the one that the text was packed with")
-    return Packed(folder, manifest, tokenizer, shards)
+    return Packed(folder, manifest, Tokenizer.load(folder), shards)
 
 
 def _open_shard(folder: Path, row: dict[str, Any], verify: bool) -> Shard:
@@ -167,8 +169,17 @@ def _open_shard(folder: Path, row: dict[str, Any], verify: bool) -> Shard:
             verify and checksum(file) != row["files"][part]["crc32"]
         ):
             raise BothwaysError(f"the shard {file} is damaged: its content is not what was packed; pack the text again")
-        parts[part] = np.load(file, mmap_mode="r")
+        try:
+            parts[part] = np.load(file, mmap_mode="r")
+        except Exception as error:  # numpy's parser raises whatever it stumbles over
+            raise BothwaysError(f"the shard {file} is damaged and cannot be opened: pack the text again") from error
     return Shard(name, row["source"], **parts)
+
+
+def manifest_checksum(manifest: Mapping[str, Any]) -> int:
+    """Of everything in it but the checksum itself."""
+    rest = {name: value for name, value in manifest.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode())
 
 
 def checksum(file: Path) -> int:

@@ -257,7 +257,9 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits that differ whenever any text could be encoded differently."""
-        canonical = json.dumps(json.loads(self.backend.to_str()), sort_keys=True, ensure_ascii=False)
+        # Unigram's scores change in their last digit when they are written and read again.
+        told = json.loads(self.backend.to_str(), parse_float=lambda number: f"{float(number):.9g}")
+        canonical = json.dumps(told, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def id(self, piece: str) -> int:

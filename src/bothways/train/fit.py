@@ -8,7 +8,8 @@ goes on as if it had not been.
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from bothways.train.work import Evaluated, Event, Finished, Micro, RunSettings, 
 def fit(work: Work, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> Iterator[Event]:
     """Train until the steps or the minutes are over. If `out` has checkpoints, go on from the latest."""
     loop = _Loop(work, run, optim, out, ranks)
-    with deterministic(run.deterministic), interruptible() as interrupted:
+    with deterministic(run.deterministic), interruptible() as interrupted, closing(loop):
         yield from loop.run_all(interrupted)
 
 
@@ -52,7 +53,7 @@ class _Loop:
         self.optimizers = make_optimizers(self.weights.trained, optim)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.state = State()
-        self.feed: Iterator[Step] | None = None
+        self.feed: Generator[Step, None, None] | None = None
         self.pending: list[tuple[Stepped, Tensor, torch.cuda.Event | None]] = []
         """Steps not yet told of: their losses and gradient norm, on their way to the CPU until the event."""
         self.score: tuple[int, float] | None = None
@@ -96,6 +97,12 @@ class _Loop:
         yield from self._save()
         yield Finished(self.state.step, self.state.elapsed, complete=True)
 
+    def close(self) -> None:
+        """End the thread that works ahead."""
+        if self.feed is not None:
+            self.feed.close()
+        self.feed = None
+
     # ------------------------------------------------------------------ one step
 
     def _take(self, done: float) -> None:
@@ -103,7 +110,7 @@ class _Loop:
         phase = self._phase(done)
         if phase != self.state.phase:
             self.state = replace(self.state, phase=phase, index=0)
-            self.feed = None
+            self.close()
         if self.feed is None:
             steps = self.work.feed(phase, self.state.index, self.ranks, self.still)
             self.feed = ahead(map(self._pinned, steps), 2)
