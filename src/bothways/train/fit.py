@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bothways.ahead import ahead
 from bothways.draws import mix
+from bothways.errors import BothwaysError
 from bothways.train.machine import DTYPES, deterministic, interruptible, measure_ceiling, pick_device, pick_precision
 from bothways.train.masters import Weights
 from bothways.train.optim import OptimSettings, make_optimizers, rate, set_rate
@@ -44,6 +45,8 @@ class _Loop:
         half = torch.bfloat16 if self.precision == "bf16" and self.device.type == "cuda" else None
         self.autocast = self.precision != "fp32" and half is None
         module, splits = work.module.to(self.device), ranks.size > 1 and run.parallel == "fsdp"
+        if splits and optim.name == "muon":
+            raise BothwaysError("muon needs whole matrices, and fsdp splits them: use run.parallel = 'ddp'")
         self.weights = Weights(module, None if splits else half)
         self.module = spread(module, work.blocks(), ranks, run.parallel, half)
         if splits:  # FSDP2 has put its own parameters in place of the module's

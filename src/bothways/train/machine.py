@@ -1,6 +1,7 @@
 """The device: which, how fast, how exactly; and the signals that end a run politely."""
 
 import math
+import os
 import signal
 import threading
 import time
@@ -56,6 +57,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
     filling: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), filling.fill_uninitialized_memory
     if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses
         torch.use_deterministic_algorithms(True)
         filling.fill_uninitialized_memory = False  # finds bugs, costs time, changes no result
     try:
