@@ -300,7 +300,12 @@ def test_an_interrupted_command_leaves_nothing(kind: signal.Signals, tmp_path: P
         "--out",
         str(folder / "v.npy"),
     ]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def hear() -> None:  # a shell's background jobs are started deaf to Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, **pipes, preexec_fn=hear)  # type: ignore[call-overload]  # noqa: PLW1509
     deadline = time.monotonic() + 60
     while not any(folder.iterdir()) or not is_waiting(process.pid):  # it has begun to write, and waits for texts
         assert time.monotonic() < deadline

@@ -689,6 +689,19 @@ def test_a_folder_inside_its_input_is_not_read(tmp_path: Path, tokenizer: Tokeni
         assert report.documents == len(MIXED)
 
 
+@pytest.mark.parametrize("name", ["packed text", "wiki (en)", "c++", "日本"])
+def test_a_folder_may_be_called_anything(tmp_path: Path, tokenizer: Tokenizer, run: Run, name: str) -> None:
+    """Without a name for the source it is called after the folder, or otherwise if that will not do."""
+    file, vocabulary = write(tmp_path / "a.txt", MIXED), tmp_path / "vocabulary"
+    vocabulary.mkdir()
+    tokenizer.save(vocabulary)
+    pack([file], tokenizer, tmp_path / name)
+    assert read(tmp_path / name) == said_by(tokenizer, MIXED)
+    done = run("pack", file, "--model", vocabulary, "--out", tmp_path / name)
+    assert done.returncode == 0, done.stderr
+    assert read(tmp_path / name) == said_by(tokenizer, MIXED)
+
+
 def test_an_older_packed_folder_is_replaced(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1088,6 +1101,15 @@ packing._CHUNK = 1 << 12
 {GUARDED}"""
 
 
+def is_idle(process: int) -> bool:
+    """Whether all threads of a process sleep and go on sleeping, where the system can tell."""
+    for _ in range(30):
+        for thread in Path(f"/proc/{process}/task").glob("*"):
+            if (thread / "stat").read_text().rpartition(")")[2].split()[0] != "S":
+                return False
+    return True
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "busy", "older"),
@@ -1140,6 +1162,7 @@ def test_a_stopped_command_leaves_what_was_there(
         feeder.start()
         try:
             assert in_the_middle.wait(60)
+            wait_until(lambda: busy or is_idle(process.pid))
             assert len(list(place.glob(".out.*"))) == 1
             assert process.poll() is None
             process.send_signal(kind)

@@ -24,6 +24,8 @@ def test_from_raw_text_to_a_filled_blank(tmp_path: Path) -> None:
     """English and Chinese in one corpus: vocabulary, pack, pretrain, fill."""
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join([ENGLISH, CHINESE] * 30), encoding="utf-8")
+    valid = tmp_path / "valid.txt"
+    valid.write_text("\n\n".join([ENGLISH, CHINESE] * 30), encoding="utf-8")
     run = CliRunner()
 
     def call(*words: object) -> str:
@@ -33,7 +35,7 @@ def test_from_raw_text_to_a_filled_blank(tmp_path: Path) -> None:
 
     call("vocab", "train", text, "--size", 200, "--out", tmp_path / "vocabulary")
     report = json.loads(
-        call("pack", text, "--model", tmp_path / "vocabulary", "--valid", text, "--out", tmp_path / "packed", "--json")
+        call("pack", text, "--model", tmp_path / "vocabulary", "--valid", valid, "--out", tmp_path / "packed", "--json")
     )
     assert report["documents"] == 120
     assert report["valid_documents"] == 60

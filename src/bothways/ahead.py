@@ -2,53 +2,72 @@
 
 import queue
 import threading
-from collections.abc import Generator, Iterable
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+_PATIENCE = 0.05  # seconds between two looks at whether the other side has stopped
 
 
-def ahead(items: Iterable[Item], depth: int) -> Generator[Item, None, None]:
+class ahead(Iterator[Item], Generic[Item]):  # noqa: N801 - used like map and zip
     """The same items, up to `depth` of them made before they are asked for.
 
-    An exception comes out where its item would have. When the reader stops early, so does the thread,
-    as soon as it has made the item it is at.
+    An exception comes out where its item would have. `close`, from any thread, ends both sides: the reader gets no
+    more items, and the thread makes no more once it is done with the one it is at.
 
     >>> from bothways.ahead import ahead
     >>> list(ahead(range(3), depth=2))
     [0, 1, 2]
     """
-    made: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
-    stop = threading.Event()
 
+    def __init__(self, items: Iterable[Item], depth: int) -> None:
+        self._made: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
+        self._stop = threading.Event()
+        # The thread knows the queue and the flag but not this object, which can so be forgotten while it runs.
+        self._thread = threading.Thread(target=_work, args=(items, self._made, self._stop), daemon=True)
+
+    def __next__(self) -> Item:
+        if self._thread.ident is None and not self._stop.is_set():  # nothing is made before somebody asks
+            self._thread.start()
+        while not self._stop.is_set():
+            try:
+                item, error = self._made.get(timeout=_PATIENCE)
+            except queue.Empty:
+                continue
+            if error is None:
+                return item  # type: ignore[return-value]
+            self.close()
+            if isinstance(error, StopIteration):
+                break
+            raise error
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop, and wait a second for the thread: no longer, for it may read from where nothing ever comes."""
+        self._stop.set()
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(1)
+
+    def __del__(self) -> None:
+        self._stop.set()
+
+
+def _work(
+    items: Iterable[Item], made: "queue.Queue[tuple[Item | None, BaseException | None]]", stop: threading.Event
+) -> None:
     def put(item: Item | None, error: BaseException | None) -> None:
         while not stop.is_set():
             try:
-                made.put((item, error), timeout=0.1)
+                made.put((item, error), timeout=_PATIENCE)
                 return
             except queue.Full:
                 continue
 
-    def work() -> None:
-        try:
-            for item in items:
-                put(item, None)
-                if stop.is_set():
-                    return
-            put(None, StopIteration())
-        except BaseException as error:
-            put(None, error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
     try:
-        while True:
-            item, error = made.get()
-            if isinstance(error, StopIteration):
+        for item in items:
+            put(item, None)
+            if stop.is_set():
                 return
-            if error is not None:
-                raise error
-            yield item  # type: ignore[misc]
-    finally:
-        stop.set()
-        thread.join(1)  # no longer: it may wait for standard input, which may never come
+        put(None, StopIteration())
+    except BaseException as error:
+        put(None, error)

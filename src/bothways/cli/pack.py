@@ -48,11 +48,12 @@ def pack(
     Example: bothways pack books/*.txt.gz --model my-vocabulary --valid 0.5% --out packed
     """
     from bothways.pretraining.pack import pack as run
+    from bothways.pretraining.pack import usual_source
     from bothways.text.tokenizer import Tokenizer
 
     sources: dict[str, list[Path | str]] = {}
     for written in inputs:
-        name, path = _source(written, out.name)
+        name, path = _source(written, usual_source(out))
         sources.setdefault(name, []).append(path)
     is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
     with bytes_bar("packing") as on_bytes:

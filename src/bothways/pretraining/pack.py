@@ -132,7 +132,7 @@ def _sources(
     """The files by source, without those held out, and without what an older packed folder in a corpus has."""
     if isinstance(inputs, Path | str):
         inputs = [inputs]
-    named = inputs if isinstance(inputs, Mapping) else {out.name: inputs}
+    named = inputs if isinstance(inputs, Mapping) else {usual_source(out): inputs}
     if not named:
         raise BothwaysError("no input file was given")
     taken = {file.resolve() for file in held_out}
@@ -143,6 +143,11 @@ def _sources(
         files = [f for f in find_files(paths) if f.resolve() not in taken and out.resolve() not in f.resolve().parents]
         sources[name] = files
     return sources
+
+
+def usual_source(out: Path) -> str:
+    """What a source without a name is called: as the folder it is packed into."""
+    return re.sub(r"[^\w.-]+", "-", out.name) or "text"
 
 
 def parse_share(written: float | str) -> float:

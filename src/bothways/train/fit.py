@@ -8,7 +8,7 @@ goes on as if it had not been.
 import math
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ class _Loop:
         self.optimizers = make_optimizers(self.weights.trained, optim)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.state = State()
-        self.feed: Generator[Step, None, None] | None = None
+        self.feed: ahead[Step] | None = None
         self.pending: list[tuple[Stepped, Tensor, torch.cuda.Event | None]] = []
         """Steps not yet told of: their losses and gradient norm, on their way to the CPU until the event."""
         self.score: tuple[int, float] | None = None
