@@ -48,7 +48,9 @@ def main() -> None:
             f"[bold]2. Training[/] a tiny BERT for {asked.steps} steps on {torch.get_num_threads()} CPU threads"
         )
         with report.Console(asked.steps, None) as progress:
-            bothways.pretrain(recipe, run, listen=[progress])
+            result = bothways.pretrain(recipe, run, listen=[progress])
+        if not result.complete:
+            raise SystemExit("interrupted")
         bothways.save(bothways.load(run / "model"), asked.out)
     console.print(f"[bold]3. Saved[/] to {asked.out}, and loaded from there:")
     show(bothways.load(asked.out))
