@@ -57,6 +57,67 @@ def test_hashed_dropout_under_the_compiler() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_of_the_training_attention(compiled: bool) -> None:
+    """With the identity as values, attention shows the weights that it kept: the gradients must be theirs."""
+    from bothways.train.machine import kernels_for_training
+
+    size, heads, length, depth, p = 8, 4, 64, 64, 0.1
+    batch, *_ = random_batch((length,) * size, "cuda")
+    plan = make_plan(batch, "dense")
+    draws = torch.Generator("cuda").manual_seed(1)
+    q, k, v = (
+        torch.randn(size * length, heads, depth, device="cuda", generator=draws).bfloat16().requires_grad_()
+        for _ in range(3)
+    )
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attend(q, k, v, plan, scale=0.3, dropout=p)
+
+    run = torch.compile(call, dynamic=False) if compiled else call
+    unit = torch.eye(depth, device="cuda", dtype=torch.bfloat16).repeat(size, 1)[:, None].expand(-1, heads, -1)
+    outs = []
+    with kernels_for_training():
+        grid = [x.unflatten(0, (size, length)).transpose(1, 2) for x in (q, k, v)]
+        if torch.cuda.get_device_capability() == (9, 0):
+            assert torch._fused_sdp_choice(*grid, dropout_p=p) == torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value
+        for values in (unit.contiguous().requires_grad_(), v):
+            torch.manual_seed(7)
+            outs.append(run(q, k, values))
+    kept = outs[0].detach().unflatten(0, (size, length)).transpose(1, 2) > 0  # (size, heads, query, key)
+    assert abs(float((~kept).float().mean()) - p) < 0.01
+    grid = [x.detach().float().unflatten(0, (size, length)).transpose(1, 2).requires_grad_() for x in (q, k, v)]
+    weights = (grid[0] @ grid[1].transpose(2, 3) * 0.3).softmax(-1)
+    slow = (weights * kept / (1 - p)) @ grid[2]
+    above = torch.randn(slow.shape, device="cuda", generator=draws)
+    expected = torch.autograd.grad(slow, grid, above)
+    found = torch.autograd.grad(outs[1], (q, k, v), above.transpose(1, 2).flatten(0, 1).bfloat16())
+    for fast, reference in zip((outs[1], *found), (slow, *expected), strict=True):
+        reference = reference.transpose(1, 2).flatten(0, 1)
+        assert float((fast.float() - reference).norm() / reference.norm()) < 0.02
+
+
+def test_logits_and_gelu_as_on_the_cpu() -> None:
+    """Where the GPU has code of its own: the same numbers and gradients, to the rounding of bf16."""
+    from bothways.model.config import EncoderConfig
+    from bothways.model.heads import MaskedHead
+
+    head = MaskedHead(EncoderConfig(vocabulary=1001, width=64, layers=1, heads=1, hidden=64))
+    torch.nn.init.normal_(head.bias)
+    x, table = torch.randn(33, 64), torch.randn(1001, 64)
+    above = torch.randn(33, 1001)
+    results = []
+    for device, dtype, wrap in (("cpu", torch.float64, lambda f: f), ("cuda", torch.bfloat16, torch.compile)):
+        head = head.to(device, dtype)
+        inputs = [x.to(device, dtype).requires_grad_(), table.to(device, dtype).requires_grad_()]
+        out = wrap(head)(*inputs)
+        grads = torch.autograd.grad(out, [*inputs, *head.parameters()], above.to(device, dtype))
+        results.append([out.double().cpu(), *(g.double().cpu() for g in grads)])
+    for exact, fast in zip(*results, strict=True):
+        assert exact.shape == fast.shape
+        assert float((exact - fast).norm() / exact.norm()) < 0.02
+
+
+@pytest.mark.parametrize("compiled", [False, True])
 def test_a_run_goes_on_bit_for_bit_on_a_gpu(packed: Path, tmp_path: Path, compiled: bool) -> None:
     """In bf16 with fp32 masters, dropout on, deterministic kernels."""
     from test_fit import losses, recipe, run_until

@@ -1,17 +1,58 @@
 """Activation functions by the names that config files use."""
 
+import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+
+class FastGelu(torch.autograd.Function):
+    """x · Φ(x) and its derivative Φ(x) + x · φ(x), with both from one exponential, and no branches.
+
+    The tail Φ(-|x|) is φ(x) times a polynomial (Abramowitz and Stegun 7.1.26), at most 1e-7 away: nothing beside the
+    rounding of 16-bit numbers. The erf of a GPU's library costs more time than reading and writing them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        wide = x.float()
+        return (wide * _normal(wide)[0]).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *above: Tensor) -> Tensor:
+        x: Tensor = ctx.saved_tensors[0]
+        wide = x.float()
+        below, density = _normal(wide)
+        return (above[0].float() * (below + wide * density)).to(x.dtype)
+
+
+def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The normal distribution: Φ(x), φ(x)."""
+    t = 1 / (1 + 0.3275911 * 0.5**0.5 * x.abs())
+    bell = torch.exp(-0.5 * x * x)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * series * bell
+    return torch.where(x < 0, tail, 1 - tail), bell * (2 * math.pi) ** -0.5
+
+
+def gelu(x: Tensor) -> Tensor:
+    """The exact one (erf)."""
+    if torch.compiler.is_compiling() and x.is_cuda and x.dtype in (torch.float16, torch.bfloat16):
+        out: Tensor = FastGelu.apply(x)  # type: ignore[no-untyped-call]
+        return out
+    return F.gelu(x)
+
+
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
-# "gelu" is the exact one (erf). The tanh approximation is 4.7e-4 away from it: enough to spoil a comparison.
+# The tanh approximation is 4.7e-4 away from gelu: enough to spoil a comparison.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
+    "gelu": gelu,
     "gelu_new": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
     "gelu_fast": _gelu_tanh,
