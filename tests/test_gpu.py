@@ -57,10 +57,8 @@ def test_hashed_dropout_under_the_compiler() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_dropout_of_the_training_attention(compiled: bool) -> None:
+def test_dropout_inside_attention(compiled: bool) -> None:
     """With the identity as values, attention shows the weights that it kept: the gradients must be theirs."""
-    from bothways.train.machine import kernels_for_training
-
     size, heads, length, depth, p = 8, 4, 64, 64, 0.1
     batch, *_ = random_batch((length,) * size, "cuda")
     plan = make_plan(batch, "dense")
@@ -76,13 +74,9 @@ def test_dropout_of_the_training_attention(compiled: bool) -> None:
     run = torch.compile(call, dynamic=False) if compiled else call
     unit = torch.eye(depth, device="cuda", dtype=torch.bfloat16).repeat(size, 1)[:, None].expand(-1, heads, -1)
     outs = []
-    with kernels_for_training():
-        grid = [x.unflatten(0, (size, length)).transpose(1, 2) for x in (q, k, v)]
-        if torch.cuda.get_device_capability() == (9, 0):
-            assert torch._fused_sdp_choice(*grid, dropout_p=p) == torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value
-        for values in (unit.contiguous().requires_grad_(), v):
-            torch.manual_seed(7)
-            outs.append(run(q, k, values))
+    for values in (unit.contiguous().requires_grad_(), v):
+        torch.manual_seed(7)
+        outs.append(run(q, k, values))
     kept = outs[0].detach().unflatten(0, (size, length)).transpose(1, 2) > 0  # (size, heads, query, key)
     assert abs(float((~kept).float().mean()) - p) < 0.01
     grid = [x.detach().float().unflatten(0, (size, length)).transpose(1, 2).requires_grad_() for x in (q, k, v)]
@@ -93,7 +87,7 @@ def test_dropout_of_the_training_attention(compiled: bool) -> None:
     found = torch.autograd.grad(outs[1], (q, k, v), above.transpose(1, 2).flatten(0, 1).bfloat16())
     for fast, reference in zip((outs[1], *found), (slow, *expected), strict=True):
         reference = reference.transpose(1, 2).flatten(0, 1)
-        assert float((fast.float() - reference).norm() / reference.norm()) < 0.02
+        assert float((fast.float() - reference).detach().norm() / reference.detach().norm()) < 0.02
 
 
 def test_logits_and_gelu_as_on_the_cpu() -> None:

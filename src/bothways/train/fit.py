@@ -19,15 +19,7 @@ from torch import Tensor, nn
 from bothways.ahead import ahead
 from bothways.draws import mix
 from bothways.errors import BothwaysError
-from bothways.train.machine import (
-    DTYPES,
-    deterministic,
-    interruptible,
-    kernels_for_training,
-    measure_ceiling,
-    pick_device,
-    pick_precision,
-)
+from bothways.train.machine import DTYPES, deterministic, interruptible, measure_ceiling, pick_device, pick_precision
 from bothways.train.masters import Weights
 from bothways.train.optim import OptimSettings, make_optimizers, rate, set_rate
 from bothways.train.ranks import Ranks, held_back, spread, whole
@@ -166,7 +158,7 @@ class _Loop:
 
     def _forward(self, micro: Micro) -> Tensor:
         micro = micro.to(self.device)
-        with kernels_for_training(), torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.autocast):
+        with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.autocast):
             out: Tensor = self.call(micro.batch, micro.targets)
         return out
 

@@ -6,11 +6,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bothways.errors import BothwaysError
 from bothways.train.ranks import Ranks
@@ -66,14 +65,6 @@ def deterministic(wanted: bool) -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(before[0])
         filling.fill_uninitialized_memory = before[1]
-
-
-def kernels_for_training() -> AbstractContextManager[Any]:
-    """In this block, cuDNN's attention is tried first: with dropout, forward and backward, it is a tenth faster on
-    an H200 than flash, torch's first choice. Torch takes it only where it can be had, and never in a deterministic run.
-    """
-    best = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    return sdpa_kernel(best, set_priority=True)
 
 
 @contextmanager
