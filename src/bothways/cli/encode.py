@@ -20,7 +20,8 @@ def encode(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Texts: a line each of .txt, or of .jsonl; .gz and .xz too; - for standard input.", show_default=False
+            help="Texts: lines of .txt, rows of .jsonl, .csv, .tsv (.gz, .xz too), .parquet; - for standard input.",
+            show_default=False,
         ),
     ],
     model: Annotated[Path, typer.Option("--model", metavar="DIR", help="A model folder.", show_default=False)],

@@ -14,7 +14,11 @@ app = typer.Typer(help="Vocabularies: train one, look at one.", no_args_is_help=
 @app.command()
 def train(
     files: Annotated[
-        list[Path], typer.Argument(help=".txt (a text on each line) or .jsonl, plain, .gz or .xz.", show_default=False)
+        list[Path],
+        typer.Argument(
+            help=".txt (a text on each line), .jsonl, .csv, .tsv (.gz and .xz too), .parquet; files, folders, patterns.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path,
