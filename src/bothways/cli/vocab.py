@@ -16,7 +16,7 @@ def train(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help=".txt (a text on each line), .jsonl, .csv, .tsv (.gz and .xz too), .parquet; files, folders, patterns.",
+            help=".txt (a text on each line), .jsonl, .csv, .tsv (.gz, .xz too), .parquet; files, folders, patterns.",
             show_default=False,
         ),
     ],
