@@ -12,9 +12,12 @@ ORDER = [
     ["errors"],
     ["atomic", "ahead", "draws"],
     ["text"],
+    ["data"],
+    ["evaluate"],
     ["model"],
     ["train"],
     ["pretraining"],
+    ["tasks"],
     ["predict"],
     ["cli", "__main__"],
 ]

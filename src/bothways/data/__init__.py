@@ -1,0 +1,1 @@
+"""Labelled examples out of the files people have."""
