@@ -31,7 +31,7 @@ import transformers
 
 from bothways.model.config import BASE, EncoderConfig, ModelConfig
 from bothways.model.model import Model
-from bothways.pretraining.loader import Step, collate
+from bothways.pretraining.loader import collate
 from bothways.pretraining.objective import Draft, Room
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import DataSettings, Phase, PretrainRecipe, read_recipe
@@ -42,7 +42,7 @@ from bothways.text.train_vocab import FIRST_PIECES
 from bothways.train.fit import fit
 from bothways.train.machine import measure_ceiling
 from bothways.train.ranks import Ranks
-from bothways.train.work import RunSettings, Stepped
+from bothways.train.work import RunSettings, Step, Stepped
 
 SMALL = EncoderConfig(width=64, layers=2, heads=2, hidden=128)
 

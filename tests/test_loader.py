@@ -12,13 +12,14 @@ import torch
 
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
-from bothways.pretraining.loader import Loader, Micro, Mixture, Step
+from bothways.pretraining.loader import Loader, Mixture
 from bothways.pretraining.objectives import make_objectives
 from bothways.pretraining.objectives.mlm import MaskedSettings
 from bothways.pretraining.rows import Kind, Marks, sampler
 from bothways.pretraining.shards import Corpus, open_packed
 from bothways.pretraining.work import Losses
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.work import Micro, Step
 from conftest import TINY, make_loud
 
 KINDS: list[tuple[Kind, tuple[str, ...]]] = [

@@ -26,7 +26,7 @@ from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
 from bothways.pretraining import objectives as folder
-from bothways.pretraining.loader import Loader, Micro, Mixture, collate
+from bothways.pretraining.loader import Loader, Mixture, collate
 from bothways.pretraining.objective import Draft, Objective, Room, Score, Words
 from bothways.pretraining.objectives import make_objectives
 from bothways.pretraining.objectives.mlm import MaskedSettings, MaskedWords, score
@@ -39,7 +39,7 @@ from bothways.pretraining.work import Losses
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
 from bothways.train.ranks import Ranks
-from bothways.train.work import Micro as AnyMicro
+from bothways.train.work import Micro
 from conftest import PIECES, TINY, make_loud
 
 # Every key below is fixed, so no test is ever unlucky; the bound says how unlucky fair draws would have to be.
@@ -1014,7 +1014,7 @@ def test_pseudo_perplexity_hides_one_token_at_a_time(names: tuple[str, ...], kin
     surprises = one_by_one(loader, module.model)
     expected = math.exp(sum(surprises) / len(surprises))
 
-    def forward(micro: AnyMicro) -> Tensor:
+    def forward(micro: Micro) -> Tensor:
         with torch.no_grad():
             out: Tensor = module(micro.batch, micro.targets)
         return out
@@ -1039,7 +1039,7 @@ def test_pseudo_perplexity_stops_after_so_many_tokens(documents: list[list[int]]
     loader, _ = held_out(("mlm",), "documents", "token", documents)
     asked = 0
 
-    def forward(micro: AnyMicro) -> Tensor:
+    def forward(micro: Micro) -> Tensor:
         nonlocal asked
         asked += len(micro.targets["words"])
         return torch.zeros(2)

@@ -67,6 +67,14 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        parts = (self.ids, self.segments, self.positions, self.cu)
-        ids, segments, positions, cu = (part.to(device, non_blocking=True) for part in parts)
+        ids, segments, positions, cu = (part.to(device, non_blocking=True) for part in self._parts)
         return Batch(ids, segments, positions, cu, self.longest)
+
+    def pin(self) -> "Batch":
+        """The same batch in memory that a GPU copies from without waiting."""
+        ids, segments, positions, cu = (part.pin_memory() for part in self._parts)
+        return Batch(ids, segments, positions, cu, self.longest)
+
+    @property
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.ids, self.segments, self.positions, self.cu

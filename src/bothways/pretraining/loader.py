@@ -11,49 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bothways.draws import Keys, mix, permute
 from bothways.model.batch import Batch
 from bothways.pretraining.objective import Draft, Objective, Room
 from bothways.pretraining.rows import Rows, Sampler, Spans, Stream
 from bothways.pretraining.shards import Numbers
+from bothways.train.work import Micro, Step
 
 _BLOCK = 1_000  # sequences in which a mixture's weights hold exactly
 _SHUFFLE, _SAMPLE, _MIX = range(3)
-
-
-@dataclass(frozen=True)
-class Micro:
-    """What goes through the model at once."""
-
-    batch: Batch
-    targets: dict[str, Tensor]
-    tokens: int
-    """Real ones, without fillers."""
-
-    def pin(self) -> "Micro":
-        """In memory that a GPU copies from without waiting."""
-        ids, segments, positions, cu = (x.pin_memory() for x in _tensors(self.batch))
-        batch = Batch(ids, segments, positions, cu, self.batch.longest)
-        return Micro(batch, {name: target.pin_memory() for name, target in self.targets.items()}, self.tokens)
-
-    def to(self, device: torch.device | str) -> "Micro":
-        targets = {name: target.to(device, non_blocking=True) for name, target in self.targets.items()}
-        return Micro(self.batch.to(device), targets, self.tokens)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One rank's share of one optimiser step."""
-
-    micros: list[Micro]
-    counts: dict[str, int]
-    """By loss, the terms in this rank's share."""
-    tokens: int
-    """Of all ranks."""
-    sequences: int
-    """Of all ranks: the next step begins so much later."""
 
 
 class Mixture:
@@ -289,7 +256,3 @@ def collate(draft: Draft, room: Room | None) -> Micro:
     flat, kinds, places, bounds = tensors
     batch = Batch(flat, kinds, places, bounds.int(), longest)
     return Micro(batch, {name: torch.from_numpy(value) for name, value in targets.items()}, len(rows.ids))
-
-
-def _tensors(batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return batch.ids, batch.segments, batch.positions, batch.cu

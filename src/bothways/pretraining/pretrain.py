@@ -1,11 +1,9 @@
 """Pretrain an encoder: a recipe and packed text in, a run folder out."""
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.config import ModelConfig
@@ -15,14 +13,10 @@ from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.shards import Corpus, Packed, Shard, open_packed
 from bothways.pretraining.work import Pretraining, Texts
 from bothways.text.tokenizer import Tokenizer
-from bothways.train.curve import draw_curve, entries
 from bothways.train.diagnose import Diagnosis
-from bothways.train.fit import fit
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
-from bothways.train.recipe import write
-from bothways.train.report import Log, TensorBoard
-from bothways.train.work import Event, Finished, Started
+from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session
 
 
 @dataclass(frozen=True)
@@ -44,14 +38,14 @@ def pretrain(
     recipe: PretrainRecipe,
     out: Path | str,
     *,
-    listen: Sequence[Callable[[Event], None]] = (),
-    say: Callable[[str], None] = lambda words: None,
+    listen: Sequence[Listener] = (),
+    say: Say = lambda words: None,
 ) -> Pretrained:
     """Train as the recipe says, or go on where an earlier call with the same `out` stopped.
 
     `listen` hears every event of the run; `say` gets sentences for a person, such as why training goes badly.
     """
-    out = Path(out)
+    out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         packed = [open_packed(folder, verify=recipe.data.verify and ranks.is_first) for folder in recipe.data.train]
         tokenizer = _one_tokenizer(packed)
@@ -59,7 +53,7 @@ def pretrain(
         model = _model(recipe, tokenizer)
         work = Pretraining(model, train, valid, recipe)
         if ranks.is_first:
-            _claim(out, recipe)
+            claim(out, recipe, read_recipe)
         ranks.wait()
         if not valid.sources and ranks.is_first:
             say("no text is held out, so nothing is evaluated: pack with --valid 0.5% to see how well it learns")
@@ -73,47 +67,13 @@ def pretrain(
             tokens_per_epoch=tokens,
             scaled=recipe.run.precision == "fp16",
         )
-        result = Pretrained(out / "model", 0, False)
-        with ExitStack() as stack:
-            hear: list[Callable[[Event], None]] = list(listen) if ranks.is_first else []
-            for event in fit(work, recipe.run, recipe.optim, out, ranks):
-                if isinstance(event, Started) and ranks.is_first:
-                    hear.append(Log(out / "metrics.jsonl", event.step))
-                    if recipe.run.tensorboard:
-                        hear.append(TensorBoard(out / "tensorboard"))
-                    for listener in hear:
-                        if hasattr(listener, "close"):
-                            stack.callback(listener.close)
-                for listener in hear:
-                    listener(event)
-                for words in diagnosis(event):
-                    if ranks.is_first:
-                        say(words)
-                if isinstance(event, Finished):
-                    result = replace(result, steps=event.step, complete=event.complete)
+        alone = plateau if recipe.objectives == ("mlm",) else None  # it is a loss of words, not a sum of losses
+        ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, diagnosis, alone)
+        if ranks.is_first and ended.complete:
+            _publish(out)
+        before, after = first_and_last_scores(out)
         ranks.wait()
-        before, after = _scores(out / "metrics.jsonl")
-        result = replace(result, before=before, after=after)
-        if ranks.is_first:
-            if result.complete:
-                _publish(out)
-            alone = plateau if recipe.objectives == ("mlm",) else None  # it is a loss of words, not a sum of losses
-            if not draw_curve(out / "metrics.jsonl", out / "curve.png", alone):
-                say("no picture of the curve was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
-        ranks.wait()
-        return result
-
-
-def _scores(metrics: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """The evaluations before the first step and after the last, whichever session made them."""
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
-    for _, entry in entries(metrics):
-        if "valid" in entry and entry["step"] == 0:
-            before = entry["valid"]
-        if entry.get("final"):
-            after = entry["valid"]
-    return before, after
+        return Pretrained(out / "model", ended.step, ended.complete, before, after)
 
 
 def _one_tokenizer(packed: Sequence[Packed]) -> Tokenizer:
@@ -163,25 +123,6 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
         if head not in model.heads:
             model = model.with_head(head, seed=recipe.run.seed)
     return model
-
-
-# What may differ when a run goes on: where and how it computes, and what it tells; not what it learns.
-_FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_tokens", "parallel", "evaluate_every",
-         "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
-
-
-def _claim(out: Path, recipe: PretrainRecipe) -> None:
-    """Write the recipe into the run's folder; refuse a folder in which another one ran."""
-    path = out / "recipe.toml"
-    if path.exists():
-        earlier = read_recipe(path)
-        same = replace(recipe.run, **{name: getattr(earlier.run, name) for name in _FREE})
-        if replace(recipe, run=same) != earlier:
-            raise BothwaysError(
-                f"{out} holds a run of another recipe (see {path}): take another --out, or go on with that recipe"
-            )
-    with atomic.new_file(path) as fresh:
-        fresh.write_text(write(recipe), encoding="utf-8")
 
 
 def _publish(out: Path) -> None:

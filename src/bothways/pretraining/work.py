@@ -173,6 +173,9 @@ class Pretraining:
             scores |= {f"{prefix}{name}_loss": loss / count, f"{prefix}{name}_accuracy": right / count}
         return scores
 
+    def badness(self, scores: Mapping[str, float]) -> float:
+        return scores["loss"]
+
     def flops(self, phase: int) -> float:
         """Six for every weight a token meets, twelve for every token it looks at and every width and layer."""
         shape, settings = self.config.encoder, self.recipe.phases[phase]

@@ -60,14 +60,14 @@ class _Loop:
         self.pending: list[tuple[Stepped, Tensor, torch.cuda.Event | None]] = []
         """Steps not yet told of: their losses and gradient norm, on their way to the CPU until the event."""
         self.score: tuple[int, float] | None = None
-        """The step last evaluated, and the loss."""
+        """The step last evaluated, and how bad it was."""
 
     def run_all(self, interrupted: threading.Event) -> Iterator[Event]:
         self._resume()
         count = sum(p.numel() for p in self.parameters)
         ceiling = measure_ceiling(self.device, DTYPES[self.precision]) * self.ranks.size
         yield Started(self.state.step, count, str(self.device), self.precision, ceiling)
-        if self._done(self.state.elapsed) >= 1:
+        if self.state.complete or self._done(self.state.elapsed) >= 1:
             yield Finished(self.state.step, self.state.elapsed, complete=True)
             return
         self._compile_ahead()
@@ -94,9 +94,12 @@ class _Loop:
                 yield from self._evaluate()
                 if save:
                     yield from self._save()
+                if self.run.patience and self.state.stale >= self.run.patience:
+                    break
                 self.flushed, self.flushed_tokens = time.monotonic(), self.state.tokens  # no training, so no speed
         yield from self._flush()
         yield from self._evaluate(final=True)
+        self.state = replace(self.state, complete=True)
         yield from self._save()
         yield Finished(self.state.step, self.state.elapsed, complete=True)
 
@@ -121,7 +124,7 @@ class _Loop:
         factor = rate(self.optim, self.state.step, done)
         set_rate(self.optimizers, factor)
         terms = self.ranks.sum([step.counts[name] for name in self.work.losses])
-        counts = self._sent([max(n, 1) for n in terms])
+        counts = self._sent([n or 1.0 for n in terms])
         weights = self._sent(list(self.work.losses.values()))
         self.module.train()
         total = torch.zeros(len(terms), device=self.device)
@@ -180,7 +183,7 @@ class _Loop:
     def _pinned(self, step: Step) -> Step:
         if self.device.type != "cuda":
             return step
-        return replace(step, micros=[micro.pin() for micro in step.micros])  # type: ignore[type-var]
+        return replace(step, micros=[micro.pin() for micro in step.micros])
 
     def _compile_ahead(self) -> None:
         """Every shape of batch goes through once before the clock starts."""
@@ -250,7 +253,13 @@ class _Loop:
         with torch.no_grad():
             scores = self.work.evaluate(self._forward, self.state.phase, self.ranks, self.still, final)
         if scores:
-            self.score = (self.state.step, scores["loss"])
+            bad, lowest = self.work.badness(scores), self.state.lowest
+            if self.score is None or self.score[0] != self.state.step:  # the last may be looked at twice
+                better = lowest is None or bad < lowest
+                self.state = replace(
+                    self.state, stale=0 if better else self.state.stale + 1, lowest=bad if better else lowest
+                )
+            self.score = (self.state.step, bad)
             yield Evaluated(self.state.step, scores, final)
 
     # ------------------------------------------------------------------ saving

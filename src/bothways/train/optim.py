@@ -5,6 +5,7 @@ orthogonalised momentum and leaves the rest to AdamW.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -34,6 +35,10 @@ class OptimSettings:
     """The rate rises for so many steps, or for this share of the run if it is below 1."""
     cooldown: float = 0.2
     """For wsd: the share of the run in which the rate falls to zero."""
+    head_lr: float = 0.0
+    """The rate of everything that is not the encoder; 0: the same."""
+    layer_decay: float = 1.0
+    """The rate of the last layer is so much of lr, that of the layer below so much of this, down to the embeddings."""
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
 
@@ -43,11 +48,13 @@ class OptimSettings:
         for name in ("lr", "eps", "muon_lr"):
             if not getattr(self, name) > 0:
                 raise BothwaysError(f"optim.{name} must be above 0, not {getattr(self, name)}")
-        for name in ("decay", "clip", "warmup"):
+        for name in ("decay", "clip", "warmup", "head_lr"):
             if not getattr(self, name) >= 0:
                 raise BothwaysError(f"optim.{name} must be 0 or more, not {getattr(self, name)}")
         if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
             raise BothwaysError(f"optim.betas are two numbers from 0 up to 1, not {self.betas}")
+        if not 0 < self.layer_decay <= 1:
+            raise BothwaysError(f"optim.layer_decay is a number above 0, at most 1, not {self.layer_decay}")
         if not 0 < self.cooldown <= 1:
             raise BothwaysError(f"optim.cooldown is a share of the run above 0, not {self.cooldown}")
 
@@ -83,12 +90,14 @@ def make_optimizers(trained: Mapping[str, nn.Parameter], settings: OptimSettings
     """One optimiser, or two with Muon. Every parameter is in exactly one group of one of them."""
     matrices = {name: p for name, p in trained.items() if settings.name == "muon" and _is_hidden(name, p)}
     rest = {name: p for name, p in trained.items() if name not in matrices}
-    decayed = [p for p in rest.values() if p.ndim >= 2]
-    spared = [p for p in rest.values() if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": settings.decay}, {"params": spared, "weight_decay": 0.0}]
+    layers = 1 + max((int(found[1]) for found in map(_BLOCK.search, trained) if found), default=-1)
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, p in rest.items():
+        decay = settings.decay if p.ndim >= 2 else 0.0
+        groups.setdefault((_peak(name, layers, settings), decay), []).append(p)
     fused = all(p.device.type in ("cuda", "cpu") for p in rest.values())
     adamw = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        [{"params": group, "lr": lr, "weight_decay": decay} for (lr, decay), group in groups.items()],
         lr=settings.lr,
         betas=settings.betas,
         eps=settings.eps,
@@ -101,6 +110,18 @@ def make_optimizers(trained: Mapping[str, nn.Parameter], settings: OptimSettings
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
     return found
+
+
+_BLOCK = re.compile(r"\bblocks\.(\d+)\.")
+
+
+def _peak(name: str, layers: int, settings: OptimSettings) -> float:
+    """The rate of one parameter at the top of the schedule."""
+    if "encoder." not in name:
+        return settings.head_lr or settings.lr
+    block = _BLOCK.search(name)
+    below_top = layers - int(block[1]) if block else layers + 1
+    return settings.lr * settings.layer_decay**below_top
 
 
 def set_rate(optimizers: Iterable[Optimizer], factor: float) -> None:

@@ -37,7 +37,15 @@ class State:
     elapsed: float = 0.0
     """Seconds of training, over all sessions."""
     best: float | None = None
+    """The lowest badness that a saved model had …"""
     best_step: int | None = None
+    """… and its step."""
+    stale: int = 0
+    """Evaluations since the last that was better than all before."""
+    lowest: float | None = None
+    """The lowest badness of all evaluations."""
+    complete: bool = False
+    """The run is over, at its end or for want of progress."""
     scaler: dict[str, Any] | None = None
     """Of fp16's loss scaling."""
 

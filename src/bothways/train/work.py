@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.batch import Batch
 from bothways.train.ranks import Parallel, Ranks
 from bothways.train.state import Storable
 
@@ -21,6 +22,8 @@ class RunSettings:
     """How long: this many steps, or …"""
     minutes: float = 0.0
     """… this many minutes of training, with the schedule finished."""
+    patience: int = 0
+    """Stop when so many evaluations in a row brought nothing better; 0: never."""
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -50,40 +53,39 @@ class RunSettings:
         require_choice("run.parallel", self.parallel, ("ddp", "fsdp"))
         if bool(self.steps > 0) == bool(self.minutes > 0):
             raise BothwaysError("a run needs run.steps or run.minutes, one of the two, above 0")
-        if self.keep < 1 or self.micro_tokens < 1:
-            raise BothwaysError("run.keep and run.micro_tokens must be 1 or more")
+        if self.keep < 1 or self.micro_tokens < 1 or self.patience < 0:
+            raise BothwaysError("run.keep and run.micro_tokens must be 1 or more, run.patience 0 or more")
 
 
-class Micro(Protocol):
+@dataclass(frozen=True)
+class Micro:
     """What goes through the model at once."""
 
-    @property
-    def batch(self) -> Any: ...
+    batch: Batch
+    targets: dict[str, Tensor]
+    tokens: int
+    """Real ones, without fillers."""
 
-    @property
-    def targets(self) -> Any: ...
+    def pin(self) -> "Micro":
+        """In memory that a GPU copies from without waiting."""
+        return Micro(self.batch.pin(), {name: t.pin_memory() for name, t in self.targets.items()}, self.tokens)
 
-    def pin(self) -> "Micro": ...
+    def to(self, device: torch.device | str) -> "Micro":
+        targets = {name: target.to(device, non_blocking=True) for name, target in self.targets.items()}
+        return Micro(self.batch.to(device), targets, self.tokens)
 
-    def to(self, device: torch.device | str) -> "Micro": ...
 
+@dataclass(frozen=True)
+class Step:
+    """One rank's share of one optimiser step."""
 
-class Step(Protocol):
-    """One rank's share of an optimiser step."""
-
-    @property
-    def micros(self) -> Sequence[Micro]: ...
-
-    @property
-    def counts(self) -> Mapping[str, int]: ...
-
-    @property
-    def tokens(self) -> int:
-        """Of all ranks."""
-
-    @property
-    def sequences(self) -> int:
-        """Of all ranks: the next step begins so much later."""
+    micros: list[Micro]
+    counts: Mapping[str, float]
+    """By loss, what the sum over this rank's share is divided by: how many terms it has, or their weight."""
+    tokens: int
+    """Of all ranks."""
+    sequences: int
+    """Of all ranks: the next step begins so much later."""
 
 
 Forward = Callable[[Micro], Tensor]
@@ -94,7 +96,7 @@ class Work(Storable, Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """module(batch, targets) → (K,) the sums of the K losses; in evaluation (2K,), with the right guesses."""
+        """module(batch, targets) → (K,) the sums of the K losses; in evaluation, whatever `evaluate` scores."""
 
     losses: Mapping[str, float]
     """K names, and the weight of each in the sum that is minimised."""
@@ -109,7 +111,10 @@ class Work(Storable, Protocol):
         """The steps of a phase from sequence `index` on, endless; with `still`, of one shape."""
 
     def evaluate(self, forward: Forward, phase: int, ranks: Ranks, still: bool, final: bool) -> dict[str, float]:
-        """Scores on held-out text by name; `loss` decides which checkpoint is best. Empty if there is none."""
+        """Scores on held-out text by name. Empty if there is none."""
+
+    def badness(self, scores: Mapping[str, float]) -> float:
+        """What of the scores decides which checkpoint is best: the lower the better."""
 
     def flops(self, phase: int) -> float:
         """Floating-point operations of one training step for one token."""

@@ -1,0 +1,96 @@
+"""A run from its beginning or its last checkpoint to its end, with everyone who listens."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+from bothways.train.curve import draw_curve, entries
+from bothways.train.diagnose import Diagnosis
+from bothways.train.fit import fit
+from bothways.train.optim import OptimSettings
+from bothways.train.ranks import Ranks
+from bothways.train.recipe import write
+from bothways.train.report import Log, TensorBoard
+from bothways.train.work import Event, Finished, RunSettings, Started, Work
+
+Listener = Callable[[Event], None]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """Who hears of a run beside its own log."""
+
+    events: Sequence[Listener] = ()
+    say: Say = lambda words: None
+    """Gets sentences for a person, such as why training goes badly."""
+
+
+def run_session(
+    work: Work,
+    run: RunSettings,
+    optim: OptimSettings,
+    out: Path,
+    ranks: Ranks,
+    listeners: Listeners,
+    diagnosis: Diagnosis | None = None,
+    plateau: float | None = None,
+) -> Finished:
+    """Train, writing metrics.jsonl and at the end curve.png, in which `plateau` is a line to compare with."""
+    ended = Finished(0, 0.0, complete=False)
+    with ExitStack() as stack:
+        hear = list(listeners.events) if ranks.is_first else []
+        for event in fit(work, run, optim, out, ranks):
+            if isinstance(event, Started) and ranks.is_first:
+                hear.append(Log(out / "metrics.jsonl", event.step))
+                if run.tensorboard:
+                    hear.append(TensorBoard(out / "tensorboard"))
+                for listener in hear:
+                    if hasattr(listener, "close"):
+                        stack.callback(listener.close)
+            for listener in hear:
+                listener(event)
+            for words in diagnosis(event) if diagnosis else ():
+                if ranks.is_first:
+                    listeners.say(words)
+            if isinstance(event, Finished):
+                ended = event
+    ranks.wait()
+    if ranks.is_first and not draw_curve(out / "metrics.jsonl", out / "curve.png", plateau):
+        listeners.say("no picture of the curve was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
+    return ended
+
+
+def first_and_last_scores(out: Path) -> tuple[dict[str, float], dict[str, float]]:
+    """The evaluations before the first step and after the last, whichever session made them."""
+    before: dict[str, float] = {}
+    after: dict[str, float] = {}
+    for _, entry in entries(out / "metrics.jsonl"):
+        if "valid" in entry and entry["step"] == 0:
+            before = entry["valid"]
+        if entry.get("final"):
+            after = entry["valid"]
+    return before, after
+
+
+# What may differ when a run goes on: where and how it computes, and what it tells; not what it learns.
+_FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_tokens", "parallel", "evaluate_every",
+         "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
+
+
+def claim(out: Path, recipe: Any, read: Callable[[Path], Any]) -> None:
+    """Write the recipe into the run's folder; refuse a folder in which another one ran."""
+    path = out / "recipe.toml"
+    if path.exists():
+        earlier = read(path)
+        same = replace(recipe.run, **{name: getattr(earlier.run, name) for name in _FREE})
+        if replace(recipe, run=same) != earlier:
+            raise BothwaysError(
+                f"{out} holds a run of another recipe (see {path}): take another --out, or go on with that recipe"
+            )
+    with atomic.new_file(path) as fresh:
+        fresh.write_text(write(recipe), encoding="utf-8")
