@@ -5,9 +5,14 @@ N tokens in the batch · B sequences.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Batch:
     """The length of the longest sequence, or more."""
 
     @classmethod
-    def pack(cls, ids: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> "Batch":
+    def pack(cls, ids: Sequence[Numbers], segments: Sequence[Numbers] | None = None) -> "Batch":
         """Put sequences one after the other.
 
         >>> from bothways.model.batch import Batch
@@ -37,10 +42,8 @@ class Batch:
         lengths = torch.tensor([len(sequence) for sequence in ids])
         if not len(lengths) or not lengths.all():
             raise ValueError("a batch needs at least one sequence, and every sequence at least one token")
-        flat = torch.tensor([token for sequence in ids for token in sequence])
-        kinds = torch.zeros_like(flat)
-        if segments is not None:
-            kinds = torch.tensor([kind for sequence in segments for kind in sequence])
+        flat = _flat(ids)
+        kinds = torch.zeros_like(flat) if segments is None else _flat(segments)
         cu = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths.cumsum(0)])
         positions = torch.arange(len(flat)) - cu[:-1].repeat_interleave(lengths)
         return cls(flat, kinds, positions, cu.int(), int(lengths.max()))
@@ -78,3 +81,7 @@ class Batch:
     @property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.ids, self.segments, self.positions, self.cu
+
+
+def _flat(rows: Sequence[Numbers]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.asarray(row, np.int64) for row in rows]))

@@ -71,7 +71,7 @@ class _Loop:
             yield Finished(self.state.step, self.state.elapsed, complete=True)
             return
         self._compile_ahead()
-        if self.state.step == 0:
+        if self.state.step == 0 and self.run.evaluate_first:
             yield from self._evaluate()
         self.began = time.monotonic() - self.state.elapsed
         self.flushed = self.saved = time.monotonic()

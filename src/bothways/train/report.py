@@ -120,9 +120,11 @@ class Console:
                     self._tell()
             case Evaluated():
                 self._tell()
-                scores = ", ".join(f"{name} {value:.4g}" for name, value in event.scores.items() if name != "loss")
-                loss = f"validation loss {event.scores.get('loss', math.nan):.4f}"
-                self.say(f"step {event.step:,}: {loss}{f' ({scores})' if scores else ''}")
+                shown = [f"{name} {value:.4g}" for name, value in event.scores.items() if name != "loss"]
+                told = ", ".join(shown[:6])
+                if "loss" in event.scores:
+                    told = f"validation loss {event.scores['loss']:.4f}" + (f" ({told})" if told else "")
+                self.say(f"step {event.step:,}: {told}")
             case Saved():
                 self._tell()
                 self.say(f"step {event.step:,}: saved {event.folder}")

@@ -79,7 +79,7 @@ def first_and_last_scores(out: Path) -> tuple[dict[str, float], dict[str, float]
 
 # What may differ when a run goes on: where and how it computes, and what it tells; not what it learns.
 _FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_tokens", "parallel", "evaluate_every",
-         "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
+         "evaluate_first", "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
 
 
 def claim(out: Path, recipe: Any, read: Callable[[Path], Any]) -> None:

@@ -21,7 +21,9 @@ class RunSettings:
     steps: int = 0
     """How long: this many steps, or …"""
     minutes: float = 0.0
-    """… this many minutes of training, with the schedule finished."""
+    """… this many minutes of training, with the schedule finished, or …"""
+    epochs: float = 0.0
+    """… so many passes over the data, in fine-tuning."""
     patience: int = 0
     """Stop when so many evaluations in a row brought nothing better; 0: never."""
     seed: int = 0
@@ -39,7 +41,9 @@ class RunSettings:
     parallel: Parallel = "ddp"
     """With torchrun: ddp copies the model to every rank, fsdp splits it over them."""
     evaluate_every: int = 0
-    """Steps; 0: before the first and after the last."""
+    """Steps; 0: only at the beginning and at the end."""
+    evaluate_first: bool = True
+    """Whether to evaluate before the first step."""
     save_every: int = 0
     """Steps; 0: only by minutes and at the end."""
     save_minutes: float = 15.0
@@ -51,8 +55,10 @@ class RunSettings:
         require_choice("run.device", self.device, ("auto", "cpu", "cuda"))
         require_choice("run.precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
         require_choice("run.parallel", self.parallel, ("ddp", "fsdp"))
-        if bool(self.steps > 0) == bool(self.minutes > 0):
-            raise BothwaysError("a run needs run.steps or run.minutes, one of the two, above 0")
+        if sum(length > 0 for length in (self.steps, self.minutes, self.epochs)) != 1:
+            raise BothwaysError(
+                "a run needs run.steps or run.minutes (or run.epochs to fine-tune), one of them, above 0"
+            )
         if self.keep < 1 or self.micro_tokens < 1 or self.patience < 0:
             raise BothwaysError("run.keep and run.micro_tokens must be 1 or more, run.patience 0 or more")
 

@@ -1,0 +1,103 @@
+"""bothways finetune"""
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bothways.cli.output import print_json, print_table, progress, say
+
+
+def finetune(
+    task: Annotated[
+        str,
+        typer.Argument(
+            metavar="TASK",
+            help="classify, tag, answer, choose or score; or a recipe, a .toml file.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="DIR", help="The run's folder. If it has checkpoints, the run goes on.", show_default=False
+        ),
+    ],
+    train: Annotated[
+        list[str] | None,
+        typer.Option("--train", metavar="FILE", help="Labelled data; may be repeated.", show_default=False),
+    ] = None,
+    dev: Annotated[
+        list[str] | None,
+        typer.Option("--dev", metavar="FILE", help="Labelled data to choose the best by.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="DIR", help="The model to start from.", show_default=False)
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
+    pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the data.  [default: 3]", show_default=False)
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Examples in a step.  [default: 32]", show_default=False)] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 3e-5]", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the new head, order and dropout.", show_default=False)] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any key of a recipe, as in optim.decay=0.1.", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+) -> None:
+    """Fine-tune a model on labelled files. Interrupted, the same command goes on exactly where it was.
+
+    The run's folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/,
+    the best on --dev, which transformers opens too.
+
+    Example: bothways finetune classify --train examples/reviews.tsv --dev examples/reviews-dev.tsv --model demo-model
+    --out my-classifier
+    """
+    from bothways.tasks.finetune import finetune as run
+    from bothways.tasks.recipe import TASKS, finetune_recipe
+    from bothways.train.recipe import read_table
+    from bothways.train.report import Console
+
+    table: dict[str, Any] = {"task": task} if task in TASKS else read_table(Path(task))
+    given = {
+        ("data", "train"): train,
+        ("data", "dev"): dev,
+        ("data", "text"): text,
+        ("data", "pair"): pair,
+        ("data", "label"): label,
+        ("model", "init"): model,
+        ("run", "epochs"): epochs,
+        ("run", "batch"): batch,
+        ("run", "seed"): seed,
+        ("optim", "lr"): lr,
+    }
+    for (section, key), value in given.items():
+        if value is not None:
+            table.setdefault(section, {})[key] = value
+    recipe = finetune_recipe(table, settings or [])
+    with Console(recipe.run.steps or None, recipe.run.minutes or None) as console:
+        result = run(recipe, out, listen=[console], say=console.say, watch=progress)
+    if os.environ.get("RANK", "0") != "0":
+        return  # torchrun started several of us, and one tells
+    if not result.complete:
+        say(f"stopped at step {result.steps:,} and saved; to go on: {' '.join(['bothways', *sys.argv[1:]])}")
+        raise typer.Exit(130)
+    if as_json:
+        print_json({**asdict(result), "folder": str(result.folder)})
+        return
+    if result.scores:
+        print_table(
+            ("on the development data", f"step {result.best_step:,}"),
+            [(name, f"{value:.4f}") for name, value in result.scores.items()],
+            right=(f"step {result.best_step:,}",),
+        )
+    say(f"{result.folder} is a model folder: bothways predict --model {result.folder} FILE")

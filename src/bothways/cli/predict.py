@@ -1,0 +1,64 @@
+"""bothways predict"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bothways.cli.output import progress, say
+
+
+def predict(
+    model: Annotated[
+        Path, typer.Option("--model", metavar="DIR", help="A fine-tuned model folder.", show_default=False)
+    ],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="[FILE]", help="Texts: .txt, .jsonl, .csv, .tsv …; - for lines of standard input."),
+    ] = "-",
+    text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
+    pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
+    top: Annotated[int, typer.Option(help="The likeliest so many answers.", min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each text.")] = False,
+) -> None:
+    """Answer every line or row of a file, in order. Long texts are read in windows; memory stays flat.
+
+    Example: bothways predict examples/sample.txt --model my-classifier/model
+    """
+    from bothways.data.notes import Notes
+    from bothways.predict.predictor import Predictor
+    from bothways.tasks.kinds import read_examples
+    from bothways.tasks.recipe import DataSettings
+
+    predictor = Predictor.load(model)
+    notes = Notes()
+    data = DataSettings(text=text or "", pair=pair or "")
+    examples: Iterable[Any] = read_examples(predictor.name, [file], data, notes)
+    for example, answer in _both(predictor, progress(examples, "answering"), top):
+        sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")
+    sys.stdout.flush()
+    if notes:
+        say(str(notes))
+    say(str(predictor.tally))
+
+
+def _both(predictor: Any, examples: Iterable[Any], top: int) -> Iterator[tuple[Any, Any]]:
+    for item, decision in predictor.decisions(examples):
+        yield item.example, predictor.task.present(item, decision, top)
+
+
+def _line(example: Any, answer: Any) -> str:
+    """An answer for a person: the answers and their scores, then the text, with tabs between."""
+    answers = answer if isinstance(answer, list) else [answer]
+    shown = [_short(one) for one in answers]
+    texts = getattr(example, "texts", None) or (getattr(example, "question", "") or getattr(example, "text", ""),)
+    return "\t".join([", ".join(shown), *(" ".join(text.split()) for text in texts)])
+
+
+def _short(answer: dict[str, Any]) -> str:
+    name = answer.get("answer", answer.get("label", answer.get("entity_group", answer.get("entity"))))
+    word = f"{answer['word']}/" if "word" in answer else ""
+    return f"{word}{name} {answer['score']:.3f}"

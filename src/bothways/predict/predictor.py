@@ -1,0 +1,119 @@
+"""Answers of a fine-tuned model: texts in, the dictionaries of a Hugging Face pipeline out."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bothways.data.examples import Choice, Question, Tagged, Text
+from bothways.data.words import join_words, split_words
+from bothways.errors import BothwaysError
+from bothways.model import checkpoint
+from bothways.model.batch import Batch
+from bothways.model.model import Model
+from bothways.tasks.engine import decisions
+from bothways.tasks.folder import task_config
+from bothways.tasks.kinds import make_task
+from bothways.tasks.reading import Tally
+from bothways.tasks.task import Item
+
+
+class Predictor:
+    """A model folder that answers.
+
+    One input gives one answer, a list of inputs a list of answers:
+
+    | task     | an input                                       | an answer                                          |
+    |----------|------------------------------------------------|----------------------------------------------------|
+    | classify | a text, or (text, text)                        | {"label", "score"}; of several labels a list       |
+    | score    | (text, text)                                   | {"label", "score"}                                 |
+    | tag      | a text, or a list of words                     | [{"entity_group", "score", "word", "start", "end"}]|
+    | answer   | {"question", "context"}, or (question, context)| {"score", "start", "end", "answer"}                |
+    | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |
+    """
+
+    def __init__(self, model: Model, *, device: str = "auto") -> None:
+        if model.tokenizer is None:
+            raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+        kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = model.to(kind).eval()
+        self.name = task_config(model).task
+        self.task = make_task(model)
+
+    @classmethod
+    def load(cls, folder: Path | str, *, device: str = "auto") -> "Predictor":
+        """From a folder that `bothways finetune` made, or one of transformers' with a head that answers."""
+        return cls(checkpoint.load(folder), device=device)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.model.config.labels
+
+    @property
+    def tally(self) -> Tally:
+        """What happened to the texts so far: how many were read in windows, how many cut."""
+        return self.task.reader.tally
+
+    def __call__(self, inputs: Any, *, top: int = 1) -> Any:
+        """The answer to one input, or those to a list of inputs; with top > 1 the likeliest so many of each."""
+        if isinstance(inputs, list):
+            return list(self.stream((self._example(one) for one in inputs), top=top))
+        return next(self.stream([self._example(inputs)], top=top))
+
+    def stream(self, examples: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
+        """The answers to examples, one after the other: memory does not grow with their number."""
+        for item, decision in self.decisions(examples):
+            yield self.task.present(item, decision, top)
+
+    def decisions(self, examples: Iterable[Any]) -> Iterator[tuple[Item, Any]]:
+        """Examples as the model reads them, and what it decides: all that scores need."""
+        return decisions(self.task, self._forward, examples, self.model.device)
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        return self.task.outputs(self.model, self.model.encoder(batch), batch)
+
+    def _example(self, given: Any) -> Any:
+        if isinstance(given, Text | Tagged | Question | Choice):
+            return given
+        match self.name:
+            case "tag":
+                return _tagged(given)
+            case "answer":
+                question, context = _fields(given, ("question", "context"))
+                return Question("", question, context)
+            case "choose":
+                return _choice(given)
+        return _text(given, needs_two=self.name == "score")
+
+
+def _text(given: Any, needs_two: bool) -> Text:
+    if isinstance(given, Mapping):
+        given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
+    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    if not all(isinstance(text, str) for text in texts) or len(texts) not in ((2,) if needs_two else (1, 2)):
+        wanted = "a pair of texts" if needs_two else "a text or a pair of texts"
+        raise BothwaysError(f"{wanted} was expected, and {given!r} was given")
+    return Text(texts)
+
+
+def _tagged(given: Any) -> Tagged:
+    if isinstance(given, str):
+        return Tagged(given, tuple(split_words(given)))
+    if not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
+        raise BothwaysError(f"a text or a list of words was expected, and {given!r} was given")
+    return Tagged(*join_words(given))
+
+
+def _choice(given: Any) -> Choice:
+    question, options = _fields(given, ("question", "options"))
+    context = given.get("context", "") if isinstance(given, Mapping) else ""
+    return Choice(context, question, tuple(options))
+
+
+def _fields(given: Any, names: tuple[str, str]) -> tuple[Any, Any]:
+    if isinstance(given, Mapping) and all(name in given for name in names):
+        return given[names[0]], given[names[1]]
+    if isinstance(given, tuple) and len(given) == 2:
+        return given
+    raise BothwaysError(f"a dictionary with {' and '.join(names)} was expected, and {given!r} was given")

@@ -1,0 +1,157 @@
+"""Fine-tune an encoder: a recipe and labelled files in, a run folder with the best model out."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bothways.data.notes import Notes
+from bothways.errors import BothwaysError
+from bothways.model import checkpoint
+from bothways.model.model import Model
+from bothways.tasks.folder import with_task
+from bothways.tasks.kinds import in_form, make_task, plan, read_examples
+from bothways.tasks.recipe import FinetuneRecipe, read_finetune_recipe
+from bothways.tasks.task import Sample, Task
+from bothways.tasks.work import FineTuning
+from bothways.train.curve import entries
+from bothways.train.machine import pick_device
+from bothways.train.ranks import Ranks, joined
+from bothways.train.session import Listener, Listeners, Say, claim, run_session
+
+_AT_ONCE = 1_024
+
+Watch = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Gives the items on, showing how far it is."""
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """What a run came to."""
+
+    folder: Path
+    """The best model: a folder for `Predictor.load`, and for transformers."""
+    task: str
+    labels: tuple[str, ...]
+    examples: int
+    """In the training data."""
+    steps: int
+    complete: bool
+    """False if it was interrupted: the same call goes on from there."""
+    goal: str
+    """The score by which the best model was chosen."""
+    best_step: int | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+    """Of the best model on the development data."""
+
+
+def finetune(
+    recipe: FinetuneRecipe,
+    out: Path | str,
+    *,
+    listen: Sequence[Listener] = (),
+    say: Say = lambda words: None,
+    watch: Watch = lambda items, what: items,
+) -> Finetuned:
+    """Train as the recipe says, or go on where an earlier call with the same `out` stopped.
+
+    `listen` hears every event of the run; `say` gets sentences for a person; `watch` sees data being prepared.
+    """
+    out, listeners = Path(out), Listeners(listen, say)
+    with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
+        tell: Say = say if ranks.is_first else lambda words: None
+        train, dev = (_examples(recipe, files, tell) for files in (recipe.data.train, recipe.data.dev))
+        if not recipe.model.init:
+            raise BothwaysError("the recipe names no model to start from: set model.init, or give --model DIR")
+        config, labels = plan(recipe, train)
+        model = with_task(checkpoint.load(recipe.model.init), config, labels, seed=recipe.run.seed)
+        if model.tokenizer is None:
+            raise BothwaysError(f"{recipe.model.init} has no tokenizer: put its tokenizer.json or vocab.txt there")
+        _freeze(model, recipe.model.freeze)
+        train, dev = in_form(config, train), in_form(config, dev)
+        task = make_task(model, recipe, train)
+        samples = _samples(task, [example for example in train if example.gold is not None], watch)
+        tell(f"training data: {task.reader.tally}")
+        work = FineTuning(
+            model,
+            task,
+            samples,
+            [example for example in dev if example.gold is not None],
+            batch=recipe.run.batch,
+            micro_tokens=recipe.run.micro_tokens,
+            seed=recipe.run.seed,
+        )
+        if ranks.is_first:
+            claim(out, recipe, read_finetune_recipe)
+        ranks.wait()
+        ended = run_session(work, _in_steps(recipe, work), recipe.optim, out, ranks, listeners)
+        best = _publish(out, ended.complete and ranks.is_first)
+        scores = _scores_at(out, best)
+        ranks.wait()
+        return Finetuned(
+            out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.goal, best, scores
+        )
+
+
+def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say) -> list[Any]:
+    if not files:
+        return []
+    notes = Notes()
+    found = list(read_examples(recipe.task, files, recipe.data, notes))
+    if notes:
+        say(str(notes))
+    if not found:
+        raise BothwaysError(f"{', '.join(files)}: no examples were found")
+    return found
+
+
+def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> list[Sample]:
+    samples: list[Sample] = []
+    chunks = [examples[i : i + _AT_ONCE] for i in range(0, len(examples), _AT_ONCE)]
+    for chunk in watch(chunks, "reading"):
+        for item in task.items(chunk):
+            samples += task.samples(item)
+    return samples
+
+
+def _freeze(model: Model, what: str | int) -> None:
+    if what == "none":
+        return
+    encoder = model.encoder
+    encoder.embeddings.requires_grad_(False)
+    layers = {"embeddings": 0, "encoder": len(encoder.blocks)}.get(str(what), what)
+    assert isinstance(layers, int)
+    if layers > len(encoder.blocks):
+        raise BothwaysError(f"model.freeze is {layers}, and this model has {len(encoder.blocks)} layers")
+    for block in list(encoder.blocks)[:layers]:
+        block.requires_grad_(False)
+
+
+def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> Any:
+    """The run with its length in steps, evaluated and saved after every epoch unless said."""
+    run, each = recipe.run, work.steps_per_epoch
+    if run.epochs:
+        run = replace(run, steps=math.ceil(run.epochs * each), epochs=0.0)
+    every = run.evaluate_every or each
+    return replace(run, evaluate_every=every, save_every=run.save_every or every)
+
+
+def _publish(out: Path, complete: bool) -> int | None:
+    """The best checkpoint's model as out/model; the last one's if nothing was evaluated."""
+    latest = sorted((out / "checkpoints").glob("step-*"))[-1]
+    state = json.loads((latest / "state.json").read_text(encoding="utf-8"))
+    best: int | None = state["best_step"]
+    chosen = latest if best is None else latest.with_name(f"step-{best:08}")
+    if complete:
+        checkpoint.save(checkpoint.load(chosen / "model"), out / "model")
+    return best
+
+
+def _scores_at(out: Path, step: int | None) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for _, entry in entries(out / "metrics.jsonl"):
+        if "valid" in entry and entry["step"] == step:
+            found = entry["valid"]
+    return found

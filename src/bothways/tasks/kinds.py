@@ -1,0 +1,87 @@
+"""The tasks by name: how each reads its files, what it makes of them, and how it is set up."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bothways.data.choices import read_choices
+from bothways.data.columns import Columns
+from bothways.data.labels import as_kind, label_kind, label_names
+from bothways.data.notes import Notes
+from bothways.data.questions import read_questions
+from bothways.data.tagged import read_tagged
+from bothways.data.texts import read_texts_labelled
+from bothways.errors import BothwaysError
+from bothways.model.model import Model
+from bothways.tasks.answer import NULL, Answer
+from bothways.tasks.choose import Choose
+from bothways.tasks.classify import Classify
+from bothways.tasks.folder import task_config
+from bothways.tasks.recipe import DataSettings, FinetuneRecipe
+from bothways.tasks.score import Score
+from bothways.tasks.tag import Tag, tag_names
+from bothways.tasks.task import Task, TaskConfig
+
+
+def read_examples(task: str, files: Sequence[str], data: DataSettings, notes: Notes) -> Iterator[Any]:
+    """The examples of some files, labelled or not."""
+    match task:
+        case "tag":
+            return read_tagged(files, data.label or None, notes)
+        case "answer":
+            return read_questions(files, notes)
+        case "choose":
+            return read_choices(files, notes)
+    columns = Columns(data.text or None, data.pair or None, data.label or None)
+    return read_texts_labelled(files, columns, notes=notes)
+
+
+def plan(recipe: FinetuneRecipe, examples: Sequence[Any]) -> tuple[TaskConfig, tuple[str, ...]]:
+    """What the task is, and the names of its labels, as the training data show it."""
+    config = TaskConfig(recipe.task, window=recipe.window)
+    golds = [example.gold for example in examples if example.gold is not None]
+    if not golds:
+        raise BothwaysError(f"none of the {len(examples):,} examples to train on has a label")
+    match recipe.task:
+        case "classify":
+            kind = recipe.classify.kind if recipe.classify.kind != "auto" else label_kind(golds)
+            labels = ("score",) if kind == "regression" else label_names(as_kind(e, kind) for e in examples)
+            if kind == "single" and len(labels) < 2:
+                raise BothwaysError(f"all rows have the label {labels[0]!r}: there is nothing to tell apart")
+            return replace(config, kind=kind), labels
+        case "score":
+            numbers = [float(as_kind(e, "regression").gold) for e in examples if e.gold is not None]  # type: ignore[arg-type]
+            return replace(config, range=(min(0.0, *numbers), max(1.0, *numbers))), ("score",)
+        case "tag":
+            return config, tag_names(golds)
+        case "answer":
+            window = recipe.window if recipe.window.length else replace(recipe.window, length=384)
+            thresholds = {NULL: 0.0} if any(not gold for gold in golds) else {}
+            return replace(config, window=window, thresholds=thresholds), ()
+    return config, ()
+
+
+def in_form(config: TaskConfig, examples: Sequence[Any]) -> list[Any]:
+    """The examples with their gold in the task's form."""
+    if config.task == "score":
+        return [as_kind(example, "regression") for example in examples]
+    if config.task == "classify":
+        return [as_kind(example, config.kind) for example in examples]  # type: ignore[arg-type]
+    return list(examples)
+
+
+def make_task(model: Model, recipe: FinetuneRecipe | None = None, examples: Sequence[Any] = ()) -> Task:
+    """The task that a model was made for; `recipe` and the examples matter to training only."""
+    recipe = recipe or FinetuneRecipe()
+    match task_config(model).task:
+        case "classify":
+            return Classify(model, recipe.classify, [e.gold for e in examples if e.gold is not None])
+        case "tag":
+            return Tag(model)
+        case "answer":
+            return Answer(model, recipe.answer)
+        case "choose":
+            return Choose(model)
+        case "score":
+            return Score(model)
+    raise BothwaysError(f"the task {task_config(model).task!r} is not known here")

@@ -1,0 +1,41 @@
+"""Losses over packed batches. B sequences · C classes · G groups."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor, smoothing: float = 0.0, focal: float = 0.0) -> Tensor:
+    """The weighted sum over rows. logits (B, C), gold (B,), weight (B,).
+
+    With `smoothing`, that much of the gold is spread over all classes; with `focal` (Lin et al. 2017), rows that are
+    already right with probability p count (1 - p)^focal.
+    """
+    logs = logits.float().log_softmax(1)
+    right = logs.gather(1, gold[:, None])[:, 0]
+    loss = -(1 - smoothing) * right - smoothing * logs.mean(1)
+    if focal:
+        loss = loss * (1 - right.exp()) ** focal
+    return (loss * weight).sum()
+
+
+def grouped_cross_entropy(scores: Tensor, owner: Tensor, right: Tensor) -> Tensor:
+    """The sum over groups of -log softmax(scores within the group) at `right`.
+
+    scores (n,), owner (n,) the group of each, right (G,) the place of each group's right one.
+    """
+    return -grouped_log_softmax(scores, owner, right.shape[0])[right].sum()
+
+
+def grouped_log_softmax(scores: Tensor, owner: Tensor, groups: int) -> Tensor:
+    """log softmax within each group: (n,) → (n,)."""
+    scores = scores.float()
+    top = scores.new_full((groups,), float("-inf")).scatter_reduce(0, owner, scores.detach(), "amax")
+    shifted = scores - top[owner]
+    total = torch.zeros_like(top).index_add(0, owner, shifted.exp())
+    return shifted - total.log()[owner]
+
+
+def binary_cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor) -> Tensor:
+    """The weighted sum; all three of one shape, or such that they broadcast."""
+    return (F.binary_cross_entropy_with_logits(logits.float(), gold, reduction="none") * weight).sum()

@@ -1,0 +1,147 @@
+"""Texts as sequences of at most so many tokens: whole where they fit, in overlapping windows where they do not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from bothways.errors import BothwaysError, require_choice
+from bothways.text.tokenizer import Encoding, Tokenizer
+from bothways.text.windows import Window, windows
+
+Long = Literal["window", "cut", "error"]
+Part = Literal["longer", "second"]
+
+
+@dataclass(frozen=True)
+class WindowSettings:
+    """The `[window]` part of a recipe: how long texts are met."""
+
+    length: int = 0
+    """Tokens that go through the model at once, specials included; 0: as many as it reads."""
+    overlap: int = 128
+    """Tokens that two neighbouring windows share; a quarter of the window if that is less."""
+    long: Long = "window"
+    """Texts beyond that: read them in windows, cut them, or refuse them."""
+
+    def __post_init__(self) -> None:
+        require_choice("window.long", self.long, get_args(Long))
+        if self.length < 0 or self.overlap < 0:
+            raise BothwaysError("window.length and window.overlap must be 0 or more")
+
+
+@dataclass
+class Tally:
+    """What happened to the texts: nothing is shortened without a word."""
+
+    texts: int = 0
+    tokens: int = 0
+    in_windows: int = 0
+    """Texts that needed more than one window."""
+    windows: int = 0
+    """Sequences in all."""
+    cut: int = 0
+    """Texts that were cut …"""
+    tokens_cut: int = 0
+    """… and the tokens that were lost."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.texts:,} texts, {self.tokens:,} tokens"]
+        if self.cut:
+            parts.append(f"{self.cut:,} texts cut, {self.tokens_cut:,} tokens lost")
+        if self.in_windows:
+            parts.append(f"{self.in_windows:,} long texts read in windows, nothing lost")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True)
+class View:
+    """One sequence: a text or a pair, or a window of it."""
+
+    ids: list[int]
+    segments: list[int]
+    shift: int
+    """Token t of the encoding, if it is in the window, is token t - shift of this sequence."""
+    window: Window
+    """The tokens of the encoding that are read, and those that are answered for here."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A text or a pair as the model will see it."""
+
+    encoding: Encoding
+    inside: range
+    """The tokens of the encoding over which windows go: one of the texts, without specials."""
+    views: list[View]
+
+
+class Reader:
+    """Encodes texts and lays windows over them."""
+
+    def __init__(self, tokenizer: Tokenizer, limit: int, settings: WindowSettings, part: Part = "longer") -> None:
+        if settings.length > limit:
+            raise BothwaysError(f"window.length is {settings.length}, and this model reads {limit} tokens")
+        self.tokenizer, self.settings, self.part = tokenizer, settings, part
+        self.length = settings.length or limit
+        self.tally = Tally()
+
+    def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Read]:
+        """One text each, or two."""
+        found = self.tokenizer.batch([t[0] if len(t) == 1 else (t[0], t[1]) for t in texts])
+        return [self._read(text, encoding) for text, encoding in zip(texts, found, strict=True)]
+
+    def _read(self, text: tuple[str, ...], encoding: Encoding) -> Read:
+        self.tally.texts += 1
+        if len(encoding) > self.length and self.settings.long == "cut":
+            encoding = self.tokenizer(*text, limit=self.length, long="cut")
+            self.tally.cut += 1
+            self.tally.tokens_cut += encoding.cut
+        inside = self._inside(encoding)
+        self.tally.tokens += len(encoding)
+        if len(encoding) <= self.length:
+            views = [
+                View(encoding.ids, encoding.segments, 0, Window(inside.start, inside.stop, inside.start, inside.stop))
+            ]
+        else:
+            views = self._windows(encoding, inside)
+            self.tally.in_windows += 1
+        self.tally.windows += len(views)
+        return Read(encoding, inside, views)
+
+    def _inside(self, encoding: Encoding) -> range:
+        sources = encoding.sources
+        places = [[i for i, source in enumerate(sources) if source == n] for n in (0, 1)]
+        ranges = [range(p[0], p[-1] + 1) if p else range(0) for p in places]
+        if not ranges[1] and 1 not in encoding.segments:
+            return ranges[0] or range(min(1, len(sources)), min(1, len(sources)))
+        return ranges[1] if self.part == "second" or len(ranges[1]) > len(ranges[0]) else ranges[0]
+
+    def _windows(self, encoding: Encoding, inside: range) -> list[View]:
+        room = self.length - (len(encoding) - len(inside))
+        if self.settings.long == "error":
+            raise BothwaysError(
+                f"text {self.tally.texts:,} has {len(encoding):,} tokens and this model reads {self.length}: "
+                f"set window.long to window to read it in parts, or to cut to drop {len(encoding) - self.length:,}"
+            )
+        if room < self.length // 8:
+            beside = len(encoding) - len(inside)
+            raise BothwaysError(
+                f"text {self.tally.texts:,} is a pair with {beside:,} tokens beside its longer part, and this model "
+                f"reads {self.length}: too little room is left for windows; shorten it, or set window.long to cut"
+            )
+        ids, segments = encoding.ids, encoding.segments
+        views = []
+        for w in windows(len(inside), room, min(self.settings.overlap, room // 4)):
+            start, end = inside.start + w.start, inside.start + w.end
+            views.append(
+                View(
+                    [*ids[: inside.start], *ids[start:end], *ids[inside.stop :]],
+                    [*segments[: inside.start], *segments[start:end], *segments[inside.stop :]],
+                    w.start,
+                    Window(start, end, inside.start + w.own, inside.start + w.own_end),
+                )
+            )
+        return views

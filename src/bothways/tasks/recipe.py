@@ -1,0 +1,94 @@
+"""What a fine-tuning recipe can say, with the values of BERT's paper as defaults."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from bothways.errors import BothwaysError, require_choice
+from bothways.tasks.answer import AnswerSettings
+from bothways.tasks.classify import ClassifySettings
+from bothways.tasks.reading import WindowSettings
+from bothways.train.optim import OptimSettings
+from bothways.train.recipe import read, read_table, with_settings
+from bothways.train.work import RunSettings
+
+TASKS = ("classify", "tag", "answer", "choose", "score")
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """The `[data]` part: labelled files."""
+
+    train: tuple[str, ...] = ()
+    dev: tuple[str, ...] = ()
+    """To choose the best model by; never learned from."""
+    text: str = ""
+    """The column that holds the text, if its name does not tell …"""
+    pair: str = ""
+    """… that of the second text …"""
+    label: str = ""
+    """… and that of the label, or of the tag in columns of words."""
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The `[model]` part: what to start from."""
+
+    init: str = ""
+    """A model folder."""
+    freeze: Literal["none", "embeddings", "encoder"] | int = "none"
+    """What stays as it is: nothing, the embeddings, all but the head, or the embeddings and so many lower layers."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.freeze, int) and self.freeze < 0:
+            raise BothwaysError(f"model.freeze counts layers from 0, and is {self.freeze}")
+
+
+@dataclass(frozen=True)
+class FinetuneRun(RunSettings):
+    """The `[run]` part: three epochs unless said."""
+
+    evaluate_first: bool = False
+    compile: bool | None = False
+    """torch.compile pays only for long runs here: it takes most of a minute."""
+    batch: int = 32
+    """Examples, or windows of them, in a step."""
+
+    def __post_init__(self) -> None:
+        if not (self.steps or self.minutes or self.epochs):
+            object.__setattr__(self, "epochs", 3.0)
+        super().__post_init__()
+        if self.batch < 1:
+            raise BothwaysError(f"run.batch must be 1 or more, not {self.batch}")
+
+
+@dataclass(frozen=True)
+class FinetuneRecipe:
+    """A whole recipe."""
+
+    task: str = "classify"
+    data: DataSettings = field(default_factory=DataSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    window: WindowSettings = field(default_factory=WindowSettings)
+    classify: ClassifySettings = field(default_factory=ClassifySettings)
+    answer: AnswerSettings = field(default_factory=AnswerSettings)
+    optim: OptimSettings = field(default_factory=lambda: OptimSettings(lr=3e-5))
+    run: FinetuneRun = field(default_factory=FinetuneRun)
+
+    def __post_init__(self) -> None:
+        require_choice("task", self.task, TASKS)
+
+
+def read_finetune_recipe(source: Path | str, settings: Sequence[str] = ()) -> FinetuneRecipe:
+    """A recipe file, with changes as `--set` writes them."""
+    return finetune_recipe(read_table(Path(source)), settings)
+
+
+def finetune_recipe(table: dict[str, object], settings: Sequence[str] = ()) -> FinetuneRecipe:
+    """A recipe from a table. A rate that is not given is 3e-5."""
+    changed = with_settings(table, settings)
+    recipe = read(FinetuneRecipe, changed)
+    if "lr" not in changed.get("optim", {}):
+        recipe = replace(recipe, optim=replace(recipe.optim, lr=FinetuneRecipe().optim.lr))
+    return recipe

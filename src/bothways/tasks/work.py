@@ -1,0 +1,143 @@
+"""Fine-tuning as the training loop sees it: a module with its loss, a feed of steps, an evaluation."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bothways.draws import mix, permute
+from bothways.errors import BothwaysError
+from bothways.model import checkpoint
+from bothways.model.batch import Batch
+from bothways.model.model import Model
+from bothways.tasks.engine import decisions
+from bothways.tasks.task import Sample, Task
+from bothways.train.ranks import Ranks
+from bothways.train.work import Forward, Micro, Step
+
+
+class TaskModule(nn.Module):
+    """A model and its task: in training (1,), the sum of the losses; in evaluation the outputs."""
+
+    def __init__(self, model: Model, task: Task) -> None:
+        super().__init__()
+        self.model = model
+        self.task = task
+
+    def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
+        states = self.model.encoder(batch)
+        if not self.training:
+            return self.task.outputs(self.model, states, batch)
+        return self.task.loss(self.model, states, batch, targets).view(1) * targets["counts"]
+
+
+class FineTuning:
+    """The work of `fit`."""
+
+    losses: Mapping[str, float] = {"loss": 1.0}
+
+    def __init__(
+        self,
+        model: Model,
+        task: Task,
+        samples: Sequence[Sample],
+        dev: Sequence[Any],
+        *,
+        batch: int,
+        micro_tokens: int,
+        seed: int,
+    ) -> None:
+        if not samples:
+            raise BothwaysError("there is nothing to train on: the data have no labelled rows")
+        self.task, self.samples, self.dev = task, samples, dev
+        self.batch, self.micro_tokens, self.seed = batch, micro_tokens, seed
+        self.config, self.tokenizer = model.config, model.tokenizer
+        self.module = TaskModule(model, task)
+        self.mean_length = sum(map(len, samples)) / sum(len(sample.ids) for sample in samples)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.samples) // self.batch)
+
+    def blocks(self) -> Sequence[nn.Module]:
+        return list(self.module.model.encoder.blocks)
+
+    def phases(self) -> Sequence[float]:
+        return [1.0]
+
+    # ------------------------------------------------------------------ data
+
+    def feed(self, phase: int, index: int, ranks: Ranks, still: bool) -> Iterator[Step]:
+        """Epoch after epoch, each in its own order; the last step of an epoch may be smaller."""
+        while True:
+            epoch, place = divmod(index, len(self.samples))
+            places = np.arange(place, min(place + self.batch, len(self.samples)))
+            chosen = [self.samples[i] for i in permute(places, len(self.samples), mix(self.seed, epoch))]
+            yield self._step(chosen, ranks)
+            index += len(chosen)
+
+    def _step(self, chosen: Sequence[Sample], ranks: Ranks) -> Step:
+        shares = [self._passes(chosen[rank :: ranks.size]) for rank in range(ranks.size)]
+        mine = shares[ranks.rank]
+        # Every rank makes as many passes as the others, for they wait for each other: some then count nothing.
+        spare = max(map(len, shares)) - len(mine)
+        made = [self._micro(samples, 1.0) for samples in mine] + [self._micro(chosen[:1], 0.0)] * spare
+        count = sum(count for _, count in made)
+        return Step([micro for micro, _ in made], {"loss": count}, sum(map(len, chosen)), len(chosen))
+
+    def _passes(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        """The samples in groups of at most `micro_tokens` tokens."""
+        groups: list[list[Sample]] = []
+        tokens = 0
+        for sample in samples:
+            if not groups or tokens + len(sample) > self.micro_tokens:
+                groups.append([])
+                tokens = 0
+            groups[-1].append(sample)
+            tokens += len(sample)
+        return groups
+
+    def _micro(self, samples: Sequence[Sample], counts: float) -> tuple[Micro, float]:
+        ids = list(itertools.chain.from_iterable(sample.ids for sample in samples))
+        batch = Batch.pack(ids, list(itertools.chain.from_iterable(sample.segments for sample in samples)))
+        targets, count = self.task.collate(samples, batch)
+        return Micro(batch, {**targets, "counts": torch.tensor([counts])}, len(batch.ids)), count * counts
+
+    # ------------------------------------------------------------------ evaluation
+
+    def evaluate(self, forward: Forward, phase: int, ranks: Ranks, still: bool, final: bool) -> dict[str, float]:
+        """The task's scores on the development set. Every rank sees all of it."""
+        if not self.dev:
+            return {}
+        device = next(self.module.parameters()).device
+        judge = self.task.judge()
+        for item, decision in decisions(self.task, lambda batch: self.module(batch, {}), self.dev, device):
+            self.task.mark(judge, item, decision)
+        return judge.scores()
+
+    def badness(self, scores: Mapping[str, float]) -> float:
+        return -scores[self.task.goal]
+
+    def flops(self, phase: int) -> float:
+        """Six for every weight of the blocks, twelve for every token it looks at and every width and layer."""
+        shape = self.config.encoder
+        block = 4 * shape.width**2 + 2 * shape.width * shape.hidden
+        return shape.layers * (6 * block + 12 * shape.width * self.mean_length)
+
+    # ------------------------------------------------------------------ folders
+
+    def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
+        with torch.device("meta"):
+            model = Model(self.config, self.tokenizer)
+        model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights.items()}, assign=True)
+        checkpoint.save(model, folder / "model")
+
+    def load(self, folder: Path) -> dict[str, Tensor]:
+        model = checkpoint.load(folder / "model")
+        if (model.config.encoder, model.config.labels) != (self.config.encoder, self.config.labels):
+            raise BothwaysError(f"{folder} holds a model of another shape or with other labels: use another --out")
+        return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
