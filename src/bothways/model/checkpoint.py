@@ -36,6 +36,10 @@ def load(folder: Path | str, *, dtype: torch.dtype = torch.float32) -> Model:
     folder = Path(folder)
     if not folder.is_dir():
         raise BothwaysError(f"there is no folder {folder}" if not folder.exists() else f"{folder} is not a folder")
+    if (folder / "adapter_config.json").exists():
+        from bothways.model.lora import load_adapter  # which reads its base model with this function
+
+        return load_adapter(folder).to(dtype)
     raw, tensors = _read_folder(folder)
     family = _find_family(raw, tensors, folder)
     tensors = _normal_names(family, tensors)
@@ -61,7 +65,7 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
             safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
         except safetensors.SafetensorError as error:  # its own kind of full disk
             raise BothwaysError(f"{folder} could not be written: {error}") from error
-        described = _describe(model, architecture, kind)
+        described = describe(model, kind)
         (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
             model.tokenizer.save(fresh, model.config.encoder.limit)
@@ -74,17 +78,17 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
 def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json and the tensors under their own names, from whichever format is there."""
     if (folder / "config.json").exists():
-        raw = _read_json(folder / "config.json")
+        raw = read_json(folder / "config.json")
         for name in _WEIGHTS:
             if (folder / name).exists():
-                return raw, _read_weights(folder / name)
+                return raw, read_weights(folder / name)
         raise BothwaysError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
     if (folder / "bert_config.json").exists():
-        return google.read(folder, _read_json(folder / "bert_config.json"))
+        return google.read(folder, read_json(folder / "bert_config.json"))
     raise BothwaysError(f"{folder} is not a model folder: it has no config.json (nor Google's bert_config.json)")
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
     if path.name.endswith(".index.json"):
         return _read_shards(path)
     try:
@@ -101,7 +105,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    table = _read_json(index).get("weight_map")
+    table = read_json(index).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(n, str) and not n.endswith(".json") for n in table.values()):
         raise BothwaysError(f"{index} has no weight_map from tensors to weights files")
     tensors: dict[str, Tensor] = {}
@@ -109,14 +113,14 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         shard = index.parent / Path(name).name  # a shard lies beside its index, whatever the index says
         if not shard.exists():
             raise BothwaysError(f"{index} names {name}, which is not there")
-        tensors |= _read_weights(shard)
+        tensors |= read_weights(shard)
     missing = sorted(set(table) - set(tensors))
     if missing:
         raise BothwaysError(f"{index} names tensors that its files do not hold: {_some(missing)}")
     return tensors
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -173,25 +177,25 @@ def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Ten
         encoder = family.read_config(raw)
     except BothwaysError as error:
         raise BothwaysError(f"{folder}: {error}") from error
-    heads = _find_heads(family, raw, set(tensors))
-    labels = _labels(raw)
+    heads = find_heads(family, raw, set(tensors))
+    labels = read_labels(raw)
     for head in (family.heads[name] for name in heads if family.heads[name].has_labels):
         name = head.rows[0].parts[0]
         weight = tensors.get(name)
         if weight is not None and weight.dim() != 2:
             raise BothwaysError(f"{folder}: the tensor {name} has the shape {list(weight.shape)}, not labels × width")
         # Some folders list two nameless labels, a default, beside a classifier of fifty: then the classifier is right.
-        if weight is not None and labels == _nameless(len(labels)):
-            labels = _nameless(weight.shape[0])
+        if weight is not None and labels == nameless(len(labels)):
+            labels = nameless(weight.shape[0])
     return ModelConfig(encoder, heads, labels, family.name, raw)
 
 
-def _nameless(count: int) -> tuple[str, ...]:
+def nameless(count: int) -> tuple[str, ...]:
     """What Hugging Face calls labels that nobody has named."""
     return tuple(f"LABEL_{i}" for i in range(count))
 
 
-def _find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
+def find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
     """The heads whose tensors are there. Heads that share tensor names are told apart by `architectures`, or
     failing that by the first architecture whose every head is there."""
     there = [
@@ -212,7 +216,7 @@ def _find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tupl
     return tuple(name for name in family.heads if name in found or name in needed)
 
 
-def _labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
+def read_labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
     names = raw.get("id2label")
     if not isinstance(names, dict) or not names:
         return ()
@@ -295,9 +299,10 @@ def _architecture(family: Family, heads: set[str]) -> str:
     return exact[0] if exact else next(name for name, theirs in family.architectures if theirs <= heads)
 
 
-def _describe(model: Model, architecture: str, dtype: torch.dtype) -> dict[str, Any]:
+def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """config.json: what the folder it came from said, and over it what we know."""
     config = model.config
+    architecture = _architecture(FAMILIES[config.family], set(config.heads))
     described: dict[str, Any] = {key: value for key, value in config.foreign.items() if key != "torch_dtype"}
     described |= FAMILIES[config.family].write_config(config.encoder)
     described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}

@@ -10,6 +10,7 @@ from typing import Any
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
+from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.tasks.folder import with_task
 from bothways.tasks.kinds import in_form, make_task, plan, read_examples
@@ -70,6 +71,9 @@ def finetune(
         if model.tokenizer is None:
             raise BothwaysError(f"{recipe.model.init} has no tokenizer: put its tokenizer.json or vocab.txt there")
         _freeze(model, recipe.model.freeze)
+        lora = recipe.lora if recipe.lora.rank else None
+        if lora:
+            adapt(model, lora, seed=recipe.run.seed)
         train, dev = in_form(config, train), in_form(config, dev)
         task = make_task(model, recipe, train)
         samples = _samples(task, [example for example in train if example.gold is not None], watch)
@@ -82,6 +86,8 @@ def finetune(
             batch=recipe.run.batch,
             micro_tokens=recipe.run.micro_tokens,
             seed=recipe.run.seed,
+            lora=lora,
+            base=str(Path(recipe.model.init).resolve()),
         )
         if ranks.is_first:
             claim(out, recipe, read_finetune_recipe)
@@ -139,13 +145,17 @@ def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> Any:
 
 
 def _publish(out: Path, complete: bool) -> int | None:
-    """The best checkpoint's model as out/model; the last one's if nothing was evaluated."""
+    """The best checkpoint's model as out/model; the last one's if nothing was evaluated.
+
+    An adapter is worked into its base there, and lies beside it as out/adapter.
+    """
     latest = sorted((out / "checkpoints").glob("step-*"))[-1]
     state = json.loads((latest / "state.json").read_text(encoding="utf-8"))
     best: int | None = state["best_step"]
     chosen = latest if best is None else latest.with_name(f"step-{best:08}")
     if complete:
         checkpoint.save(checkpoint.load(chosen / "model"), out / "model")
+        copy_adapter(chosen / "model", out / "adapter")
     return best
 
 

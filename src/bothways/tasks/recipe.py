@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.lora import LoraSettings
 from bothways.tasks.answer import AnswerSettings
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.reading import WindowSettings
@@ -73,6 +74,7 @@ class FinetuneRecipe:
     window: WindowSettings = field(default_factory=WindowSettings)
     classify: ClassifySettings = field(default_factory=ClassifySettings)
     answer: AnswerSettings = field(default_factory=AnswerSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
     optim: OptimSettings = field(default_factory=lambda: OptimSettings(lr=3e-5))
     run: FinetuneRun = field(default_factory=FinetuneRun)
 

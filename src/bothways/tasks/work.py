@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,7 @@ from bothways.draws import mix, permute
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
+from bothways.model.lora import LoraSettings, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.tasks.engine import decisions
 from bothways.tasks.task import Sample, Task
@@ -50,12 +52,16 @@ class FineTuning:
         batch: int,
         micro_tokens: int,
         seed: int,
+        lora: LoraSettings | None = None,
+        base: str = "",
     ) -> None:
+        """With `lora`, the model has been adapted, and `base` is the folder it came from."""
         if not samples:
             raise BothwaysError("there is nothing to train on: the data have no labelled rows")
         self.task, self.samples, self.dev = task, samples, dev
         self.batch, self.micro_tokens, self.seed = batch, micro_tokens, seed
         self.config, self.tokenizer = model.config, model.tokenizer
+        self.lora, self.base = lora, base
         self.module = TaskModule(model, task)
         self.mean_length = sum(map(len, samples)) / sum(len(sample.ids) for sample in samples)
 
@@ -131,13 +137,27 @@ class FineTuning:
     # ------------------------------------------------------------------ folders
 
     def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
-        with torch.device("meta"):
-            model = Model(self.config, self.tokenizer)
-        model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights.items()}, assign=True)
-        checkpoint.save(model, folder / "model")
+        """A model folder; with LoRA an adapter's, and beside it the trained weights under our own names."""
+        if self.lora is None:
+            checkpoint.save(self.model_of(weights), folder / "model")
+            return
+        save_adapter(self.model_of(weights), self.lora, self.base, folder / "model")
+        trained = {name for name, p in self.module.named_parameters() if p.requires_grad}
+        safetensors.torch.save_file({n: t for n, t in weights.items() if n in trained}, folder / "parts.safetensors")
 
     def load(self, folder: Path) -> dict[str, Tensor]:
+        if self.lora is not None:
+            return dict(self.module.named_parameters()) | safetensors.torch.load_file(folder / "parts.safetensors")
         model = checkpoint.load(folder / "model")
         if (model.config.encoder, model.config.labels) != (self.config.encoder, self.config.labels):
             raise BothwaysError(f"{folder} holds a model of another shape or with other labels: use another --out")
         return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+
+    def model_of(self, weights: Mapping[str, Tensor]) -> Model:
+        """The model with these weights, adapted if this one is."""
+        with torch.device("meta"):
+            model = Model(self.config, self.tokenizer)
+            if self.lora is not None:
+                adapt(model, self.lora)
+        model.load_state_dict({name.removeprefix("model."): t for name, t in weights.items()}, assign=True)
+        return model
