@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from bothways.model.checkpoint import load, save
     from bothways.model.config import EncoderConfig, ModelConfig
     from bothways.model.model import Model
+    from bothways.predict.classifier import Classifier
     from bothways.predict.encode import encode, encode_tokens
+    from bothways.predict.evaluation import evaluate
     from bothways.predict.fill import fill
+    from bothways.predict.predictor import Predictor
     from bothways.pretraining.pack import pack
     from bothways.pretraining.pretrain import pretrain
     from bothways.pretraining.recipe import PretrainRecipe, read_recipe
+    from bothways.tasks.finetune import finetune
+    from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe
     from bothways.text.tokenizer import Tokenizer
     from bothways.text.train_vocab import train_vocabulary
 
@@ -35,6 +40,12 @@ _HOMES = {
     "pretrain": "bothways.pretraining.pretrain",
     "read_recipe": "bothways.pretraining.recipe",
     "PretrainRecipe": "bothways.pretraining.recipe",
+    "finetune": "bothways.tasks.finetune",
+    "finetune_recipe": "bothways.tasks.recipe",
+    "FinetuneRecipe": "bothways.tasks.recipe",
+    "Predictor": "bothways.predict.predictor",
+    "Classifier": "bothways.predict.classifier",
+    "evaluate": "bothways.predict.evaluation",
     "Model": "bothways.model.model",
     "ModelConfig": "bothways.model.config",
     "EncoderConfig": "bothways.model.config",
@@ -44,14 +55,20 @@ _HOMES = {
 __version__ = "0.1.0"
 __all__ = [
     "BothwaysError",
+    "Classifier",
     "EncoderConfig",
+    "FinetuneRecipe",
     "Model",
     "ModelConfig",
+    "Predictor",
     "PretrainRecipe",
     "Tokenizer",
     "encode",
     "encode_tokens",
+    "evaluate",
     "fill",
+    "finetune",
+    "finetune_recipe",
     "load",
     "pack",
     "pretrain",

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from bothways.cli import encode, fill, info, pack, pretrain, vocab
+from bothways.cli import encode, evaluate, fill, finetune, info, pack, predict, pretrain, suite, vocab
 from bothways.errors import BothwaysError
 
 app = typer.Typer(
@@ -25,6 +25,12 @@ app.command()(fill.fill)
 app.command()(encode.encode)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
+app.command()(finetune.finetune)
+app.command()(evaluate.evaluate)
+app.command()(predict.predict)
+app.command()(suite.glue)
+app.command()(suite.squad)
+app.command()(suite.conll)
 
 
 @app.callback(invoke_without_command=True)

@@ -4,11 +4,14 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from bothways.cli.output import print_json, print_table, progress, say
+
+if TYPE_CHECKING:
+    from bothways.tasks.recipe import FinetuneRecipe
 
 
 def finetune(
@@ -46,6 +49,7 @@ def finetune(
     batch: Annotated[int | None, typer.Option(help="Examples in a step.  [default: 32]", show_default=False)] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 3e-5]", show_default=False)] = None,
     seed: Annotated[int | None, typer.Option(help="Of the new head, order and dropout.", show_default=False)] = None,
+    seeds: Annotated[int, typer.Option(help="So many runs, with mean and deviation; the best is kept.", min=1)] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,13 +88,15 @@ def finetune(
         if value is not None:
             table.setdefault(section, {})[key] = value
     recipe = finetune_recipe(table, settings or [])
+    if seeds > 1:
+        _several(recipe, out, seeds, as_json)
+        return
     with Console(recipe.run.steps or None, recipe.run.minutes or None) as console:
         result = run(recipe, out, listen=[console], say=console.say, watch=progress)
     if os.environ.get("RANK", "0") != "0":
         return  # torchrun started several of us, and one tells
     if not result.complete:
-        say(f"stopped at step {result.steps:,} and saved; to go on: {' '.join(['bothways', *sys.argv[1:]])}")
-        raise typer.Exit(130)
+        _stopped(result.steps)
     if as_json:
         print_json({**asdict(result), "folder": str(result.folder)})
         return
@@ -101,3 +107,26 @@ def finetune(
             right=(f"step {result.best_step:,}",),
         )
     say(f"{result.folder} is a model folder: bothways predict --model {result.folder} FILE")
+
+
+def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> None:
+    from bothways.tasks.seeds import finetune_seeds
+    from bothways.train.report import Console
+
+    with Console(recipe.run.steps or None, recipe.run.minutes or None) as console:
+        result = finetune_seeds(
+            recipe, out, range(seeds), listen=lambda seed: [console], say=console.say, watch=progress
+        )
+    if not result.complete:
+        _stopped(result.runs[-1].steps)
+    if as_json:
+        print_json({**asdict(result), "folder": str(result.folder)})
+        return
+    rows = [(name, f"{runs.mean:.4f}", f"{runs.sd:.4f}") for name, runs in result.scores.items()]
+    print_table((f"{seeds} runs, development data", "mean", "sd"), rows, right=("mean", "sd"))
+    say(f"{result.folder} is the model of seed {result.best}, the best: bothways predict --model {result.folder} FILE")
+
+
+def _stopped(steps: int) -> NoReturn:
+    say(f"stopped at step {steps:,} and saved; to go on: {' '.join(['bothways', *sys.argv[1:]])}")
+    raise typer.Exit(130)

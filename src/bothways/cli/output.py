@@ -18,7 +18,7 @@ def say(words: str) -> None:
 
 def print_json(value: Any) -> None:
     """A result for a program."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None, default=str))
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:

@@ -30,13 +30,13 @@ def predict(
     """
     from bothways.data.notes import Notes
     from bothways.predict.predictor import Predictor
-    from bothways.tasks.kinds import read_examples
+    from bothways.tasks.kinds import read_inputs
     from bothways.tasks.recipe import DataSettings
 
     predictor = Predictor.load(model)
     notes = Notes()
     data = DataSettings(text=text or "", pair=pair or "")
-    examples: Iterable[Any] = read_examples(predictor.name, [file], data, notes)
+    examples: Iterable[Any] = read_inputs(predictor.name, file, data, notes)
     for example, answer in _both(predictor, progress(examples, "answering"), top):
         sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")
     sys.stdout.flush()

@@ -121,6 +121,8 @@ class PretrainRecipe:
             raise BothwaysError("nsp and sop both decide what the second text is: choose one of them")
         if self.model.causal and set(self.objectives) != {"mlm"}:
             raise BothwaysError("a left-to-right model (model.causal) is trained with objectives = ['mlm'] alone")
+        if self.run.epochs:
+            raise BothwaysError("pretraining is measured in run.steps or run.minutes, not in run.epochs")
         if not self.phases:
             raise BothwaysError("a recipe needs one phase or more")
         for phase in self.phases:

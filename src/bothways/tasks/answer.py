@@ -165,6 +165,14 @@ class Answer:
     def judge(self) -> Answers:
         return Answers(threshold=self.config.thresholds.get(NULL))
 
+    def wrongness(self, item: Item, decision: Found) -> float:
+        """How likely it was, if it was not among the gold answers."""
+        right = {(start, start + len(text)) for text, start in item.example.gold}
+        if self.answers_none(decision):
+            return decision.none if right else 0.0
+        start, end, chance = decision.answers[0]
+        return 0.0 if (start, end) in right else chance
+
     def mark(self, judge: Any, item: Item, decision: Found) -> None:
         gold = [text for text, _ in item.example.gold]
         judge.add(item.example.id, gold, self.text(item, decision), decision.margin)

@@ -83,6 +83,9 @@ class Choose:
     def judge(self) -> Right:
         return Right()
 
+    def wrongness(self, item: Item, decision: NDArray[np.float64]) -> float:
+        return 1 - float(decision[item.example.gold])
+
     def mark(self, judge: Any, item: Item, decision: NDArray[np.float64]) -> None:
         judge.add([int(decision.argmax()) == item.example.gold])
 

@@ -18,6 +18,7 @@ from bothways.evaluate.classification import Classes
 from bothways.evaluate.many_labels import ManyLabels
 from bothways.evaluate.regression import Numbers
 from bothways.model.batch import Batch
+from bothways.model.checkpoint import nameless
 from bothways.model.model import Model
 from bothways.tasks.folder import task_config
 from bothways.tasks.losses import binary_cross_entropy, cross_entropy
@@ -38,7 +39,9 @@ class ClassifySettings:
     focal: float = 0.0
     """Rows that are right with probability p count (1 - p) to this power."""
     weights: Literal["none", "balanced"] | dict[str, float] = "none"
-    """How much each label counts; balanced: all labels together count the same."""
+    """How much each label counts; balanced: as many rows of each would."""
+    goal: str = ""
+    """The score by which the best model is chosen, such as matthews or macro_f1, if not the usual one."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.smoothing < 1 or self.focal < 0:
@@ -58,8 +61,13 @@ class Classify:
         self.settings = settings or ClassifySettings()
         self.reader = Reader(model.tokenizer, model.config.encoder.limit, self.config.window)
         self.number = {name: i for i, name in enumerate(self.labels)}
+        if self.labels == nameless(len(self.labels)):  # the data then have numbers
+            self.number |= {str(i): i for i in range(len(self.labels))}
         self.weights = self._weights(golds)
-        self.goal = {"single": "accuracy", "multi": "micro_f1", "regression": "spearman"}[self.config.kind]
+        usual = {"single": "accuracy", "multi": "micro_f1", "regression": "spearman"}[self.config.kind]
+        self.goal = self.settings.goal or usual
+        if self.goal not in (known := self.judge().scores()):
+            raise BothwaysError(f"classify.goal cannot be {self.goal!r}: expected {', '.join(known)}")
 
     def _weights(self, golds: Sequence[Any]) -> NDArray[np.float32]:
         wanted = self.settings.weights
@@ -154,6 +162,12 @@ class Classify:
         if self.config.kind == "single":
             return Classes(self.labels)
         return ManyLabels(self.labels, [self.threshold(label) for label in self.labels])
+
+    def wrongness(self, item: Item, decision: NDArray[np.float64]) -> float:
+        gold = self.gold(item.example)
+        if self.config.kind == "single":
+            return 1 - float(decision[gold])
+        return float(np.abs(decision - gold).max())
 
     def mark(self, judge: Any, item: Item, decision: NDArray[np.float64]) -> None:
         gold = self.gold(item.example)

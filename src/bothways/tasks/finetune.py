@@ -52,18 +52,24 @@ def finetune(
     recipe: FinetuneRecipe,
     out: Path | str,
     *,
+    train: Sequence[Any] | None = None,
+    dev: Sequence[Any] | None = None,
     listen: Sequence[Listener] = (),
     say: Say = lambda words: None,
     watch: Watch = lambda items, what: items,
 ) -> Finetuned:
     """Train as the recipe says, or go on where an earlier call with the same `out` stopped.
 
-    `listen` hears every event of the run; `say` gets sentences for a person; `watch` sees data being prepared.
+    The data are the recipe's files, or examples that are given. `listen` hears every event of the run, `say` gets
+    sentences for a person, and `watch` sees data being prepared.
     """
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         tell: Say = say if ranks.is_first else lambda words: None
-        train, dev = (_examples(recipe, files, tell) for files in (recipe.data.train, recipe.data.dev))
+        train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell)
+        dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell)
+        if not train:
+            raise BothwaysError("there is nothing to train on: set data.train, or give --train FILE")
         if not recipe.model.init:
             raise BothwaysError("the recipe names no model to start from: set model.init, or give --model DIR")
         config, labels = plan(recipe, train)
@@ -74,15 +80,15 @@ def finetune(
         lora = recipe.lora if recipe.lora.rank else None
         if lora:
             adapt(model, lora, seed=recipe.run.seed)
-        train, dev = in_form(config, train), in_form(config, dev)
+        train, dev = ([in_form(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe, train)
-        samples = _samples(task, [example for example in train if example.gold is not None], watch)
+        samples = _samples(task, train, watch)
         tell(f"training data: {task.reader.tally}")
         work = FineTuning(
             model,
             task,
             samples,
-            [example for example in dev if example.gold is not None],
+            dev,
             batch=recipe.run.batch,
             micro_tokens=recipe.run.micro_tokens,
             seed=recipe.run.seed,

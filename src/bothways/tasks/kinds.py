@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from bothways.data.choices import read_choices
 from bothways.data.columns import Columns
+from bothways.data.examples import Tagged
 from bothways.data.labels import as_kind, label_kind, label_names
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.data.tagged import read_tagged
 from bothways.data.texts import read_texts_labelled
+from bothways.data.words import split_words
 from bothways.errors import BothwaysError
 from bothways.model.model import Model
 from bothways.tasks.answer import NULL, Answer
@@ -21,6 +24,7 @@ from bothways.tasks.recipe import DataSettings, FinetuneRecipe
 from bothways.tasks.score import Score
 from bothways.tasks.tag import Tag, tag_names
 from bothways.tasks.task import Task, TaskConfig
+from bothways.text.files import STDIN, read_texts, require_files
 
 
 def read_examples(task: str, files: Sequence[str], data: DataSettings, notes: Notes) -> Iterator[Any]:
@@ -34,6 +38,14 @@ def read_examples(task: str, files: Sequence[str], data: DataSettings, notes: No
             return read_choices(files, notes)
     columns = Columns(data.text or None, data.pair or None, data.label or None)
     return read_texts_labelled(files, columns, notes=notes)
+
+
+def read_inputs(task: str, file: str, data: DataSettings, notes: Notes) -> Iterator[Any]:
+    """What is to be answered: as `read_examples`, but to a tagger, lines of .txt and standard input are plain texts."""
+    path = Path(file)
+    if task == "tag" and (path == STDIN or ".txt" in path.suffixes):
+        return (Tagged(text, tuple(split_words(text))) for text in read_texts(*require_files([path])))
+    return read_examples(task, [file], data, notes)
 
 
 def plan(recipe: FinetuneRecipe, examples: Sequence[Any]) -> tuple[TaskConfig, tuple[str, ...]]:
@@ -61,13 +73,11 @@ def plan(recipe: FinetuneRecipe, examples: Sequence[Any]) -> tuple[TaskConfig, t
     return config, ()
 
 
-def in_form(config: TaskConfig, examples: Sequence[Any]) -> list[Any]:
-    """The examples with their gold in the task's form."""
+def in_form(config: TaskConfig, example: Any) -> Any:
+    """The example with its gold in the task's form."""
     if config.task == "score":
-        return [as_kind(example, "regression") for example in examples]
-    if config.task == "classify":
-        return [as_kind(example, config.kind) for example in examples]  # type: ignore[arg-type]
-    return list(examples)
+        return as_kind(example, "regression")
+    return as_kind(example, config.kind) if config.task == "classify" else example  # type: ignore[arg-type]
 
 
 def make_task(model: Model, recipe: FinetuneRecipe | None = None, examples: Sequence[Any] = ()) -> Task:

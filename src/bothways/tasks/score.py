@@ -69,5 +69,8 @@ class Score:
     def judge(self) -> Numbers:
         return Numbers()
 
+    def wrongness(self, item: Item, decision: float) -> float:
+        return abs(decision - self.gold(item.example))
+
     def mark(self, judge: Any, item: Item, decision: float) -> None:
         judge.add([self.gold(item.example)], [decision])

@@ -119,6 +119,9 @@ class Tag:
     def judge(self) -> Entities | Tags:
         return Entities() if self.has_entities else Tags()
 
+    def wrongness(self, item: Item, decision: tuple[list[int], NDArray[np.float64]]) -> float:
+        return float(sum(self.labels[i] != tag for i, tag in zip(decision[0], item.example.gold, strict=True)))
+
     def mark(self, judge: Any, item: Item, decision: tuple[list[int], NDArray[np.float64]]) -> None:
         judge.add(item.example.gold, [self.labels[i] for i in decision[0]])
 

@@ -73,7 +73,7 @@ class Task(Protocol):
     per_token: bool
     """Whether outputs are for each token, or for each sequence."""
     goal: str
-    """The score by which models are compared; a higher one is better."""
+    """The score by which models are compared."""
     reader: Reader
 
     def items(self, examples: Sequence[Any]) -> list[Item]:
@@ -102,3 +102,6 @@ class Task(Protocol):
 
     def mark(self, judge: Any, item: Item, decision: Any) -> None:
         """… one by one, against the gold."""
+
+    def wrongness(self, item: Item, decision: Any) -> float:
+        """How wrong a decision is: the worst errors are looked at first. 0 is perfectly right."""

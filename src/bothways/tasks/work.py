@@ -1,6 +1,7 @@
 """Fine-tuning as the training loop sees it: a module with its loss, a feed of steps, an evaluation."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from bothways.tasks.engine import decisions
 from bothways.tasks.task import Sample, Task
 from bothways.train.ranks import Ranks
 from bothways.train.work import Forward, Micro, Step
+
+LOWER_IS_BETTER = ("negative_log_likelihood", "calibration_error", "brier", "mean_squared_error", "mean_absolute_error")
 
 
 class TaskModule(nn.Module):
@@ -126,7 +129,10 @@ class FineTuning:
         return judge.scores()
 
     def badness(self, scores: Mapping[str, float]) -> float:
-        return -scores[self.task.goal]
+        score = scores[self.task.goal]
+        if math.isnan(score):  # such as the correlation with one number for all
+            return math.inf
+        return score if self.task.goal in LOWER_IS_BETTER else -score
 
     def flops(self, phase: int) -> float:
         """Six for every weight of the blocks, twelve for every token it looks at and every width and layer."""

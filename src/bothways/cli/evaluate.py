@@ -1,0 +1,108 @@
+"""bothways evaluate"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bothways.cli.output import print_json, print_table, progress, say
+
+if TYPE_CHECKING:
+    from bothways.predict.evaluation import Evaluation
+
+
+def evaluate(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled data.", show_default=False)],
+    model: Annotated[
+        Path, typer.Option("--model", metavar="DIR", help="A fine-tuned model folder.", show_default=False)
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="DIR", help="Another model: is one better, and how surely?", show_default=False
+        ),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
+    pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
+    worst: Annotated[int, typer.Option(help="So many of the worst errors.", min=0)] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+) -> None:
+    """Score a fine-tuned model on labelled files: with intervals, by label, and with its worst errors.
+
+    Example: bothways evaluate examples/reviews-dev.tsv --model my-classifier/model
+    """
+    from bothways.data.notes import Notes
+    from bothways.predict.evaluation import compare_models
+    from bothways.predict.evaluation import evaluate as run
+    from bothways.predict.predictor import Predictor
+    from bothways.tasks.recipe import DataSettings
+
+    predictor, notes = Predictor.load(model), Notes()
+    data = DataSettings(text=text or "", pair=pair or "", label=label or "")
+    found = run(
+        files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "answering")
+    )
+    compared = compare_models(files, predictor, Predictor.load(against), data) if against else None
+    if notes:
+        say(str(notes))
+    if as_json:
+        print_json({**asdict(found), "labels": predictor.labels, **({"against": asdict(compared)} if compared else {})})
+        return
+    _print(found, predictor.labels)
+    if compared:
+        say(
+            f"{found.goal} of {model} minus that of {against}: {compared.difference:+.4f}, with 95 % between "
+            f"{compared.low:+.4f} and {compared.high:+.4f}; p = {compared.p:.3f}"
+        )
+    say(found.read)
+
+
+def _print(found: "Evaluation", labels: tuple[str, ...]) -> None:
+    low, high = found.interval
+    rows = [
+        (name, f"{value:.4f}", f"{low:.4f} to {high:.4f}" if name == found.goal else "")
+        for name, value in found.scores.items()
+    ]
+    print_table((f"{found.examples:,} examples", "score", "95 %"), rows, right=("score",))
+    if 1 < len(found.details) <= 60:
+        columns = list(next(iter(found.details.values())))
+        details = [(name, *(_number(row[c]) for c in columns)) for name, row in found.details.items()]
+        print_table(("", *columns), details, right=columns)
+    if found.confusion and len(labels) <= 12:
+        print_table(
+            ("gold ↓  predicted →", *labels),
+            [(label, *row) for label, row in zip(labels, found.confusion, strict=True)],
+            right=labels,
+        )
+    if found.temperature:
+        how = "too sure of itself" if found.temperature > 1 else "not sure enough of itself"
+        say(f"it is {how}: a temperature of {found.temperature:.2f} would calibrate it")
+    for error in found.worst:
+        typer.echo(
+            f"{error['wrongness']:.3f}  {error['where']}: gold {error['gold']!r}, answered {_answer(error['answer'])}"
+        )
+        typer.echo(f"       {_text(error)}")
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
+def _answer(answer: Any) -> str:
+    answers = answer if isinstance(answer, list) else [answer]
+    names = [one.get("answer", one.get("label", one.get("entity_group", one.get("entity")))) for one in answers]
+    return (
+        ", ".join(
+            f"{one.get('word', '')} {name!r} {one['score']:.2f}".strip()
+            for one, name in zip(answers, names, strict=True)
+        )
+        or "nothing"
+    )
+
+
+def _text(error: dict[str, Any]) -> str:
+    texts = error.get("texts") or [error.get("question") or "", error.get("text") or error.get("context") or ""]
+    line = " | ".join(" ".join(text.split()) for text in texts if text)
+    return line if len(line) <= 200 else line[:199] + "…"

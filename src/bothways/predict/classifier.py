@@ -1,0 +1,100 @@
+"""A text classifier in the manner of scikit-learn: fit, predict, predict_proba, score."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.data.examples import Text
+from bothways.errors import BothwaysError
+from bothways.predict.predictor import Predictor
+from bothways.tasks.finetune import finetune
+from bothways.tasks.recipe import finetune_recipe
+
+_SETTINGS = ("model", "epochs", "batch", "lr", "seed", "out", "settings")
+
+
+class Classifier:
+    """Fine-tunes an encoder on texts, or on pairs of them, and labels.
+
+        classifier = Classifier("my-model").fit(texts, labels)
+        classifier.predict(["What a film!"])
+
+    `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9", "classify.weights='balanced'"]. With `out` the
+    run is kept there, and goes on where it stopped.
+    """
+
+    def __init__(
+        self,
+        model: Path | str,
+        *,
+        epochs: float = 3.0,
+        batch: int = 32,
+        lr: float = 3e-5,
+        seed: int = 0,
+        out: Path | str | None = None,
+        settings: Sequence[str] = (),
+    ) -> None:
+        self.model, self.epochs, self.batch, self.lr, self.seed = model, epochs, batch, lr, seed
+        self.out, self.settings = out, settings
+
+    def fit(self, texts: Sequence[Any], labels: Sequence[Any]) -> "Classifier":
+        """Learn. A text is a string, or a pair of strings; a label anything that prints as its name."""
+        if len(texts) != len(labels):
+            raise BothwaysError(f"{len(texts)} texts were given and {len(labels)} labels: expected as many of both")
+        self.classes_ = np.unique(np.asarray(labels))
+        names = [str(label) for label in self.classes_.tolist()]
+        known = dict(zip(self.classes_.tolist(), names, strict=True))
+        examples = [
+            Text(_texts(text), known[label]) for text, label in zip(texts, np.asarray(labels).tolist(), strict=True)
+        ]
+        recipe = finetune_recipe(
+            {
+                "task": "classify",
+                "model": {"init": str(self.model)},
+                "classify": {"kind": "single"},
+                "run": {"epochs": float(self.epochs), "batch": self.batch, "seed": self.seed},
+                "optim": {"lr": self.lr},
+            },
+            self.settings,
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            found = finetune(recipe, self.out or folder, train=examples, dev=[])
+            self.predictor_ = Predictor.load(found.folder)
+        self._order = [self.predictor_.labels.index(name) for name in names]
+        return self
+
+    def predict_proba(self, texts: Sequence[Any]) -> NDArray[np.float64]:
+        """(texts, classes) in the order of `classes_`."""
+        if not hasattr(self, "predictor_"):
+            raise BothwaysError("this classifier has learned nothing yet: call fit first")
+        examples = (Text(_texts(text)) for text in texts)
+        rows = [decision for _, decision in self.predictor_.decisions(examples)]
+        return np.asarray(rows, np.float64).reshape(-1, len(self._order))[:, self._order]
+
+    def predict(self, texts: Sequence[Any]) -> NDArray[Any]:
+        """The likeliest class of each text."""
+        found: NDArray[Any] = self.classes_[self.predict_proba(texts).argmax(1)]
+        return found
+
+    def score(self, texts: Sequence[Any], labels: Sequence[Any]) -> float:
+        """The share of texts that get their label."""
+        return float(np.mean(self.predict(texts) == np.asarray(labels)))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings by name: scikit-learn clones and searches with them."""
+        return {name: getattr(self, name) for name in _SETTINGS}
+
+    def set_params(self, **settings: Any) -> "Classifier":
+        for name, value in settings.items():
+            if name not in _SETTINGS:
+                raise BothwaysError(f"a Classifier has no setting {name!r}: expected {', '.join(_SETTINGS)}")
+            setattr(self, name, value)
+        return self
+
+
+def _texts(text: Any) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else tuple(text)

@@ -1,0 +1,148 @@
+"""How good is a model on labelled files: scores with intervals, details, the worst errors."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bothways.data.notes import Notes
+from bothways.errors import BothwaysError
+from bothways.evaluate.calibration import fit_temperature
+from bothways.evaluate.classification import Classes
+from bothways.evaluate.entities import Entities, Tags
+from bothways.evaluate.many_labels import ManyLabels
+from bothways.evaluate.rows import Accumulator
+from bothways.evaluate.significance import Comparison, compare, interval
+from bothways.evaluate.worst import Worst
+from bothways.predict.predictor import Predictor
+from bothways.tasks.folder import task_config
+from bothways.tasks.kinds import in_form, read_examples
+from bothways.tasks.recipe import DataSettings
+
+_TO_CALIBRATE = 10_000  # rows whose probabilities are held, to find a temperature by
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model scored."""
+
+    task: str
+    goal: str
+    """The score that counts most …"""
+    interval: tuple[float, float]
+    """… and where it lies with 95 %, by the bootstrap over examples."""
+    examples: int
+    scores: dict[str, float]
+    details: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Precision, recall, f1 and support of each label, type or tag."""
+    confusion: list[list[int]] | None = None
+    """How often each label (row) was taken for each (column)."""
+    temperature: float | None = None
+    """By which to divide the logits, so that probabilities mean what they say."""
+    worst: list[dict[str, Any]] = field(default_factory=list)
+    """The worst errors first."""
+    read: str = ""
+    """How many texts and tokens, and how many were read in windows or cut."""
+
+
+def evaluate(
+    files: Sequence[str],
+    predictor: Predictor,
+    data: DataSettings | None = None,
+    *,
+    worst: int = 10,
+    notes: Notes | None = None,
+    watch: Callable[[Iterable[Any]], Iterable[Any]] = lambda items: items,
+) -> Evaluation:
+    """Score a model on labelled files. Rows without a label are left out; memory does not hold what was predicted."""
+    run = _Run(predictor, worst)
+    for item, decision in predictor.decisions(watch(_labelled(files, predictor, data, notes))):
+        run.add(item, decision)
+    return run.result()
+
+
+def compare_models(
+    files: Sequence[str], first: Predictor, second: Predictor, data: DataSettings | None = None
+) -> Comparison:
+    """The difference between two models' goal scores on the same files, with its interval and p (paired)."""
+    judges = []
+    for predictor in (first, second):
+        judge = predictor.task.judge()
+        for item, decision in predictor.decisions(_labelled(files, predictor, data, None)):
+            predictor.task.mark(judge, item, decision)
+        judges.append(judge)
+    return compare(judges[0], judges[1], first.task.goal)
+
+
+def _labelled(
+    files: Sequence[str], predictor: Predictor, data: DataSettings | None, notes: Notes | None
+) -> Iterator[Any]:
+    config, notes = task_config(predictor.model), notes if notes is not None else Notes()
+    for example in read_examples(predictor.name, files, data or DataSettings(), notes):
+        if example.gold is None:
+            notes.add("rows without a label, left out", example.where)
+        else:
+            yield in_form(config, example)
+
+
+class _Run:
+    """All that is counted on the way."""
+
+    def __init__(self, predictor: Predictor, worst: int) -> None:
+        self.predictor, self.task = predictor, predictor.task
+        self.judge = self.task.judge()
+        self.worst: Worst[tuple[Any, Any]] = Worst(worst)
+        self.examples = 0
+        self.logs: list[Any] = []
+        self.golds: list[int] = []
+
+    def add(self, item: Any, decision: Any) -> None:
+        self.task.mark(self.judge, item, decision)
+        self.examples += 1
+        wrong = self.task.wrongness(item, decision)
+        if wrong > 0:
+            self.worst.add(wrong, (item.example, self.task.present(item, decision)))
+        if isinstance(self.judge, Classes) and len(self.golds) < _TO_CALIBRATE:
+            self.logs.append(np.log(np.maximum(decision, 1e-30)))
+            self.golds.append(self.task.gold(item.example))  # type: ignore[attr-defined]
+
+    def result(self) -> Evaluation:
+        if not self.examples:
+            raise BothwaysError("the files have no labelled rows to evaluate on")
+        confusion = self.judge.confusion().tolist() if isinstance(self.judge, Classes) else None
+        before = task_config(self.predictor.model).temperature
+        worst = [
+            {"wrongness": wrong, **_shown(example), "answer": answer} for wrong, (example, answer) in self.worst.items()
+        ]
+        return Evaluation(
+            self.predictor.name,
+            self.task.goal,
+            interval(self.judge, self.task.goal),
+            self.examples,
+            self.judge.scores(),
+            _details(self.judge),
+            confusion,
+            before * fit_temperature(self.logs, self.golds) if self.golds else None,
+            worst,
+            str(self.predictor.tally),
+        )
+
+
+def _shown(example: Any) -> dict[str, Any]:
+    return {name: value for name, value in asdict(example).items() if name not in ("words", "id")}
+
+
+def _details(judge: Accumulator) -> dict[str, dict[str, float]]:
+    match judge:
+        case Classes():
+            found = judge.per_class()
+        case ManyLabels():
+            found = judge.per_label()
+        case Entities():
+            found = judge.per_type()
+        case Tags():
+            found = judge.per_tag()
+        case _:
+            return {}
+    return {name: asdict(detail) for name, detail in found.items()}

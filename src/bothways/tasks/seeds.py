@@ -1,0 +1,62 @@
+"""The same recipe with several seeds: one lucky run says little."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bothways.errors import BothwaysError
+from bothways.evaluate.significance import Summary, summary
+from bothways.model import checkpoint
+from bothways.tasks.finetune import Finetuned, Watch, finetune
+from bothways.tasks.recipe import FinetuneRecipe
+from bothways.tasks.work import LOWER_IS_BETTER
+from bothways.train.session import Listener, Say
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What several runs came to."""
+
+    folder: Path
+    """The model of the best run on the development data."""
+    runs: list[Finetuned]
+    goal: str
+    best: int
+    """The seed of that run."""
+    scores: dict[str, Summary]
+    """Mean, standard deviation and number of runs of every score."""
+
+    @property
+    def complete(self) -> bool:
+        return all(run.complete for run in self.runs)
+
+
+def finetune_seeds(
+    recipe: FinetuneRecipe,
+    out: Path | str,
+    seeds: Sequence[int],
+    *,
+    listen: Callable[[int], Sequence[Listener]] = lambda seed: (),
+    say: Say = lambda words: None,
+    watch: Watch = lambda items, what: items,
+) -> Seeds:
+    """Fine-tune once with every seed, in out/seed-0 and so on; out/model is the best of them on the dev data.
+
+    Called again after an interruption, finished runs are not repeated.
+    """
+    if not recipe.data.dev:
+        raise BothwaysError("several seeds are compared on development data: give --dev FILE")
+    out, runs = Path(out), list[Finetuned]()
+    for seed in seeds:
+        one = replace(recipe, run=replace(recipe.run, seed=seed))
+        runs.append(finetune(one, out / f"seed-{seed}", listen=listen(seed), say=say, watch=watch))
+        if not runs[-1].complete:
+            break
+    goal = runs[0].goal
+    sign = -1 if goal in LOWER_IS_BETTER else 1
+    place = max(range(len(runs)), key=lambda i: sign * runs[i].scores.get(goal, float("-inf")))
+    scores = {name: summary([run.scores[name] for run in runs if run.scores]) for name in runs[0].scores}
+    found = Seeds(out / "model", runs, goal, seeds[place], scores)
+    if found.complete:
+        checkpoint.save(checkpoint.load(runs[place].folder), out / "model")
+    return found

@@ -1,0 +1,170 @@
+"""Whole benchmarks from a folder: GLUE, SQuAD, CoNLL. Every task found there is fine-tuned with several seeds.
+
+The single-run protocol: each task by itself from the same pretrained encoder, scored on its development data.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+from bothways.evaluate.significance import Summary
+from bothways.tasks.recipe import finetune_recipe
+from bothways.tasks.seeds import finetune_seeds
+from bothways.train.session import Listener, Say
+
+
+@dataclass(frozen=True)
+class Case:
+    """One task of a benchmark."""
+
+    name: str
+    """As the benchmark writes it; its folder may be called so, or like glue_cola."""
+    task: str
+    score: str
+    """The one that tables show."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What of its recipe is not usual."""
+    dev: str = "dev"
+    """What the name of its development file begins with."""
+
+
+def _classify(name: str, score: str, kind: str = "single", dev: str = "dev") -> Case:
+    return Case(name, "classify", score, {"classify": {"kind": kind, "goal": score}}, dev)
+
+
+SUITES: dict[str, tuple[Case, ...]] = {
+    "glue": (
+        _classify("CoLA", "matthews"),
+        _classify("SST-2", "accuracy"),
+        _classify("MRPC", "positive_f1"),
+        _classify("STS-B", "spearman", "regression"),
+        _classify("QQP", "positive_f1"),
+        _classify("MNLI", "accuracy", dev="dev_matched"),
+        _classify("QNLI", "accuracy"),
+        _classify("RTE", "accuracy"),
+        _classify("WNLI", "accuracy"),
+    ),
+    "squad": (Case("SQuAD", "answer", "f1", {"optim": {"lr": 5e-5}}),),
+    "conll": (Case("CoNLL", "tag", "f1", {"optim": {"lr": 5e-5}}),),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    score: str
+    examples: int
+    runs: Summary
+    all: dict[str, Summary]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A task and its files."""
+
+    case: Case
+    train: list[str]
+    dev: list[str]
+
+
+def find_cases(suite: str, folder: Path) -> tuple[list[Found], list[str]]:
+    """The tasks whose training and development files are there, and those of which something is missing."""
+    found, missing = [], []
+    for case in SUITES[suite]:
+        # With one task only, its files may lie in the folder itself.
+        homes = [
+            p
+            for p in (*folder.iterdir(), folder)
+            if p.is_dir() and (_same(p.name, case.name) or _alone(suite, p, folder))
+        ]
+        sets = [(_files(home, "train"), _files(home, case.dev)) for home in homes]
+        whole = [(train, dev) for train, dev in sets if train and dev]
+        if whole:
+            found.append(Found(case, *whole[0]))
+        else:
+            missing.append(case.name)
+    return found, missing
+
+
+def _alone(suite: str, path: Path, folder: Path) -> bool:
+    return path == folder and len(SUITES[suite]) == 1
+
+
+def _same(folder: str, name: str) -> bool:
+    plain = re.sub(r"[^a-z0-9]", "", folder.lower())
+    return plain.removeprefix("glue") == re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _files(folder: Path, beginning: str) -> list[str]:
+    kinds = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".conll", ".txt", ".conllu")
+    return sorted(
+        str(p) for p in folder.iterdir() if p.name.startswith(beginning) and any(k in p.suffixes for k in kinds)
+    )
+
+
+def run_suite(
+    suite: str,
+    folder: Path,
+    model: str,
+    out: Path,
+    seeds: Sequence[int],
+    settings: Sequence[str] = (),
+    *,
+    only: Sequence[str] = (),
+    listen: Callable[[str, int], Sequence[Listener]] = lambda name, seed: (),
+    say: Say = lambda words: None,
+) -> Iterator[Row]:
+    """Fine-tune and score every task found, a row as each is done. Done ones are not repeated."""
+    cases, missing = find_cases(suite, folder)
+    if only and (unknown := [name for name in only if not any(_same(name, f.case.name) for f in cases)]):
+        raise BothwaysError(
+            f"{folder} has no {unknown[0]}: it has {', '.join(f.case.name for f in cases) or 'nothing'}"
+        )
+    if not cases:
+        raise BothwaysError(f"{folder} has none of {', '.join(missing)}: expected folders with train and dev files")
+    if missing and not only:
+        say(f"without training or development files, and left out: {', '.join(missing)}")
+    for one in cases:
+        case = one.case
+        if only and not any(_same(name, case.name) for name in only):
+            continue
+        table = {
+            "task": case.task,
+            **case.settings,
+            "data": {"train": one.train, "dev": one.dev},
+            "model": {"init": model},
+        }
+        recipe = finetune_recipe(table, settings)
+        result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say)
+        if not result.complete:
+            return
+        yield Row(case.name, case.score, result.runs[0].examples, result.scores[case.score], result.scores)
+
+
+def draw_rows(rows: Sequence[Row], path: Path, title: str) -> bool:
+    """The table as a picture: a bar for each task with its standard deviation. False without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return False
+    figure = Figure(figsize=(8, 0.5 * len(rows) + 1.4), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        mean, sd = 100 * row.runs.mean, 100 * row.runs.sd if row.runs.n > 1 else 0.0
+        axes.barh(place, mean, xerr=sd or None, color="#1f4e8c", height=0.6, error_kw={"ecolor": "#c8384a"})
+        axes.text(mean + sd + 1, place, f"{mean:.1f}" + (f" ± {sd:.1f}" if sd else ""), va="center")
+    axes.set_yticks(range(len(rows)), [f"{row.name}\n{row.score}" for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 112)
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+    with atomic.new_file(path) as fresh:
+        figure.savefig(fresh, format="png", dpi=120)
+    return True
