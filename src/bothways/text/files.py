@@ -166,70 +166,98 @@ def mended(text: str) -> str:
     return text if text.isascii() else _HALVES.sub("\ufffd", text)
 
 
-def _jsonl(path: Path, field: str, meter: Meter) -> Iterator[str]:
-    for number, line in enumerate(read_lines(path, meter), 1):
+def parse_jsonl(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    """What each line of JSON holds, with its number; empty lines are left out."""
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
+            yield number, json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise BothwaysError(f"{where} is not JSON: {error}") from error
-        value = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
-        if not isinstance(value, str):
-            has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
-            raise BothwaysError(f"{where} has no text under {field!r}: its fields are {has}")
-        yield mended(value)
+            raise BothwaysError(f"{path}, line {number} is not JSON: {error}") from error
 
 
-def _csv(path: Path, field: str, meter: Meter) -> Iterator[str]:
+def parse_csv(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row, with the number of its last line. The lines are whole: a cell may hold line ends."""
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
-    lines = (line + "\n" for line in read_whole_lines(path, meter))
-    rows = csv.reader(lines, strict=True)
+    rows = csv.reader((line + "\n" for line in lines), strict=True)
     try:
-        yield from _column(path, field, ((rows.line_num, row) for row in rows))
+        for row in rows:
+            if row:
+                yield rows.line_num, row
     except csv.Error as error:
         raise BothwaysError(
             f"{path}, line {rows.line_num} is not CSV: {error}; is a quote before it not closed, or not doubled?"
         ) from error
 
 
-def _tsv(path: Path, field: str, meter: Meter) -> Iterator[str]:
-    """Without quoting: files of this kind, GLUE's among them, have quotes that are part of the text."""
-    lines = enumerate(read_lines(path, meter), 1)
-    return _column(path, field, ((number, line.split("\t") if line else []) for number, line in lines))
+def parse_tsv(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each line. Without quoting: files of this kind, GLUE's among them, have quotes that are text."""
+    for number, line in enumerate(lines, 1):
+        if line := line.removesuffix("\r"):
+            yield number, line.split("\t")
 
 
-def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[str]:
-    """One column of a table whose first row names the columns; empty rows are left out."""
-    _, header = next(rows, (0, list[str]()))
-    _require_column(path, field, header)
-    column = header.index(field)
-    for number, row in rows:
-        if len(row) == len(header):
-            yield row[column]
-        elif row:
-            raise BothwaysError(f"{path}, line {number} has {len(row)} columns, and its first line names {len(header)}")
+def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a .parquet file, with all columns, counted from 1."""
+    rows = (row for _, rows in _batches(path, None, Meter()) for row in rows)
+    return enumerate(rows, 1)
 
 
-def _parquet(path: Path, field: str, meter: Meter) -> Iterator[str]:
+def _batches(path: Path, columns: list[str] | None, meter: Meter) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
+    """A .parquet file's batches with their rows, of these columns or of all."""
     pyarrow = _pyarrow()
     done, before = 0, meter.bytes
     try:
         # So it is read page by page: 5 MB held of a row group of 400 MB, which is held whole otherwise.
         with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-            _require_column(path, field, file.schema_arrow.names)
-            rows, size = file.metadata.num_rows, path.stat().st_size
-            for batch in file.iter_batches(batch_size=64, columns=[field], use_threads=False):
-                for text in batch.column(0).to_pylist():
-                    if not isinstance(text, str | None):
-                        raise BothwaysError(f"{path} has no text in column {field!r}: found {batch.schema[0].type}")
-                    yield text or ""
+            for column in columns or []:
+                _require_column(path, column, file.schema_arrow.names)
+            count, size = file.metadata.num_rows, path.stat().st_size
+            for batch in file.iter_batches(batch_size=64, columns=columns, use_threads=False):
+                yield batch, batch.to_pylist()
                 done += len(batch)
-                meter.bytes = before + size * done // rows  # the share of the rows: other columns are not read
+                meter.bytes = before + size * done // count  # the share of the rows: other columns are not read
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         raise BothwaysError(f"{path} cannot be read as .parquet after row {done}: {reason}") from error
+
+
+def _jsonl(path: Path, field: str, meter: Meter) -> Iterator[str]:
+    for number, row in parse_jsonl(path, read_whole_lines(path, meter)):
+        value = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
+        if not isinstance(value, str):
+            has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
+            raise BothwaysError(f"{path}, line {number} has no text under {field!r}: its fields are {has}")
+        yield mended(value)
+
+
+def _csv(path: Path, field: str, meter: Meter) -> Iterator[str]:
+    return _column(path, field, parse_csv(path, read_whole_lines(path, meter)))
+
+
+def _tsv(path: Path, field: str, meter: Meter) -> Iterator[str]:
+    return _column(path, field, parse_tsv(path, read_whole_lines(path, meter)))
+
+
+def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[str]:
+    """One column of a table whose first row names the columns."""
+    _, header = next(rows, (0, list[str]()))
+    _require_column(path, field, header)
+    column = header.index(field)
+    for number, row in rows:
+        if len(row) != len(header):
+            raise BothwaysError(f"{path}, line {number} has {len(row)} columns, and its first line names {len(header)}")
+        yield row[column]
+
+
+def _parquet(path: Path, field: str, meter: Meter) -> Iterator[str]:
+    for batch, rows in _batches(path, [field], meter):
+        for row in rows:
+            text = row[field]
+            if not isinstance(text, str | None):
+                raise BothwaysError(f"{path} has no text in column {field!r}: found {batch.schema[0].type}")
+            yield text or ""
 
 
 _ROWS: dict[str, Callable[[Path, str, Meter], Iterator[str]]] = {

@@ -1,0 +1,163 @@
+"""Which columns of a table are the text, its pair and the label: named by the user, or known by their usual names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bothways.errors import BothwaysError
+
+TEXTS = (
+    "text",
+    "sentence",
+    "content",
+    "review",
+    "review_body",
+    "comment",
+    "comment_text",
+    "tweet",
+    "text_a",
+    "body",
+    "utterance",
+    "message",
+    "headline",
+    "question",
+    "query",
+    "document",
+)
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("sentence_1", "sentence_2"),
+    ("sentence_a", "sentence_b"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("question", "context"),
+    ("query", "passage"),
+    ("query", "document"),
+    ("query", "title"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("text", "text_pair"),
+    ("sent1", "sent2"),
+    ("#1 string", "#2 string"),
+)
+LABELS = (
+    "label",
+    "labels",
+    "gold_label",
+    "quality",
+    "is_duplicate",
+    "score",
+    "similarity_score",
+    "relatedness_score",
+    "entailment_judgment",
+    "category",
+    "class",
+    "class index",
+    "sentiment",
+    "target",
+    "stars",
+    "rating",
+    "intent",
+    "emotion",
+)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns, where they are not the usual ones; small and large letters are alike.
+
+    `title+description` is two columns as one text with a space between them. Numbers, as in text "2" and label "1",
+    count the columns of a table whose first line is a row like all others.
+    """
+
+    text: str | None = None
+    pair: str | None = None
+    label: str | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the values of an example are in a row."""
+
+    texts: tuple[tuple[str, ...], ...]
+    """One or two texts, each of one or more columns."""
+    label: str | None
+
+
+def names_without_header(columns: Columns, first: list[str]) -> list[str] | None:
+    """The names of the columns if this first row of a table is an example already.
+
+    CoLA's rows are known: where it was published, whether it is acceptable, a mark, the sentence.
+    """
+    asked = [name for name in (*(columns.text or "").split("+"), columns.pair, columns.label) if name]
+    if asked and all(name.isdecimal() for name in asked) and not set(asked) <= set(first):
+        return [str(number) for number in range(1, len(first) + 1)]
+    if len(first) == 4 and first[1] in ("0", "1") and first[2] in ("", "*"):
+        return ["source", "label", "mark", "sentence"]
+    return None
+
+
+def find_layout(columns: Columns, names: Sequence[str], where: str) -> Layout:
+    """Where text, pair and label are among these columns; an error if that is not certain."""
+    table = _Names(names, where)
+    if columns.pair and not columns.text:
+        raise BothwaysError("--pair names the second text: name the first one with --text")
+    label = table.named(columns.label, "--label")[0] if columns.label else None
+    if columns.text:
+        texts = [
+            table.named(name, option) for name, option in ((columns.text, "--text"), (columns.pair, "--pair")) if name
+        ]
+    else:
+        texts = table.known_texts(label)
+    used = {name for text in texts for name in text}
+    return Layout(tuple(texts), label or table.known_label(used))
+
+
+class _Names:
+    """The columns of one table."""
+
+    def __init__(self, names: Sequence[str], where: str) -> None:
+        self.names, self.where = names, where
+        self.all = f"its columns are {', '.join(names) or 'none'}"
+
+    def like(self, name: str) -> list[str]:
+        return [own for own in self.names if own.strip().lower() == name.lower()]
+
+    def named(self, asked: str, option: str) -> tuple[str, ...]:
+        """The columns that the user asks for: one, or several joined with +."""
+        if found := ([asked] if asked in self.names else self.like(asked)):
+            return (self.one(found, option),)
+        if "+" in asked:
+            return tuple(name for part in asked.split("+") for name in self.named(part, option))
+        hint = "; if its first line is no header, count them, as in --text 2 --label 1" if option != "--pair" else ""
+        raise BothwaysError(f"{self.where} has no column {asked!r}, which {option} asks for: {self.all}{hint}")
+
+    def one(self, found: list[str], option: str) -> str:
+        if len(found) > 1:
+            raise BothwaysError(f"{self.where} could mean {' or '.join(found)} ({self.all}): name one with {option}")
+        return found[0]
+
+    def known_texts(self, label: str | None) -> list[tuple[str, ...]]:
+        """The one pair or the one text whose names are known."""
+        pairs = [(a, b) for first, second in PAIRS for a in self.like(first) for b in self.like(second)]
+        pairs = [pair for pair in pairs if label not in pair]
+        used = {name for pair in pairs for name in pair}
+        singles = [own for name in TEXTS for own in self.like(name) if own not in used and own != label]
+        found = [f"{a} with {b}" for a, b in pairs] + singles
+        if len(found) > 1:
+            self.one(found, "--text, and a second text with --pair")
+        if found:
+            return [(name,) for name in (pairs[0] if pairs else singles)]
+        # AG News and its like: a headline and what follows it are one text.
+        if (title := self.like("title")) and (description := self.like("description")):
+            return [(title[0], description[0])]
+        raise BothwaysError(
+            f"{self.where} has no column whose name says that it is the text ({self.all}): "
+            f"name it with --text, and a second text with --pair"
+        )
+
+    def known_label(self, used: set[str]) -> str | None:
+        """The one label whose name is known, or None: then nobody has labelled the rows."""
+        found = [own for name in LABELS for own in self.like(name) if own not in used]
+        return self.one(found, "--label") if found else None

@@ -1,0 +1,80 @@
+"""Labels: what kind they are together, and their names in a fixed order."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Literal
+
+from bothways.data.examples import Gold, Text
+from bothways.errors import BothwaysError
+
+Kind = Literal["single", "multi", "regression"]
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+def label_kind(golds: Iterable[Gold | None]) -> Kind:
+    """What all labels together are: several a row, numbers to predict, or one name a row.
+
+    They are numbers to predict if all are numbers and one has a part after the point that is not zero. So 0 and 1,
+    stars from 1 to 5, and 0.0 and 1.0 are names; say regression if they are not.
+
+    >>> label_kind(["0", "1", None]), label_kind(["5.000", "3.800"]), label_kind([("joy", "love"), ()])
+    ('single', 'regression', 'multi')
+    """
+    found = {gold for gold in golds if gold is not None}
+    if not found:
+        raise BothwaysError("none of these examples has a label: name the column that holds it with --label")
+    if any(isinstance(gold, tuple) for gold in found):
+        return "multi"
+    numbers = [_number(gold) for gold in found]
+    if all(number is not None for number in numbers) and any(number % 1 for number in numbers if number):
+        return "regression"
+    return "single"
+
+
+def label_names(examples: Iterable[Text]) -> tuple[str, ...]:
+    """The names of all labels, once each: in the order of numbers if all are numbers, else sorted as text.
+
+    >>> label_names([Text(("a",), "10"), Text(("b",), "9"), Text(("c",))]), label_names([Text(("a",), ("joy", "awe"))])
+    (('9', '10'), ('awe', 'joy'))
+    """
+    names = {name for example in examples if example.gold is not None for name in _as_names(example.gold)}
+    if all(_NUMBER.fullmatch(name) for name in names):
+        return tuple(sorted(names, key=lambda name: (float(name), name)))
+    return tuple(sorted(names))
+
+
+def as_kind(example: Text, kind: Kind) -> Text:
+    """The example with its label in the form of this kind: a name, a tuple of names, or a number.
+
+    >>> as_kind(Text(("a", "b"), "3.800"), "regression").gold, as_kind(Text(("a",), 1.0), "single").gold
+    (3.8, '1')
+    """
+    gold = example.gold
+    if gold is None:
+        return example
+    if kind == "regression":
+        number = _number(gold)
+        if number is None:
+            raise BothwaysError(f"{example.where} has the label {gold!r}: expected a number")
+        return replace(example, gold=number)
+    names = _as_names(gold)
+    if kind == "multi":
+        return replace(example, gold=names)
+    if len(names) != 1:
+        raise BothwaysError(f"{example.where} has {len(names)} labels, and one was expected: is the kind multi?")
+    return replace(example, gold=names[0])
+
+
+def _as_names(gold: Gold) -> tuple[str, ...]:
+    if isinstance(gold, tuple):
+        return gold
+    if isinstance(gold, float):
+        return (str(int(gold)) if gold.is_integer() else str(gold),)
+    return (gold,)
+
+
+def _number(gold: Gold) -> float | None:
+    if isinstance(gold, float):
+        return gold
+    return float(gold) if isinstance(gold, str) and _NUMBER.fullmatch(gold) else None

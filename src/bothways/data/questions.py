@@ -1,0 +1,100 @@
+"""Questions on texts that hold their answers: SQuAD 1.1 and 2.0, CMRC 2018, and rows of JSON or .parquet."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bothways.data.examples import Question
+from bothways.data.notes import Notes
+from bothways.data.sources import Paths, find_sources, open_json, text_of, values_of
+from bothways.errors import BothwaysError
+from bothways.text.files import mended
+
+KINDS = (".json", ".jsonl", ".ndjson", ".parquet")
+
+
+def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Question]:
+    """The questions of files, one after the other; files in SQuAD's layout are held whole.
+
+    An answer that is not where the file says is looked for, and the nearest one taken; one that is nowhere in the
+    context has the place -1. Both are noted.
+    """
+    notes = notes if notes is not None else Notes()
+    seen: set[str] = set()
+    for path in find_sources(paths, KINDS):
+        for where, value in values_of(path, *open_json(path)):
+            for question in _value(value, where, notes):
+                if question.id in seen:
+                    notes.add("questions with an id that another one has", question.where)
+                seen.add(question.id)
+                yield question
+
+
+def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
+    """A row, or the whole of SQuAD's layout, or an article of it."""
+    match value:
+        case {"question": _, "context": _}:
+            name = str(value.get("id", where))
+            yield _question(value, value["context"], name, where, notes)
+        case {"paragraphs": list()}:
+            yield from _article(value, where, notes)
+        case {"data": list(articles)}:
+            for number, article in enumerate(articles, 1):
+                yield from _article(article, f"{where}, article {number}", notes)
+        case _:
+            has = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
+            raise BothwaysError(
+                f"{where} is not in a layout known here: it has {has}; expected SQuAD's data with paragraphs and qas, "
+                f"or question, context and answers in each row"
+            )
+
+
+def _article(article: Any, where: str, notes: Notes) -> Iterator[Question]:
+    try:
+        for paragraph in article["paragraphs"]:
+            for item in paragraph["qas"]:
+                place = f"{where}, question {item['id']}"
+                yield _question(item, paragraph["context"], str(item["id"]), place, notes)
+    except (KeyError, TypeError) as error:
+        raise BothwaysError(
+            f"{where} is not in SQuAD's layout ({type(error).__name__} {error}): expected paragraphs with a context "
+            f"and qas, each with an id and a question"
+        ) from error
+
+
+def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: Notes) -> Question:
+    context = text_of(context, where, "context")
+    gold: tuple[tuple[str, int], ...] | None = None
+    if item.get("is_impossible"):
+        gold = ()
+    elif item.get("answers") is not None:
+        answers = _answers(item["answers"], where)
+        gold = tuple((text, _place(text, start, context, where, notes)) for text, start in answers)
+    return Question(name, text_of(item["question"], where, "question"), context, gold, where)
+
+
+def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:
+    """The answers and where they begin, from a list of objects or of texts, or from an object of lists."""
+    if isinstance(value, dict):
+        texts = value.get("text", [])
+        starts = value.get("answer_start", [None] * len(texts))
+        one = isinstance(texts, str)
+        value = [value] if one else [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
+    found = [answer if isinstance(answer, dict) else {"text": answer} for answer in value]
+    for answer in found:
+        if not isinstance(answer.get("text"), str) or not isinstance(answer.get("answer_start"), int | None):
+            raise BothwaysError(f"{where} has the answer {answer!r}: expected a text and the place where it begins")
+    return [(mended(answer["text"]), answer.get("answer_start")) for answer in found]
+
+
+def _place(text: str, start: int | None, context: str, where: str, notes: Notes) -> int:
+    """Where the answer begins: as said, or the nearest place that holds it, or -1."""
+    if start is not None and start >= 0 and context.startswith(text, start):
+        return start
+    wanted = start if start is not None and start >= 0 else 0
+    left, right = context.rfind(text, 0, wanted + len(text)), context.find(text, wanted)
+    places = [place for place in (left, right) if place >= 0]
+    if not places:
+        notes.add("answers that are not in their context", where)
+        return -1
+    notes.add("answers that were not where the file said, found at the nearest place", where)
+    return min(places, key=lambda place: abs(place - wanted))

@@ -1,0 +1,96 @@
+"""Words and the text they stand in: from one to the other."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+
+Place = tuple[int, int]
+"""Where a word begins and ends in a text."""
+
+_CJK = (
+    (0x2E80, 0x303F),  # radicals and punctuation
+    (0x3040, 0x30FF),  # kana
+    (0x31C0, 0x33FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0xFE30, 0xFE4F),
+    (0xFF00, 0xFFEF),  # full-width forms
+    (0x20000, 0x3FFFF),
+)
+_SHARED = frozenset("“”‘’…—·")
+"""Punctuation of both, which stands without spaces beside Chinese characters."""
+
+
+@lru_cache(maxsize=2**16)
+def is_cjk(character: str) -> bool:
+    """Whether it is of a script that has no spaces: Chinese characters, kana, and their punctuation."""
+    code = ord(character)
+    return code >= 0x2E80 and any(first <= code <= last for first, last in _CJK)
+
+
+def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
+    """Runs of letters and digits, single marks, and each CJK character by itself; and a cut at each edge.
+
+    >>> text = "Don't go to 北京!"
+    >>> [text[first:last] for first, last in split_words(text, [2])]
+    ['Do', 'n', "'", 't', 'go', 'to', '北', '京', '!']
+    """
+    cuts = set(edges)
+    words: list[Place] = []
+    first = -1  # of the run that goes on, if one does
+    for index, character in enumerate(text):
+        runs = _runs(character)
+        if first >= 0 and (not runs or index in cuts):
+            words.append((first, index))
+            first = -1
+        if runs:
+            first = index if first < 0 else first
+        elif not character.isspace():
+            words.append((index, index + 1))
+    return [*words, (first, len(text))] if first >= 0 else words
+
+
+def cut_words(words: Iterable[Place], edges: Iterable[int]) -> list[Place]:
+    """The same words, cut in two where an edge lies inside one."""
+    cuts = sorted(set(edges))
+    return [
+        (start, end)
+        for first, last in words
+        for points in [[first, *(cut for cut in cuts if first < cut < last), last]]
+        for start, end in pairwise(points)
+    ]
+
+
+def join_words(words: Sequence[str]) -> tuple[str, tuple[Place, ...]]:
+    """A text of these words with spaces between them, but none between two CJK characters; and their places.
+
+    >>> join_words(["Apple", "在", "北京", "。"])
+    ('Apple 在北京。', ((0, 5), (6, 7), (7, 9), (9, 10)))
+    """
+    parts: list[str] = []
+    places: list[Place] = []
+    length, last = 0, ""
+    for word in words:
+        if places and spaced(last, word[:1]):
+            parts.append(" ")
+            length += 1
+        parts.append(word)
+        places.append((length, length + len(word)))
+        length += len(word)
+        last = word[-1:]
+    return "".join(parts), tuple(places)
+
+
+def spaced(left: str, right: str) -> bool:
+    """Whether a space belongs between two words, of which these are the characters that meet."""
+    if not left or not right:
+        return True
+    first, second = is_cjk(left), is_cjk(right)
+    return not ((first and second) or (first and right in _SHARED) or (second and left in _SHARED))
+
+
+def _runs(character: str) -> bool:
+    """Whether it is part of a word with its neighbours: a letter, a digit, or a mark on one."""
+    return unicodedata.category(character)[0] in "LNM" and not is_cjk(character)

@@ -1,0 +1,150 @@
+"""Questions with options out of RACE, DREAM, C3, SWAG, CommonsenseQA and rows of their kind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bothways.data.choices import read_choices
+from bothways.data.examples import Choice
+from bothways.data.notes import Notes
+from bothways.errors import BothwaysError
+
+
+def write(path: Path, *values: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values), encoding="utf-8")
+    return path
+
+
+def test_race_is_a_folder_of_texts_that_hold_json(tmp_path: Path) -> None:
+    one = {
+        "answers": ["D", "A"],
+        "options": [["B", "D", "x", "y"], ["p", "q", "r", "s"]],
+        "questions": ["Who _ ?", "Why?"],
+        "article": "Tom ran.",
+        "id": "high1.txt",
+    }
+    write(tmp_path / "train/high/1.txt", one)
+    write(tmp_path / "train/middle/2.txt", {**one, "answers": []})
+    notes = Notes()
+    found = list(read_choices(tmp_path / "train", notes))
+    where = f"{tmp_path / 'train/high/1.txt'}, question"
+    assert found[:2] == [
+        Choice("Tom ran.", "Who _ ?", ("B", "D", "x", "y"), 3, f"{where} 1"),  # the letter D, not the option "D"
+        Choice("Tom ran.", "Why?", ("p", "q", "r", "s"), 0, f"{where} 2"),
+    ]
+    assert [choice.gold for choice in found[2:]] == [None, None]
+    assert not notes
+
+
+def test_dream_and_c3(tmp_path: Path) -> None:
+    dream = [
+        [["M: I run.", "W: Why?"], [{"question": "Who runs?", "choice": ["A", "The man", "B"], "answer": "B"}], "4-1"]
+    ]
+    (choice,) = read_choices(write(tmp_path / "dream.json", dream))
+    assert choice == Choice("M: I run.\nW: Why?", "Who runs?", ("A", "The man", "B"), 2, f"{tmp_path / 'dream.json'}, item 1, question 1")  # fmt: skip
+    c3 = [
+        [
+            ["男：去看电影吧?"],
+            [
+                {"question": "去哪?", "choice": ["电影", "家"], "answer": "电影"},
+                {"question": "谁?", "choice": ["男", "女", "都"], "answer": ""},
+            ],
+            "1",
+        ]
+    ]
+    assert [(c.options, c.gold) for c in read_choices(write(tmp_path / "c3-d.json", c3))] == [
+        (("电影", "家"), 0),
+        (("男", "女", "都"), None),
+    ]
+
+
+def test_swag(tmp_path: Path) -> None:
+    header = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"
+    row = '0,anet,1,"He stands, Then he","He stands,",Then he,gold,"sits, again",runs,"says ""hi""",sleeps'
+    path = tmp_path / "train.csv"
+    path.write_text(f"{header}\n{row},2\n")
+    options = ("sits, again", "runs", 'says "hi"', "sleeps")
+    assert list(read_choices(path)) == [Choice("He stands,", "Then he", options, 2, f"{path}, line 2")]
+    path.write_text(f"{header.removesuffix(',label')}\n{row}\n")
+    assert list(read_choices(path)) == [Choice("He stands,", "Then he", options, None, f"{path}, line 2")]
+    path.write_text("startphrase,ending0,ending1,label\nHe,a,b,1\n")
+    assert list(read_choices(path)) == [Choice("He", "", ("a", "b"), 1, f"{path}, line 2")]
+
+
+def test_commonsense_qa(tmp_path: Path) -> None:
+    choices = [{"label": "A", "text": "shop"}, {"label": "B", "text": "house"}, {"label": "C", "text": "A"}]
+    row = {"answerKey": "B", "id": "1", "question": {"stem": "Where is a lantern?", "choices": choices}}
+    test = {key: value for key, value in row.items() if key != "answerKey"}
+    path = write(tmp_path / "a.jsonl", row, test, {**row, "answerKey": "A"})
+    first, second, third = read_choices(path)
+    assert first == Choice("", "Where is a lantern?", ("shop", "house", "A"), 1, f"{path}, line 1")
+    assert second.gold is None
+    assert third.gold == 0
+    flat = {"question": "Where?", "choices": {"label": ["1", "2"], "text": ["shop", "house"]}, "answerKey": "2"}
+    pq.write_table(pa.Table.from_pylist([flat]), tmp_path / "a.parquet")
+    (choice,) = read_choices(tmp_path / "a.parquet")
+    assert (choice.options, choice.gold) == (("shop", "house"), 1)
+
+
+@pytest.mark.parametrize(
+    ("row", "gold"),
+    [
+        ({"options": ["a", "b"], "label": 1}, 1),
+        ({"choices": ["a", "b"], "label": "1"}, 1),
+        ({"endings": ["a", "b"], "label": "0"}, 0),
+        ({"options": ["a", "b", "c"], "answer": "C"}, 2),
+        ({"options": ["a", "b"], "answer": "b"}, 1),
+        ({"options": ["2", "1", "0"], "answer": "2"}, 0),
+        ({"options": ["2", "1", "0"], "answer": 2}, 2),
+        ({"options": ["2", "1", "0"], "label": "2"}, 2),
+        ({"options": [" yes ", "no"], "answer": "yes"}, 0),
+        ({"options": ["a", "b"], "answer": 1}, 1),
+        ({"options": ["a", "b"], "label": None}, None),
+        ({"options": ["a", "b"]}, None),
+        ({"choice1": "a", "choice2": "b", "label": 0}, 0),
+    ],
+)
+def test_general_rows(tmp_path: Path, row: dict[str, Any], gold: int | None) -> None:
+    notes = Notes()
+    (choice,) = read_choices(write(tmp_path / "a.jsonl", {"context": "c", "question": "q", **row}), notes)
+    assert (choice.context, choice.question, choice.gold) == ("c", "q", gold)
+    assert not notes
+
+
+def test_an_answer_that_is_no_option(tmp_path: Path) -> None:
+    rows = [{"question": "q", "options": ["a", "b"], "answer": answer} for answer in ("z", 2, "C", -1)]
+    notes = Notes()
+    assert [choice.gold for choice in read_choices(write(tmp_path / "a.jsonl", *rows), notes)] == [None] * 4
+    assert str(notes) == f"Questions whose answer is none of the options, kept without one: 4, first in {tmp_path / 'a.jsonl'}, line 1 ('z')."  # fmt: skip
+
+
+BAD: dict[str, tuple[str, str, str]] = {
+    "no options": ("a.jsonl", '{"question": "q", "label": 1}', "a.jsonl, line 1 has no list of two or more options: its fields are question, label"),
+    "one option": ("a.jsonl", '\n{"question": "q", "options": ["a"]}', "a.jsonl, line 2 has no list of two or more options"),
+    "options that are numbers": ("a.jsonl", '{"question": "q", "options": [1, 2]}', "a.jsonl, line 1 has no list of two or more options"),
+    "too few answers": ("a.json", '{"article": "a", "questions": ["q", "r"], "options": [["a", "b"]], "answers": ["A"]}', "a.json has 2 questions, options for 1, answers for 1"),
+    "a number": ("a.json", "[5]", "a.json, item 1 holds neither an object nor a text with its questions"),
+    "plain text": ("a.txt", "Who?", "a.txt is not a kind of file known here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_errors_name_the_place(tmp_path: Path, what: str) -> None:
+    name, content, says = BAD[what]
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BothwaysError) as caught:
+        list(read_choices(tmp_path / name))
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_to_read(tmp_path: Path) -> None:
+    for paths, says in (([], "no input file was given"), ([tmp_path], "there is no file of a known kind in"), ([tmp_path / "a"], "there is no file")):  # fmt: skip
+        with pytest.raises(BothwaysError, match=says):
+            list(read_choices(paths))

@@ -1,0 +1,168 @@
+"""Questions and their answers out of SQuAD, CMRC 2018 and rows of JSON or .parquet."""
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bothways.data.examples import Question
+from bothways.data.notes import Notes
+from bothways.data.questions import read_questions
+from bothways.errors import BothwaysError
+
+CONTEXT = "The Normans gave their name to Normandy, a region in France. The Normans came by sea."
+CHINESE = "范廷颂枢机，圣名保禄，1963年被任为主教；1990年被擢升。"
+
+
+def squad(*paragraphs: tuple[str, list[dict[str, Any]]], version: str = "1.1") -> dict[str, Any]:
+    articles = [
+        {"title": "t", "paragraphs": [{"context": context, "qas": questions}]} for context, questions in paragraphs
+    ]
+    return {"version": version, "data": articles}
+
+
+def write(path: Path, value: object) -> Path:
+    path.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+def answer(text: str, start: int) -> dict[str, Any]:
+    return {"text": text, "answer_start": start}
+
+
+def test_squad_1(tmp_path: Path) -> None:
+    item = {
+        "id": "56",
+        "question": "Where is it?",
+        "answers": [answer("France", 53), answer("in France", 50), answer("France", 53)],
+    }
+    path = write(tmp_path / "train.json", squad((CONTEXT, [item])))
+    notes = Notes()
+    where = f"{path}, article 1, question 56"
+    expected = Question("56", "Where is it?", CONTEXT, (("France", 53), ("in France", 50), ("France", 53)), where)
+    assert list(read_questions([path], notes)) == [expected]
+    assert not notes
+
+
+def test_squad_2_and_questions_nobody_has_answered(tmp_path: Path) -> None:
+    items: list[dict[str, Any]] = [
+        {"id": "1", "question": "Who?", "is_impossible": False, "answers": [answer("Normans", 4)]},
+        {
+            "id": "2",
+            "question": "When?",
+            "is_impossible": True,
+            "answers": [],
+            "plausible_answers": [answer("sea", 81)],
+        },
+        {"id": "3", "question": "Why?"},
+        {"id": "4", "question": "How?", "is_impossible": True, "answers": [answer("sea", 81)]},
+    ]
+    path = tmp_path / "dev.json.xz"
+    path.write_bytes(lzma.compress(json.dumps(squad((CONTEXT, items), version="v2.0")).encode()))
+    assert [question.gold for question in read_questions(path)] == [(("Normans", 4),), (), None, ()]
+
+
+def test_cmrc_2018_whose_places_are_sometimes_wrong(tmp_path: Path) -> None:
+    answers = [answer("1963年", 11), answer("1963年", 12), answer("被擢升", 0), answer("没有", 3), answer("保禄", -1)]
+    item = {"id": "TRAIN_186_QUERY_0", "question": "何时？", "answers": answers}
+    notes = Notes()
+    (question,) = read_questions(write(tmp_path / "cmrc.json", squad((CHINESE, [item]))), notes)
+    assert question.gold == (("1963年", 11), ("1963年", 11), ("被擢升", 27), ("没有", -1), ("保禄", 8))
+    assert notes.counts == {
+        "answers that were not where the file said, found at the nearest place": 3,
+        "answers that are not in their context": 1,
+    }
+    assert set(notes.first.values()) == {f"{tmp_path / 'cmrc.json'}, article 1, question TRAIN_186_QUERY_0"}
+
+
+@given(
+    context=st.text(st.sampled_from("ab"), max_size=12),
+    text=st.text(st.sampled_from("ab"), min_size=1, max_size=2),
+    start=st.integers(-1, 14),
+)
+def test_the_nearest_place(context: str, text: str, start: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    row = {"question": "", "context": context, "answers": {"text": [text], "answer_start": [start]}}
+    (question,) = read_questions(write(tmp_path_factory.getbasetemp() / "property.jsonl", row))
+    assert question.gold
+    found = question.gold[0][1]
+    places = [i for i in range(len(context)) if context.startswith(text, i)]
+    assert (found == -1) == (not places)
+    if places:
+        assert found in places
+        assert abs(found - max(start, 0)) == min(abs(place - max(start, 0)) for place in places)
+
+
+ROW = {"id": "a", "question": "Where?", "context": CONTEXT}
+LAYOUTS: dict[str, Any] = {
+    "lists": {"text": ["France"], "answer_start": [53]},
+    "objects": [answer("France", 53)],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet"])
+def test_rows(tmp_path: Path, layout: str, name: str) -> None:
+    rows = [{**ROW, "answers": LAYOUTS[layout]}, {**ROW, "id": "b", "answers": type(LAYOUTS[layout])()}]
+    if name == "a.parquet":
+        rows[1]["answers"] = {"text": [], "answer_start": []} if layout == "lists" else []
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
+    else:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(read_questions(tmp_path))
+    assert [(question.id, question.question, question.gold) for question in found] == [("a", "Where?", (("France", 53),)), ("b", "Where?", ())]  # fmt: skip
+    assert found[1].where == f"{tmp_path / name}, {'row' if name == 'a.parquet' else 'line'} 2"
+
+
+def test_rows_with_less(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [
+        {"question": "?", "context": CONTEXT},
+        {**ROW, "answers": ["France"]},
+        {**ROW, "answers": None},
+        {**ROW, "id": "d", "answers": answer("sea", 81)},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    notes = Notes()
+    first, second, third, fourth = read_questions(path, notes)
+    assert (first.id, first.gold) == (f"{path}, line 1", None)
+    assert second.gold == (("France", 53),)
+    assert third.gold is None
+    assert fourth.gold == (("sea", 81),)
+    assert notes.first["questions with an id that another one has"] == f"{path}, line 3"
+
+
+def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "in", squad((CONTEXT, [{"id": "1", "question": "?", "answers": [answer("sea", 81)]}])))
+    with path.open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        (question,) = read_questions("-")
+    assert question.gold == (("sea", 81),)
+
+
+BAD: dict[str, tuple[str, str, str]] = {
+    "no JSON": ("a.json", '{"data": [', "a.json is not JSON"),
+    "other fields": ("a.jsonl", '{"text": "a", "label": 1}', "a.jsonl, line 1 is not in a layout known here: it has text, label; expected SQuAD's"),
+    "a number": ("a.json", "[5]", "a.json, item 1 is not in a layout known here: it has int"),
+    "no questions": ("a.json", '{"data": [{"paragraphs": [{"context": "a"}]}]}', "a.json, article 1 is not in SQuAD's layout (KeyError 'qas')"),
+    "no question": ("a.json", '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": 1}]}]}]}', "a.json, article 1 is not in SQuAD's layout (KeyError 'question')"),
+    "an answer without text": ("a.jsonl", '{"question": "a", "context": "b", "answers": [{"start": 1}]}', "a.jsonl, line 1 has the answer {'start': 1}"),
+    "no context": ("a.jsonl", '{"question": "a", "context": 5}', "a.jsonl, line 1 has no text under context: found 5"),
+    "another kind": ("a.docx", "PK", "a.docx is not a kind of file known here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_errors_name_the_place(tmp_path: Path, what: str) -> None:
+    name, content, says = BAD[what]
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BothwaysError) as caught:
+        list(read_questions(tmp_path / name))
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert "\n" not in str(caught.value)

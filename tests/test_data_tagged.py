@@ -1,0 +1,354 @@
+"""Sentences with tags out of columns, CoNLL-U and JSON, in English and Chinese."""
+
+import json
+import lzma
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bothways.data.examples import Tagged
+from bothways.data.notes import Notes
+from bothways.data.schemes import spans
+from bothways.data.tagged import read_tagged
+from bothways.data.words import cut_words, is_cjk, join_words, split_words
+from bothways.errors import BothwaysError
+
+
+def write(path: Path, *lines: str, end: str = "\n") -> Path:
+    path.write_bytes("".join(line + end for line in lines).encode())
+    return path
+
+
+def write_json(path: Path, *rows: object) -> Path:
+    return write(path, *(json.dumps(row, ensure_ascii=False) for row in rows))
+
+
+def words(example: Tagged) -> list[str]:
+    return [example.text[first:last] for first, last in example.words]
+
+
+def entities(example: Tagged) -> list[tuple[str, str]]:
+    assert example.gold is not None
+    return [
+        (kind, example.text[example.words[first][0] : example.words[end - 1][1]])
+        for kind, first, end in spans(example.gold)
+    ]
+
+
+CONLL = ["-DOCSTART- -X- -X- O", "", "EU NNP B-NP B-ORG", "rejects VBZ B-VP O", "German JJ B-NP B-MISC", "call NN I-NP O", ". . O O", "", "", "Peter NNP B-NP B-PER", "Blackburn NNP I-NP I-PER"]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " \n"])
+@pytest.mark.parametrize("tab", [" ", "\t"])
+def test_conll_2003(tmp_path: Path, tab: str, end: str) -> None:
+    path = write(tmp_path / "train.conll", *(line.replace(" ", tab) for line in CONLL), end=end)
+    notes = Notes()
+    first, second = read_tagged(path, notes=notes)
+    assert first.text == "EU rejects German call ."
+    assert words(first) == ["EU", "rejects", "German", "call", "."]
+    assert first.gold == ("B-ORG", "O", "B-MISC", "O", "O")
+    assert first.where == f"{path}, line 3"
+    assert second == Tagged("Peter Blackburn", ((0, 5), (6, 15)), ("B-PER", "I-PER"), f"{path}, line 10")
+    assert not notes
+    assert [example.gold for example in read_tagged([path], column=2)][1] == ("NNP", "NNP")
+    assert [example.gold for example in read_tagged([path], column="3")][1] == ("B-NP", "I-NP")
+
+
+def test_the_original_files_are_iob1(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "eng.testa", "EU NNP I-NP I-ORG", "Rome NNP I-NP I-LOC", "Paris NNP I-NP B-LOC", "on IN I-PP O"
+    )
+    notes = Notes()
+    assert [example.gold for example in read_tagged(path, notes=notes)] == [("B-ORG", "B-LOC", "B-LOC", "O")]
+    assert not notes
+
+
+def test_chinese_characters_in_bmes(tmp_path: Path) -> None:
+    path = tmp_path / "train.char.bmes.xz"
+    lines = ["吴 B-NAME", "重 M-NAME", "阳 E-NAME", "， O", "男 S-X", "", "A O", "股 O", "“ O", "好 O"]
+    path.write_bytes(lzma.compress("\n".join(lines).encode()))
+    first, second = read_tagged(path)
+    assert first == Tagged("吴重阳，男", ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5)), ("B-NAME", "I-NAME", "I-NAME", "O", "B-X"), f"{path}, line 1")  # fmt: skip
+    assert second.text == "A 股“好"
+
+
+def test_blank_characters_are_characters(tmp_path: Path) -> None:
+    """In Chinese files of a character a line, a space and a wide space have their lines too."""
+    (example,) = read_tagged(write(tmp_path / "a.txt", "北 B-LOC", "\u3000 O", "  O", "京 O"))
+    assert words(example) == ["北", "\u3000", " ", "京"]
+    assert example.gold == ("B-LOC", "O", "O", "O")
+
+
+def test_word_segmentation_has_no_types(tmp_path: Path) -> None:
+    (example,) = read_tagged(write(tmp_path / "a.txt", "上\tB", "海\tM", "市\tE", "的\tS"))
+    assert example.gold == ("B", "I", "I", "B")
+
+
+def test_faults_are_repaired_and_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "a B-PER", "b I-LOC", "", "c O", "d I-PER", "e I-PER", "", "f B-LOC", "g B-LOC")
+    notes = Notes()
+    golds = [example.gold for example in read_tagged(path, notes=notes)]
+    assert golds == [("B-PER", "B-LOC"), ("O", "B-PER", "I-PER"), ("B-LOC", "B-LOC")]
+    assert str(notes) == f"Tags that break BIO, read as conlleval does: 2, first in {path}, line 1 (I-LOC after B-PER)."
+
+
+def test_tags_that_are_no_entities_among_some_that_are(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "a B-PER", "b I-PER", "", "c BPER")
+    notes = Notes()
+    assert [example.gold for example in read_tagged(path, notes=notes)] == [("B-PER", "I-PER"), ("BPER",)]
+    assert f"{path}, line 4 with BPER" in str(notes)
+    assert not any("some tags" in what for what in _notes_of(write(tmp_path / "b.conll", "a NOUN", "b PRON-X")).counts)
+
+
+def _notes_of(path: Path) -> Notes:
+    notes = Notes()
+    list(read_tagged(path, notes=notes))
+    return notes
+
+
+def test_words_without_tags(tmp_path: Path) -> None:
+    first, second = read_tagged(write(tmp_path / "a.txt", "Peter", "sleeps", "", "Well"))
+    assert (first.text, first.gold, second.gold) == ("Peter sleeps", None, None)
+
+
+def test_comments_of_multiconer(tmp_path: Path) -> None:
+    (example,) = read_tagged(write(tmp_path / "a.conll", "# id 5239d808 domain=en", "# _ _ O", "rome _ _ B-LOC"))
+    assert words(example) == ["#", "rome"]
+
+
+SENTENCES = """# sent_id = 1
+# text = Don't  go (now).
+1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tDo\tdo\tAUX\tVB\t_\t3\taux\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t3\tadvmod\t_\t_
+3\tgo\tgo\tVERB\tVB\t_\t0\troot\t_\t_
+3.1\tgone\tgo\tVERB\tVB\t_\t_\t_\t_\t_
+4\t(\t(\tPUNCT\t-LRB-\t_\t5\tpunct\t_\tSpaceAfter=No
+5\tnow\tnow\tADV\tRB\t_\t3\tadvmod\t_\tSpaceAfter=No|Gloss=x
+6\t)\t)\tPUNCT\t-RRB-\t_\t5\tpunct\t_\tSpaceAfter=No
+7\t.\t.\tPUNCT\t.\t_\t3\tpunct\t_\t_
+
+# sent_id = 2
+1\t施力\t施力\tNOUN\tNN\t_\t0\troot\t_\tSpaceAfter=No
+2\t大\t大\tADJ\tJJ\t_\t1\tamod\t_\tSpaceAfter=No
+3\t。\t。\tPUNCT\t.\t_\t1\tpunct\t_\tSpaceAfter=No
+"""
+UD = SENTENCES.split("\n")
+
+
+@pytest.mark.parametrize("name", ["a.conllu", "a.txt", "a.CONLLU"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_conllu(tmp_path: Path, name: str, end: str) -> None:
+    path = write(tmp_path / name, *UD, end=end)
+    notes = Notes()
+    first, second = read_tagged(path, notes=notes)
+    assert first.text == "Don't  go (now)."
+    assert words(first) == ["Do", "n't", "go", "(", "now", ")", "."]
+    assert first.gold == ("AUX", "PART", "VERB", "PUNCT", "ADV", "PUNCT", "PUNCT")
+    assert first.where == f"{path}, line 3"
+    assert (second.text, words(second)) == ("施力大。", ["施力", "大", "。"])
+    assert not notes
+    assert [example.gold for example in read_tagged(path, "XPOS")][1] == ("NN", "JJ", ".")
+    with pytest.raises(BothwaysError, match="has no column 'ner': the columns of CoNLL-U are id, form"):
+        list(read_tagged(path, "ner"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# sent_id = 1", "# text = something else (now).", "# text = Don't ever go (now).", "# text = Don't go (now). Or"],
+)
+def test_conllu_without_its_text(tmp_path: Path, text: str) -> None:
+    notes = Notes()
+    first, _ = read_tagged(write(tmp_path / "a.conllu", UD[0], text, *UD[2:]), notes=notes)
+    assert first.text == "Don't go (now)."
+    assert words(first) == ["Do", "n't", "go", "(", "now", ")", "."]
+    assert bool(notes) == ("text" in text)
+
+
+def test_words_that_cannot_be_parted(tmp_path: Path) -> None:
+    lines = ["1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_", "1\tde\tde\tADP\t_\t_\t3\tcase\t_\t_", "2\tle\tle\tDET\t_\t_\t3\tdet\t_\t_", "3\tpain\tpain\tNOUN\t_\t_\t0\troot\t_\t_"]  # fmt: skip
+    notes = Notes()
+    (example,) = read_tagged(write(tmp_path / "a.conllu", *lines), notes=notes)
+    assert (words(example), example.gold) == (["du", "pain"], ("ADP+DET", "NOUN"))
+    assert list(notes.counts.values()) == [1]
+    (example,) = read_tagged(write(tmp_path / "b.conllu", lines[3]), "xpos")
+    assert example.gold is None  # nobody has filled that column
+
+
+def test_tokens_in_json(tmp_path: Path) -> None:
+    rows = [{"tokens": ["Peter", "in", "Rome"], "ner_tags": ["B-PER", "O", "S-LOC"]}, {"tokens": ["北", "京"], "ner_tags": ["B-LOC", "E-LOC"]}, {"tokens": ["so"]}]  # fmt: skip
+    path = write_json(tmp_path / "a.jsonl", *rows)
+    first, second, third = read_tagged(path, notes=(notes := Notes()))
+    assert (first.text, first.gold) == ("Peter in Rome", ("B-PER", "O", "B-LOC"))
+    assert (second.text, second.gold, second.where) == ("北京", ("B-LOC", "I-LOC"), f"{path}, line 2")
+    assert third.gold is None
+    assert list(notes.counts.values()) == [1]  # B-PER is not closed
+    (example,) = read_tagged(write_json(tmp_path / "b.jsonl", {"words": ["a", "b"], "pos": ["DET", "NOUN"]}))
+    assert example.gold == ("DET", "NOUN")
+
+
+def test_tokens_in_parquet(tmp_path: Path) -> None:
+    table = {"tokens": [["EU", "in", "Rome"]], "pos_tags": [[1, 2, 3]], "ner_tags": [["B-ORG", "O", "B-LOC"]]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(
+        BothwaysError, match=r"a\.parquet, row 1 could have its tags in ner_tags or pos_tags: name one with --column"
+    ):
+        list(read_tagged(tmp_path))
+    (example,) = read_tagged(tmp_path, "ner_tags")
+    assert entities(example) == [("ORG", "EU"), ("LOC", "Rome")]
+    (example,) = read_tagged(tmp_path, "pos_tags", notes := Notes())
+    assert example.gold == ("1", "2", "3")
+    assert "numbers" in str(notes)
+
+
+TEXT = "Peter's dog left NewYork, 去了北京大学。"
+MARKED = [[0, 5, "PER"], [17, 20, "X"], [20, 24, "LOC"], [28, 30, "LOC"]]
+SPANS: dict[str, dict[str, object]] = {
+    "doccano": {"id": 1, "text": TEXT, "label": MARKED},
+    "doccano, labels": {"text": TEXT, "labels": list(reversed(MARKED))},
+    "doccano, relations": {"text": TEXT, "entities": [{"id": 7, "label": kind, "start_offset": first, "end_offset": end} for first, end, kind in MARKED], "relations": []},
+    "prodigy": {"text": TEXT, "spans": [{"start": first, "end": end, "label": kind, "token_start": 0} for first, end, kind in MARKED], "answer": "accept"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", SPANS)
+def test_places_of_entities(tmp_path: Path, layout: str) -> None:
+    (example,) = read_tagged(write_json(tmp_path / "a.jsonl", SPANS[layout]))
+    assert words(example) == [
+        "Peter",
+        "'",
+        "s",
+        "dog",
+        "left",
+        "New",
+        "York",
+        ",",
+        "去",
+        "了",
+        "北",
+        "京",
+        "大",
+        "学",
+        "。",
+    ]
+    assert entities(example) == [("PER", "Peter"), ("X", "New"), ("LOC", "York"), ("LOC", "北京")]
+    assert example.text == TEXT
+
+
+def test_tokens_of_prodigy_are_kept(tmp_path: Path) -> None:
+    tokens = [{"text": text, "start": TEXT.index(text), "end": TEXT.index(text) + len(text), "id": i} for i, text in enumerate(["Peter's", "dog", "left", "NewYork", ",", "去了北京大学", "。"])]  # fmt: skip
+    rows = [{**SPANS["prodigy"], "tokens": tokens}, {**SPANS["prodigy"], "answer": "reject"}, {"text": "No more", "spans": []}, {"text": "To do"}]  # fmt: skip
+    notes = Notes()
+    first, second, third = read_tagged(write_json(tmp_path / "a.jsonl", *rows), notes=notes)
+    assert words(first) == ["Peter", "'s", "dog", "left", "New", "York", ",", "去了", "北京", "大学", "。"]
+    assert entities(first) == [("PER", "Peter"), ("X", "New"), ("LOC", "York"), ("LOC", "北京")]
+    assert second.gold == ("O", "O")
+    assert third.gold is None
+    assert list(notes.counts.items()) == [("texts that the annotator rejected or ignored, left out", 1)]
+
+
+def test_entities_with_spaces_around_them(tmp_path: Path) -> None:
+    notes = Notes()
+    rows = [{"text": "a  Rome b", "label": [[1, 2, "X"], [2, 8, "LOC"]]}]
+    (example,) = read_tagged(write_json(tmp_path / "a.jsonl", *rows), notes=notes)
+    assert entities(example) == [("LOC", "Rome")]
+    assert list(notes.counts) == ["entities that hold no word, left out"]
+
+
+def test_a_field_that_holds_no_entities(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "a.jsonl", {"text": "a", "mine": None}, {"text": "a", "mine": "PER"})
+    examples = read_tagged(path, "mine")
+    with pytest.raises(BothwaysError, match=r"a\.jsonl, line 2 has no list of entities in mine"):
+        list(examples)
+    path = write_json(tmp_path / "a.jsonl", {"text": "a", "mine": None}, {"text": "a", "mine": [[0, 1, "PER"]]})
+    assert [example.gold for example in read_tagged(path, "mine")] == [None, ("B-PER",)]
+
+
+def test_an_invented_scheme_in_a_type(tmp_path: Path) -> None:
+    (example,) = read_tagged(write_json(tmp_path / "a.jsonl", {"text": "a b", "label": [[0, 3, "I-PER_X"]]}))
+    assert example.gold == ("B-I-PER_X", "I-I-PER_X")
+
+
+BAD: dict[str, tuple[str, str, str]] = {
+    "overlap": ("a.jsonl", '{"text": "abc", "label": []}\n{"text": "abcdef", "label": [[0, 3, "X"], [2, 5, "Y"]]}', "a.jsonl, line 2 has entities that overlap at character 2"),
+    "twice the same": ("a.jsonl", '{"text": "abc", "label": [[0, 3, "X"], [0, 3, "X"]]}', "a.jsonl, line 1 has entities that overlap"),
+    "outside": ("a.jsonl", '{"text": "abc", "label": [[0, 4, "X"]]}', "a.jsonl, line 1 has a X from 0 to 4, and its text has 3 characters"),
+    "empty": ("a.jsonl", '{"text": "abc", "label": [[2, 2, "X"]]}', "a.jsonl, line 1 has a X from 2 to 2"),
+    "no entity": ("a.jsonl", '{"text": "abc", "label": ["X"]}', "a.jsonl, line 1 has the entity 'X': expected [start, end, type]"),
+    "no end": ("a.jsonl", '{"text": "abc", "spans": [{"start": 1, "label": "X"}]}', "a.jsonl, line 1 has the entity {'start': 1, 'label': 'X'}"),
+    "fewer tags": ("a.jsonl", '{"tokens": ["a", "b"], "tags": ["O"]}', "a.jsonl, line 1 has 2 words in tokens and 1 tags in tags"),
+    "no words": ("a.jsonl", '{"id": 5}', "a.jsonl, line 1 has neither tokens nor a text: its fields are id"),
+    "two columns of tags": ("a.jsonl", '{"tokens": ["a"], "tags": ["O"], "pos": ["X"]}', "a.jsonl, line 1 could have its tags in tags or pos"),
+    "fewer columns": ("a.conll", "a X O\n\nb O\n", "a.conll, line 3 has 2 columns: expected 3"),
+    "no scheme": ("a.conll", "a B-X\nb M-X\nc L-X\n", "a.conll: the tags begin with B, L, M, which is no scheme known here"),
+    "conllu columns": ("a.conllu", "1\tb\tc\n", "a.conllu, line 1 has 3 columns with tabs between them: CoNLL-U has 10"),
+    "conllu number": ("a.conllu", "x\tb" + "\t_" * 8, "a.conllu, line 1 begins with 'x'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_errors_name_the_place(tmp_path: Path, what: str) -> None:
+    name, content, says = BAD[what]
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BothwaysError) as caught:
+        list(read_tagged(tmp_path / name))
+    assert says in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path / name))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "says"), [(5, "line 1 has 4 columns: expected 5"), (0, "cannot be 0"), ("ner", "cannot be 'ner'")]
+)
+def test_columns_that_are_not_there(tmp_path: Path, column: str | int, says: str) -> None:
+    with pytest.raises(BothwaysError, match=says):
+        list(read_tagged(write(tmp_path / "a.conll", *CONLL[2:]), column))
+    with pytest.raises(BothwaysError, match=rf"a\.jsonl, line 1 has no field '{column}': its fields are tokens, tags"):
+        list(read_tagged(write_json(tmp_path / "a.jsonl", {"tokens": ["a"], "tags": ["O"]}), column))
+
+
+@pytest.mark.parametrize(
+    ("lines", "gold"),
+    [
+        (CONLL[2:4], ("B-ORG", "O")),
+        (UD[2:7], ("AUX", "PART", "VERB")),
+        (['{"tokens": ["a"], "tags": ["S-X"]}'], ("B-X",)),
+    ],
+)
+def test_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], gold: tuple[str, ...]
+) -> None:
+    write(tmp_path / "in", *lines)
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        (example,) = read_tagged(["-"])
+    assert example.gold == gold
+    assert example.where.startswith("standard input, line 1")
+
+
+@given(text=st.text(st.sampled_from("aé9 _'.北京，カ한\u0301\u3000")), edges=st.lists(st.integers(0, 12)))
+def test_words_of_a_text(text: str, edges: list[int]) -> None:
+    places = split_words(text, edges)
+    assert "".join(text[first:last] for first, last in places) == "".join(text.split())
+    assert all(first < last for first, last in places)
+    assert [first for first, _ in places] == sorted(first for first, _ in places)
+    assert not [edge for edge in edges for first, last in places if first < edge < last]
+    assert all(last - first == 1 for first, last in places if is_cjk(text[first]))
+    assert cut_words(split_words(text), edges) == places
+
+
+@given(words=st.lists(st.text(st.sampled_from("ab9.北京，“"), min_size=1, max_size=3)))
+def test_joined_words(words: list[str]) -> None:
+    text, places = join_words(words)
+    assert [text[first:last] for first, last in places] == words
+    assert "".join(words) == text.replace(" ", "")
+    for (_, end), (start, _) in pairwise(places):
+        if is_cjk(text[end - 1]) and is_cjk(text[start]):
+            assert start == end
+        if text[end - 1].isascii() or text[start].isascii():
+            assert start == end + 1
