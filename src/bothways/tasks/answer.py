@@ -54,11 +54,11 @@ class Answer:
 
     head = "span"
     per_token = True
-    goal = "f1"
 
     def __init__(self, model: Model, settings: AnswerSettings | None = None) -> None:
         assert model.tokenizer is not None
         self.config, self.settings = task_config(model), settings or AnswerSettings()
+        self.goal = "best_f1" if NULL in self.config.thresholds else "f1"
         self.reader = Reader(model.tokenizer, model.config.encoder.limit, self.config.window, "second")
 
     def items(self, examples: Sequence[Question]) -> list[Item]:

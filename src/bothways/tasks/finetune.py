@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
-from bothways.tasks.folder import with_task
+from bothways.tasks.answer import NULL
+from bothways.tasks.folder import task_config, with_config, with_task
 from bothways.tasks.kinds import in_form, make_task, plan, read_examples
 from bothways.tasks.recipe import FinetuneRecipe, read_finetune_recipe
 from bothways.tasks.task import Sample, Task
@@ -99,8 +100,11 @@ def finetune(
             claim(out, recipe, read_finetune_recipe)
         ranks.wait()
         ended = run_session(work, _in_steps(recipe, work), recipe.optim, out, ranks, listeners)
-        best = _publish(out, ended.complete and ranks.is_first)
+        latest = _latest_state(out)
+        best: int | None = latest["best_step"]
         scores = _scores_at(out, best)
+        if ended.complete and ranks.is_first:
+            _publish(out, best if best is not None else latest["step"], scores)
         ranks.wait()
         return Finetuned(
             out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.goal, best, scores
@@ -150,19 +154,21 @@ def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> Any:
     return replace(run, evaluate_every=every, save_every=run.save_every or every)
 
 
-def _publish(out: Path, complete: bool) -> int | None:
-    """The best checkpoint's model as out/model; the last one's if nothing was evaluated.
-
-    An adapter is worked into its base there, and lies beside it as out/adapter.
-    """
+def _latest_state(out: Path) -> dict[str, Any]:
     latest = sorted((out / "checkpoints").glob("step-*"))[-1]
-    state = json.loads((latest / "state.json").read_text(encoding="utf-8"))
-    best: int | None = state["best_step"]
-    chosen = latest if best is None else latest.with_name(f"step-{best:08}")
-    if complete:
-        checkpoint.save(checkpoint.load(chosen / "model"), out / "model")
-        copy_adapter(chosen / "model", out / "adapter")
-    return best
+    state: dict[str, Any] = json.loads((latest / "state.json").read_text(encoding="utf-8"))
+    return state
+
+
+def _publish(out: Path, step: int, scores: Mapping[str, float]) -> None:
+    """A checkpoint's model as out/model. An adapter is worked into its base there, and lies beside it as out/adapter."""
+    chosen = out / "checkpoints" / f"step-{step:08}" / "model"
+    model = checkpoint.load(chosen)
+    config = task_config(model)
+    if NULL in config.thresholds and "best_f1_threshold" in scores:
+        model = with_config(model, replace(config, thresholds={NULL: scores["best_f1_threshold"]}))
+    checkpoint.save(model, out / "model")
+    copy_adapter(chosen, out / "adapter")
 
 
 def _scores_at(out: Path, step: int | None) -> dict[str, float]:

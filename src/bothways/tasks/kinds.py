@@ -44,7 +44,7 @@ def read_inputs(task: str, file: str, data: DataSettings, notes: Notes) -> Itera
     """What is to be answered: as `read_examples`, but to a tagger, lines of .txt and standard input are plain texts."""
     path = Path(file)
     if task == "tag" and (path == STDIN or ".txt" in path.suffixes):
-        return (Tagged(text, tuple(split_words(text))) for text in read_texts(*require_files([path])))
+        return (Tagged(text, tuple(split_words(text))) for text in read_texts(require_files([path])[0]))
     return read_examples(task, [file], data, notes)
 
 
