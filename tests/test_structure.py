@@ -13,7 +13,7 @@ ORDER = [
     ["atomic", "ahead", "draws"],
     ["text"],
     ["data"],
-    ["evaluate"],
+    ["scoring"],
     ["model"],
     ["train"],
     ["pretraining"],

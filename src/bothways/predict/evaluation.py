@@ -8,14 +8,14 @@ import numpy as np
 
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
-from bothways.evaluate.calibration import fit_temperature
-from bothways.evaluate.classification import Classes
-from bothways.evaluate.entities import Entities, Tags
-from bothways.evaluate.many_labels import ManyLabels
-from bothways.evaluate.rows import Accumulator
-from bothways.evaluate.significance import Comparison, compare, interval
-from bothways.evaluate.worst import Worst
 from bothways.predict.predictor import Predictor
+from bothways.scoring.calibration import fit_temperature
+from bothways.scoring.classification import Classes
+from bothways.scoring.entities import Entities, Tags
+from bothways.scoring.many_labels import ManyLabels
+from bothways.scoring.rows import Accumulator
+from bothways.scoring.significance import Comparison, compare, interval
+from bothways.scoring.worst import Worst
 from bothways.tasks.folder import task_config
 from bothways.tasks.kinds import in_form, read_examples
 from bothways.tasks.recipe import DataSettings

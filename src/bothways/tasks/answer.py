@@ -14,9 +14,9 @@ from torch import Tensor
 
 from bothways.data.examples import Question
 from bothways.errors import BothwaysError
-from bothways.evaluate.answers import Answers
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.scoring.answers import Answers
 from bothways.tasks.folder import task_config
 from bothways.tasks.losses import grouped_cross_entropy
 from bothways.tasks.reading import Read, Reader, View

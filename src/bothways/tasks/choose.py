@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.data.examples import Choice
-from bothways.evaluate.ranking import Right
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.scoring.ranking import Right
 from bothways.tasks.folder import task_config
 from bothways.tasks.losses import grouped_cross_entropy
 from bothways.tasks.reading import Reader

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from bothways.data.examples import Text
 from bothways.errors import BothwaysError
-from bothways.evaluate.classification import Classes
-from bothways.evaluate.many_labels import ManyLabels
-from bothways.evaluate.regression import Numbers
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import nameless
 from bothways.model.model import Model
+from bothways.scoring.classification import Classes
+from bothways.scoring.many_labels import ManyLabels
+from bothways.scoring.regression import Numbers
 from bothways.tasks.folder import task_config
 from bothways.tasks.losses import binary_cross_entropy, cross_entropy
 from bothways.tasks.reading import Reader

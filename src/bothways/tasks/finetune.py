@@ -161,7 +161,7 @@ def _latest_state(out: Path) -> dict[str, Any]:
 
 
 def _publish(out: Path, step: int, scores: Mapping[str, float]) -> None:
-    """A checkpoint's model as out/model. An adapter is worked into its base there, and lies beside it as out/adapter."""
+    """A checkpoint's model as out/model. An adapter is worked into its base, and lies beside it as out/adapter."""
     chosen = out / "checkpoints" / f"step-{step:08}" / "model"
     model = checkpoint.load(chosen)
     config = task_config(model)

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bothways.data.examples import Text
 from bothways.errors import BothwaysError
-from bothways.evaluate.regression import Numbers
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.scoring.regression import Numbers
 from bothways.tasks.folder import task_config
 from bothways.tasks.losses import binary_cross_entropy
 from bothways.tasks.reading import Reader

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bothways.errors import BothwaysError
-from bothways.evaluate.significance import Summary, summary
 from bothways.model import checkpoint
+from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, Watch, finetune
 from bothways.tasks.recipe import FinetuneRecipe
 from bothways.tasks.work import LOWER_IS_BETTER

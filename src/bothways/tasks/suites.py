@@ -12,7 +12,7 @@ from typing import Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.evaluate.significance import Summary
+from bothways.scoring.significance import Summary
 from bothways.tasks.recipe import finetune_recipe
 from bothways.tasks.seeds import finetune_seeds
 from bothways.train.session import Listener, Say

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from bothways.data.examples import Tagged
 from bothways.errors import BothwaysError
-from bothways.evaluate.entities import Entities, Tags, entities
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.scoring.entities import Entities, Tags, entities
 from bothways.tasks.folder import task_config
 from bothways.tasks.reading import Reader
 from bothways.tasks.task import Item, Outputs, Sample

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.evaluate.rows import Accumulator
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.scoring.rows import Accumulator
 from bothways.tasks.reading import Read, Reader, View, WindowSettings
 
 Outputs = NDArray[np.float32]

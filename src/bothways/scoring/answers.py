@@ -1,0 +1,155 @@
+"""Scores of answers found in a text.
+
+N questions · K kinds of question
+"""
+
+import math
+import re
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.errors import BothwaysError, require_choice
+from bothways.scoring.answer_rules import RULES
+from bothways.scoring.rows import Column, Floats, Rows, divide, no_rows, sum_rows
+
+CHINESE_SHARE = 0.3
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+class Answers:
+    """Answers against gold ones: exact match and F1.
+
+    rule "words" is SQuAD's, "characters" is CMRC 2018's, and "auto" takes characters if at least 30 % of all the
+    gold answers' characters, white space aside, are Chinese (CMRC's dev set has 82 %, XQuAD's Chinese 74 %).
+    An empty answer says that there is none, and is right where there is no gold answer. With a `threshold`, a
+    question whose null odds are above it is taken to be answered so.
+    A question without a prediction counts as 0; `missing` names those.
+
+    >>> answers = Answers()
+    >>> answers.add("1", ["the Eiffel Tower", "Paris"], "Eiffel tower.")
+    >>> answers.add("2", [], "Rome")
+    >>> scores = answers.scores()
+    >>> scores["exact"], scores["has_answer_exact"], scores["no_answer_exact"]
+    (0.5, 1.0, 0.0)
+    """
+
+    def __init__(self, rule: str = "auto", threshold: float | None = None):
+        require_choice("rule", rule, ("auto", *RULES))
+        self._rule = rule
+        self._threshold = math.inf if threshold is None else threshold
+        self._scored = Column(np.float64)  # exact and F1 by each rule
+        self._odds = Column(np.float64)  # nan where none were given
+        self._marks = Column(np.bool_)  # has a gold answer, was answered, said that there is none
+        self._ids: set[str] = set()
+        self._chinese = self._characters = 0
+        self._examples = 0
+        self.missing: list[str] = []
+
+    def add(self, id: str, gold: Sequence[str], prediction: str | None, null_odds: float | None = None) -> None:
+        """Count one question: its gold answers, the predicted one or None, and how much speaks for no answer.
+
+        The null odds may be probabilities or differences of scores; the prediction beside them is the best
+        answer that is one. Give them for every predicted question or for none.
+        """
+        if id in self._ids:
+            raise BothwaysError(f"question {id!r} was added twice: expected each id once")
+        if self._threshold < math.inf and prediction is not None and null_odds is None:
+            raise BothwaysError(f"question {id!r} has no null odds: a threshold needs them for every prediction")
+        self._ids.add(id)
+        if prediction is None:
+            self.missing.append(id)
+        for rule in RULES:
+            wanted = prediction is not None and self._rule in ("auto", rule)
+            self._scored.extend(RULES[rule].score(gold, prediction or "") if wanted else (0.0, 0.0))
+        self._odds.extend(math.nan if null_odds is None or prediction is None else null_odds)
+        self._marks.extend([len(gold) > 0, prediction is not None, prediction == ""])
+        for answer in gold:
+            self._chinese += len(_CHINESE.findall(answer))
+            self._characters += len("".join(answer.split()))
+        self._examples = zlib.crc32("\0".join([id, *gold, "\n"]).encode(), self._examples)
+
+    @property
+    def rule(self) -> str:
+        """The rule in use; for "auto" as the gold answers so far decide."""
+        if self._rule != "auto":
+            return self._rule
+        return "characters" if self._chinese > 0 and self._chinese >= CHINESE_SHARE * self._characters else "words"
+
+    def scores(self) -> dict[str, float]:
+        """exact and f1 of all, with has_answer_ and no_answer_ of the parts there are; missing, how many questions.
+
+        With null odds also best_exact and best_f1, and the thresholds best_exact_threshold and best_f1_threshold
+        that reach them; an answer whose odds equal the threshold is kept. The search is the official script's, which
+        also stops between equal odds. Where silence is best it says 0, and so does this unless that would let an
+        answer through: then just below all odds.
+        """
+        found = {name: self.rows(name).value() for name in self._names()}
+        for name in self._names():
+            if name.startswith("best_"):
+                found[f"{name}_threshold"] = self._best_threshold(name)
+        return {**found, "missing": float(len(self.missing))}
+
+    def rows(self, name: str) -> Rows:
+        """The questions as one score sees them."""
+        if name not in self._names():
+            no_rows(name, self._names())
+        if name.startswith("best_"):
+            return self._best_rows(name)
+        part, _, score = name.rpartition("answer_")
+        values, (has_answer, answered, _) = self._values(score), self._flags()
+        values = np.where(self._odds.values() > self._threshold, ~has_answer & answered, values)
+        counted = np.ones(len(values), bool) if not part else has_answer == (part == "has_")
+        pairs = np.stack([values * counted, counted], -1)
+        return sum_rows(pairs, lambda sums: divide(sums[..., 0], sums[..., 1], np.nan), self._examples)
+
+    def _names(self) -> list[str]:
+        has_answer, answered, _ = self._flags()
+        parts = {"": True, "has_answer_": has_answer.any(), "no_answer_": (~has_answer).any()}
+        names = [f"{part}{score}" for part, present in parts.items() if present for score in ("exact", "f1")]
+        given = ~np.isnan(self._odds.values())
+        if not given.any():
+            return names
+        if (answered & ~given).any():
+            raise BothwaysError(
+                f"{int((answered & ~given).sum())} predictions have no null odds and others have: give them for all"
+            )
+        return [*names, "best_exact", "best_f1"]
+
+    def _flags(self) -> NDArray[np.bool_]:
+        """Has a gold answer, was answered, said that there is none. (3, N)."""
+        return self._marks.values().reshape(-1, 3).T
+
+    def _values(self, score: str) -> Floats:
+        """exact or f1 of each question by the rule in use, before any threshold. (N,)."""
+        table = self._scored.values().reshape(-1, len(RULES), 2)
+        values: Floats = table[:, list(RULES).index(self.rule), ["exact", "f1"].index(score)]
+        return values
+
+    def _steps(self, name: str) -> tuple[NDArray[np.intp], Floats, Floats]:
+        """The order of the questions by odds, what each adds when its answer is kept, and what it is worth before."""
+        has_answer, answered, empty = self._flags()
+        order = np.argsort(self._odds.values(), kind="stable")  # nan, which is missing, comes last
+        worth = (~has_answer & answered).astype(np.float64)
+        gain = np.where(has_answer, self._values(name.removeprefix("best_")), np.where(empty, 0.0, -worth))
+        return order, gain[order], worth[order]
+
+    def _best_rows(self, name: str) -> Rows:
+        order, gain, worth = self._steps(name)
+        kinds = np.empty_like(order)
+        kinds[order] = np.arange(len(order))
+
+        def score(counts: Floats) -> Floats:
+            kept = (counts * gain).cumsum(-1).max(-1)
+            return divide(counts @ worth + np.maximum(kept, 0.0), counts.sum(-1))
+
+        return Rows(kinds, score, self._examples)
+
+    def _best_threshold(self, name: str) -> float:
+        order, gain, worth = self._steps(name)
+        totals = np.cumsum([worth.sum(), *gain])
+        best = int(np.argmax(totals))
+        odds = self._odds.values()[order]
+        return float(odds[best - 1] if best else min(0.0, np.nextafter(odds[0], -np.inf)))

@@ -1,0 +1,119 @@
+"""Scores of several labels at once.
+
+B in a batch · N examples · L labels · K kinds of example
+"""
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from bothways.errors import BothwaysError
+from bothways.scoring.classification import checked_labels
+from bothways.scoring.counting import Detail, details, f1_score
+from bothways.scoring.rows import Column, Floats, Rows, Whole, divide, mean_rows, no_rows
+
+_NAMES = ["micro_f1", "macro_f1", "exact_match"]
+_FINE = 4096
+_WIDEST = 20.0
+
+
+class ManyLabels:
+    """Any number of labels for each text. A label is predicted if its probability reaches its threshold.
+
+    Macro F1 is the mean over all labels, as in scikit-learn; a label without gold and predictions has 0.
+    Average precision comes from a histogram of log-odds, 4,096 bins between -20 and 20: memory stays flat, and
+    scores less than 0.01 apart there count as equal. A label without gold has none (nan) and no part in the mean.
+
+    >>> many = ManyLabels(["joy", "fear"])
+    >>> many.add([[1, 0], [1, 1]], [[0.9, 0.2], [0.3, 0.7]])
+    >>> many.scores()["exact_match"]
+    0.5
+    """
+
+    def __init__(self, labels: Sequence[str], thresholds: ArrayLike = 0.5):
+        self.labels = checked_labels(labels)
+        self._thresholds = np.asarray(thresholds, np.float64)
+        if self._thresholds.shape not in {(), (len(self.labels),)}:
+            raise BothwaysError(
+                f"{self._thresholds.shape} thresholds for {len(self.labels)} labels: expected one or all"
+            )
+        self._gold, self._predicted = Column(np.uint8), Column(np.uint8)  # a bit for each label
+        self._histogram = np.zeros((len(self.labels), 2, _FINE), np.int64)
+
+    def add(self, gold: ArrayLike, probabilities: ArrayLike) -> None:
+        """Count a batch. gold: (B, L) zeros and ones, probabilities: (B, L), each between 0 and 1."""
+        truth, chances = self._checked(np.asarray(gold), np.asarray(probabilities, np.float64))
+        self._gold.extend(np.packbits(truth, axis=-1))
+        self._predicted.extend(np.packbits(chances >= self._thresholds, axis=-1))
+        np.add.at(self._histogram, (np.arange(len(self.labels)), truth.astype(np.int64), _fine_bin(chances)), 1)
+
+    def scores(self) -> dict[str, float]:
+        """micro_f1, macro_f1, exact_match, macro_average_precision."""
+        found = {name: self.rows(name).value() for name in _NAMES}
+        precisions = [value for value in self.average_precisions().values() if not np.isnan(value)]
+        return {**found, "macro_average_precision": float(np.mean(precisions)) if precisions else float("nan")}
+
+    def rows(self, name: str) -> Rows:
+        """The texts as one score sees them: their gold and predicted labels."""
+        if name not in _NAMES:
+            no_rows(name, _NAMES)  # the histogram has forgotten which text a score belongs to
+        gold, predicted = self._bits(self._gold), self._bits(self._predicted)
+        examples = zlib.crc32(gold.tobytes())
+        if name == "exact_match":
+            return mean_rows((gold == predicted).all(-1), examples)
+        both, kinds = np.unique(np.hstack([gold, predicted]), axis=0, return_inverse=True)
+        of_gold, of_predicted = np.hsplit(both.astype(np.float64), 2)
+        of_right, formula = of_gold * of_predicted, _micro_f1 if name == "micro_f1" else _mean_f1
+
+        def score(counts: Floats) -> Floats:
+            return formula(counts @ of_right, counts @ of_gold, counts @ of_predicted)
+
+        return Rows(kinds.reshape(-1), score, examples)
+
+    def per_label(self) -> dict[str, Detail]:
+        """Precision, recall, F1 and support of each label."""
+        gold, predicted = self._bits(self._gold), self._bits(self._predicted)
+        return details(self.labels, *(b.sum(0).astype(np.float64) for b in (gold & predicted, gold, predicted)))
+
+    def average_precisions(self) -> dict[str, float]:
+        """Σ over scores of (gain in recall) × precision, as scikit-learn's; nan for a label without gold."""
+        no, yes = np.moveaxis(self._histogram[:, :, ::-1].astype(np.float64), 1, 0)
+        precision = divide(yes.cumsum(-1), (yes + no).cumsum(-1))
+        mean = divide((precision * yes).sum(-1), yes.sum(-1), np.nan)
+        return {label: float(value) for label, value in zip(self.labels, mean, strict=True)}
+
+    def _bits(self, column: Column) -> NDArray[np.uint8]:
+        packed = column.values().reshape(-1, -(-len(self.labels) // 8))
+        return np.unpackbits(packed, axis=-1, count=len(self.labels))
+
+    def _checked(self, gold: NDArray[Any], probabilities: Floats) -> tuple[NDArray[np.bool_], Floats]:
+        size = len(self.labels)
+        if not gold.size and not probabilities.size:
+            gold, probabilities = np.zeros((0, size)), np.zeros((0, size))
+        if gold.shape != probabilities.shape or gold.shape[1:] != (size,):
+            raise BothwaysError(
+                f"gold of shape {gold.shape} and probabilities of {probabilities.shape}: expected (B, {size}) twice"
+            )
+        if not ((gold == 0) | (gold == 1)).all():
+            raise BothwaysError("gold holds something else than zeros and ones: pass a column for each label")
+        if not ((probabilities >= 0) & (probabilities <= 1)).all():
+            raise BothwaysError("probabilities are not between 0 and 1: pass the sigmoid of the logits")
+        return gold.astype(bool), probabilities
+
+
+def _fine_bin(probabilities: Floats) -> Whole:
+    least = np.exp(-2 * _WIDEST)
+    odds = np.log(np.maximum(probabilities, least)) - np.log(np.maximum(1 - probabilities, least))
+    return np.clip((odds + _WIDEST) * (_FINE / (2 * _WIDEST)), 0, _FINE - 1).astype(np.int64)
+
+
+def _micro_f1(right: Floats, gold: Floats, predicted: Floats) -> Floats:
+    return f1_score(right.sum(-1), gold.sum(-1), predicted.sum(-1))
+
+
+def _mean_f1(right: Floats, gold: Floats, predicted: Floats) -> Floats:
+    mean: Floats = f1_score(right, gold, predicted).mean(-1)
+    return mean

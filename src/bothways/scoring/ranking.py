@@ -1,0 +1,102 @@
+"""Scores of rankings, and of answers that are simply right or wrong."""
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bothways.errors import BothwaysError
+from bothways.scoring.rows import Column, Floats, Rows, mean_rows, no_rows
+
+
+class Ranking:
+    """Documents ranked for queries by score.
+
+    Of equal scores the less relevant document comes first: a model that scores all alike gets the worst of it.
+    A query with nothing relevant has no score; `without_relevant` counts those left out.
+
+    >>> ranking = Ranking(k=10)
+    >>> ranking.add([0, 1, 0], [0.9, 0.8, 0.1])
+    >>> ranking.scores()["mrr@10"]
+    0.5
+    """
+
+    def __init__(self, k: int = 10):
+        if k < 1:
+            raise BothwaysError(f"the first {k} documents cannot be scored: expected k of 1 or more")
+        self._k = k
+        self._names = [f"mrr@{k}", f"ndcg@{k}", "map", f"recall@{k}", "accuracy@1"]
+        self._values = Column(np.float64)
+        self._examples = 0
+        self.without_relevant = 0
+
+    def add(self, gold: ArrayLike, scores: ArrayLike, missed: Sequence[float] = ()) -> None:
+        """Count one query. gold: (D,) relevances, 0 for none; scores: (D,), the highest first.
+
+        `missed` holds the relevances of relevant documents that were not among those ranked: they count in
+        recall, in map, and in the ideal order of ndcg.
+        """
+        relevances, ranks = np.asarray(gold, np.float64), np.asarray(scores, np.float64)
+        if relevances.ndim != 1 or relevances.shape != ranks.shape:
+            raise BothwaysError(f"gold of shape {relevances.shape} and scores of {ranks.shape}: expected (D,) twice")
+        every = np.append(relevances, np.asarray(missed, np.float64))
+        if np.isnan(ranks).any() or not (np.isfinite(every) & (every >= 0)).all():
+            raise BothwaysError("expected scores that are numbers and relevances of 0 or more")
+        self._examples = zlib.crc32(every.tobytes() + b"|", self._examples)
+        if not every.any():
+            self.without_relevant += 1
+            return
+        self._values.extend(self._of_query(relevances[np.lexsort((relevances, -ranks))], every))
+
+    def scores(self) -> dict[str, float]:
+        """mrr@k, ndcg@k (the gain is the relevance itself), map, recall@k, accuracy@1."""
+        return {name: self.rows(name).value() for name in self._names}
+
+    def rows(self, name: str) -> Rows:
+        """The queries, each with its value of that score."""
+        if name not in self._names:
+            no_rows(name, self._names)
+        values = self._values.values().reshape(-1, len(self._names))
+        return mean_rows(values[:, self._names.index(name)], self._examples)
+
+    def _of_query(self, ranked: Floats, every: Floats) -> list[float]:
+        relevant = ranked > 0
+        places = np.flatnonzero(relevant) + 1
+        total = int((every > 0).sum())
+        reciprocal = 1 / places[0] if len(places) and places[0] <= self._k else 0.0
+        gain = _discounted(ranked[: self._k]) / _discounted(np.sort(every)[::-1][: self._k])
+        precision = float((np.arange(1, len(places) + 1) / places).sum()) / total
+        recall = int(relevant[: self._k].sum()) / total
+        return [reciprocal, gain, precision, recall, float(relevant[:1].any())]
+
+
+def _discounted(relevances: Floats) -> float:
+    return float((relevances / np.log2(np.arange(2, len(relevances) + 2))).sum())
+
+
+class Right:
+    """Answers that are right or wrong, such as choices.
+
+    >>> right = Right()
+    >>> right.add([True, False, True, True])
+    >>> right.scores()
+    {'accuracy': 0.75}
+    """
+
+    def __init__(self) -> None:
+        self._right = Column(np.bool_)
+
+    def add(self, right: ArrayLike) -> None:
+        """Count a batch of booleans. (B,)."""
+        self._right.extend(np.asarray(right, np.bool_).reshape(-1))
+
+    def scores(self) -> dict[str, float]:
+        """accuracy."""
+        return {"accuracy": self.rows("accuracy").value()}
+
+    def rows(self, name: str) -> Rows:
+        """The answers, right or wrong."""
+        if name != "accuracy":
+            no_rows(name, ["accuracy"])
+        return mean_rows(self._right.values(), 0)
