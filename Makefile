@@ -16,10 +16,10 @@ demo: .venv/core  ## train a tiny BERT for a minute and let it fill a blank
 	$(BIN)/python examples/demo.py
 
 quick: .venv/dev  ## the tests that take under a minute
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 test: .venv/dev  ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 check: .venv/dev  ## lint, format, types
 	$(BIN)/ruff check .

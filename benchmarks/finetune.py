@@ -157,7 +157,7 @@ def theirs(job: Job, asked: argparse.Namespace) -> dict[str, float]:
                 num_train_epochs=recipe.run.epochs,
                 per_device_train_batch_size=job.batch,
                 learning_rate=job.lr,
-                warmup_ratio=0.1,
+                warmup_steps=round(0.1 * recipe.run.epochs * -(-len(rows) // job.batch)),
                 bf16=on_gpu,
                 seed=asked.seed,
                 save_strategy="no",
@@ -204,18 +204,14 @@ def rows_answer(examples: list[Any], tokenizer: Any, labels: tuple[str, ...], jo
             example.question, example.context, truncation="only_second", max_length=LONGEST["answer"], stride=128,
             return_overflowing_tokens=True, return_offsets_mapping=True,
         )  # fmt: skip
-        text, start = example.gold[0]
+        text, start = example.gold[0] if example.gold else ("", -1)
         for i, ids in enumerate(encoding["input_ids"]):
             inside = [n for n, source in enumerate(encoding.sequence_ids(i)) if source == 1]
             offsets = encoding["offset_mapping"][i]
             first = next((n for n in inside if offsets[n][1] > start), None)
             last = next((n for n in reversed(inside) if offsets[n][0] < start + len(text)), None)
-            whole = (
-                first is not None
-                and last is not None
-                and offsets[inside[0]][0] <= start
-                and offsets[inside[-1]][1] >= start + len(text)
-            )
+            ends = offsets[inside[0]][0], offsets[inside[-1]][1]
+            whole = start >= 0 and ends[0] <= start and start + len(text) <= ends[1]
             found.append(
                 {
                     "input_ids": ids,
