@@ -112,6 +112,9 @@ class Console:
         match event:
             case Started():
                 self._ceiling = event.ceiling
+                self._steps = event.steps or self._steps
+                self._last, self._told_step = None, -1
+                self._marks.clear()
                 goes_on = f", going on from step {event.step:,}" if event.step else ""
                 self.say(f"{event.parameters:,} parameters on {event.device} in {event.precision}{goes_on}")
             case Stepped():

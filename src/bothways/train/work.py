@@ -170,6 +170,8 @@ class Started:
     precision: str
     ceiling: float
     """Floating-point operations a second that plain matrix products reach on all ranks together."""
+    steps: int = 0
+    """How many there will be; 0 if the clock decides."""
 
 
 @dataclass(frozen=True)
