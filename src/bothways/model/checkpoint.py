@@ -190,6 +190,12 @@ def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Ten
     return ModelConfig(encoder, heads, labels, family.name, raw)
 
 
+def heads_of(family: Family, raw: Mapping[str, Any]) -> frozenset[str]:
+    """The heads of the first architecture that config.json names and this family has."""
+    declared = raw.get("architectures") or ()
+    return next((heads for name, heads in family.architectures if name in declared), frozenset())
+
+
 def nameless(count: int) -> tuple[str, ...]:
     """What Hugging Face calls labels that nobody has named."""
     return tuple(f"LABEL_{i}" for i in range(count))
@@ -230,7 +236,7 @@ def _fill(
     model: Model, family: Family, tensors: dict[str, Tensor], dtype: torch.dtype, folder: Path
 ) -> dict[str, Tensor]:
     """Our state dict from their tensors; too many, too few or misshapen ones are errors."""
-    rows = _rows(family, model.config)
+    rows = key_table(family, model.config)
     expected = {part for row in rows for part in row.parts}
     if missing := expected - set(tensors):
         raise BothwaysError(f"{folder}: the weights lack {_some(missing)}")
@@ -264,7 +270,7 @@ def _some(names: Iterable[str]) -> str:
 # ---------------------------------------------------------------------- writing
 
 
-def _rows(family: Family, config: ModelConfig) -> list[Row]:
+def key_table(family: Family, config: ModelConfig) -> list[Row]:
     """The key table of this very model: its layers written out, its heads added."""
     rows = [*family.body, *(row for name in config.heads for row in family.heads[name].rows)]
     full: list[Row] = []
@@ -284,7 +290,7 @@ def _their_names(family: Family, config: ModelConfig, state: Mapping[str, Tensor
         if not family.heads[name].in_body
     }
     tensors: dict[str, Tensor] = {}
-    for row in _rows(family, config):
+    for row in key_table(family, config):
         for part, tensor in zip(row.parts, state[row.ours].chunk(len(row.parts)), strict=True):
             name = part if body_only or part in apart else family.prefix + part
             if name in tensors:

@@ -6,6 +6,7 @@ in them. Layers are named as there, `query`, `value`, `output.dense`, through th
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -100,10 +101,12 @@ def merge(model: Model) -> Model:
     """The same model with its adapters worked into the weights, as any other."""
     with torch.device("meta"):
         plain = Model(model.config, model.tokenizer)
-    state = {name.replace(".base.", "."): t for name, t in model.state_dict().items() if not _is_adapter(name)}
+    state = dict(model.state_dict())
     for name, module in model.named_modules():
         if isinstance(module, Adapted):
-            state[f"{name}.weight"] = module.merged()
+            for own in module.state_dict():
+                del state[f"{name}.{own}"]
+            state |= {f"{name}.weight": module.merged(), f"{name}.bias": module.base.bias.detach()}
     plain.load_state_dict(state, assign=True)
     return plain.eval()
 
@@ -159,18 +162,31 @@ def copy_adapter(source: Path, target: Path) -> None:
 def load_adapter(folder: Path, base: Path | str | None = None) -> Model:
     """The base model with an adapter worked in, and the head that came with it."""
     config = checkpoint.read_json(folder / CONFIG)
-    if config.get("peft_type") != "LORA" or config.get("bias", "none") != "none":
-        raise BothwaysError(
-            f"{folder / CONFIG} is not a plain LoRA adapter: its peft_type is {config.get('peft_type')}"
-        )
-    if odd := [name for name in _OTHER if config.get(name)]:
-        raise BothwaysError(f"{folder / CONFIG} has {odd[0]}, which is not known here")
+    for key, plain in {"peft_type": "LORA", "bias": "none", **dict.fromkeys(_OTHER)}.items():
+        if (config.get(key) or plain) != plain:
+            raise BothwaysError(f"{folder / CONFIG} is not a plain LoRA adapter: its {key} is {config[key]}")
     model = checkpoint.load(_base_folder(folder, config, base))
-    tensors = {_plain(name): tensor for name, tensor in checkpoint.read_weights(folder / WEIGHTS).items()}
+    tensors = {_plain(name): tensor.float() for name, tensor in checkpoint.read_weights(folder / WEIGHTS).items()}
     family = FAMILIES[model.config.family]
-    tensors = {name.removeprefix(family.prefix): tensor.float() for name, tensor in tensors.items()}
-    _add(model, tensors, config, folder)
-    return _with_heads(model, {n: t for n, t in tensors.items() if ".lora_" not in n}, folder)
+    tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
+    whole = {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
+    model = _with_head(model, set(whole), config, folder)
+    places = _places(model)
+    state = model.state_dict()
+    for name, tensor in whole.items():
+        _place(state, places, name, folder, tensor.shape).copy_(tensor)
+    for name in [name for name in tensors if ".lora_" in name]:
+        layer, _, end = name.partition(".lora_")
+        if end not in ("A.weight", "B.weight"):
+            raise BothwaysError(
+                f"{folder}: the adapter has {name}, and only weights beside linear layers are known here"
+            )
+        if end == "B.weight":
+            continue
+        down, up = tensors[name], tensors.get(f"{layer}.lora_B.weight", torch.empty(0, 0))
+        target = _place(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
+        target.add_(up @ down, alpha=_scale(config, family.prefix + layer, down.shape[0]))
+    return model.eval()
 
 
 def _base_folder(folder: Path, config: Mapping[str, Any], base: Path | str | None) -> Path:
@@ -188,42 +204,66 @@ def _plain(name: str) -> str:
     return name.removeprefix(_ROOT).replace(".modules_to_save.default", "").replace(".default", "")
 
 
-def _add(model: Model, tensors: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> None:
-    """Work the adapters into the weights."""
-    places = {part: (ours, i, len(theirs)) for ours, theirs in _layers(model) for i, part in enumerate(theirs)}
-    state = model.state_dict()
-    for name in [name for name in tensors if name.endswith(".lora_A.weight")]:
-        layer = name.removesuffix(".lora_A.weight")
-        if layer not in places or f"{layer}.lora_B.weight" not in tensors:
-            raise BothwaysError(f"{folder}: the adapter has weights for {layer}, which this model has no use for")
-        ours, part, parts = places[layer]
-        down, up = tensors[name], tensors[f"{layer}.lora_B.weight"]
-        alphas = config.get("alpha_pattern") or {}
-        alpha = next((value for end, value in alphas.items() if layer.endswith(end)), config["lora_alpha"])
-        rank = down.shape[0]
-        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-        state[f"{ours}.weight"].chunk(parts)[part].add_(up @ down, alpha=scale)
+def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
+    """PEFT's: the first of the expressions in alpha_pattern that names the end of the layer, else lora_alpha."""
+    patterns: Mapping[str, float] = config.get("alpha_pattern") or {}
+    named = [alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", layer)]
+    alpha = float(named[0] if named else config.get("lora_alpha", 8))
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _with_heads(model: Model, tensors: Mapping[str, Tensor], folder: Path) -> Model:
-    """The model with the heads whose tensors came with the adapter; without any, with its own."""
+def _places(model: Model) -> dict[str, tuple[str, int, int]]:
+    """Where each of their tensors is in ours: the parameter, which part of it, and how many parts it has."""
+    found: dict[str, tuple[str, int, int]] = {}
+    for row in checkpoint.key_table(FAMILIES[model.config.family], model.config):
+        found |= {part: (row.ours, i, len(row.parts)) for i, part in enumerate(row.parts)}
+    return found
+
+
+def _place(
+    state: Mapping[str, Tensor], places: Mapping[str, tuple[str, int, int]], name: str, folder: Path, shape: torch.Size
+) -> Tensor:
+    """The part of a parameter that a tensor of theirs belongs to."""
+    if name not in places:
+        raise BothwaysError(f"{folder}: the adapter has weights for {name}, which this model has no use for")
+    ours, part, parts = places[name]
+    found = state[ours].chunk(parts)[part]
+    if found.shape != shape:
+        raise BothwaysError(
+            f"{folder}: the adapter's {name} is of the shape {list(shape)}, and the base model's of {list(found.shape)}"
+        )
+    return found
+
+
+def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder: Path) -> Model:
+    """The model with the head whose tensors came with the adapter; without any, with its own."""
     family = FAMILIES[model.config.family]
     said = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
-    heads = checkpoint.find_heads(family, said or model.config.foreign, set(tensors))
-    if not heads:
+    task = [head for head, kind in _TASKS.items() if kind == config.get("task_type")]
+    there = [
+        n for n, head in family.heads.items() if {str(row.theirs) for row in head.rows} <= names and not head.in_body
+    ]
+    likely = [n for n in (*checkpoint.heads_of(family, said), *task, *model.heads, *there) if n in there]
+    if not likely:
         return model
-    foreign = {**model.config.foreign, **said}
-    labels = checkpoint.read_labels(said) or model.config.labels
-    for head in (family.heads[name] for name in heads if family.heads[name].has_labels):
-        size = len(tensors[str(head.rows[0].theirs)])
+    chosen = family.heads[likely[0]]
+    heads = tuple(name for name in family.heads if name == likely[0] or name in chosen.needs)
+    kept = {
+        k: v for k, v in model.config.foreign.items() if k not in ("id2label", "label2id", "problem_type", "bothways")
+    }
+    labels: tuple[str, ...] = ()
+    if chosen.has_labels:
+        labels = checkpoint.read_labels(said) or model.config.labels
+        size = len(checkpoint.read_weights(folder / WEIGHTS)[_ROOT + str(chosen.rows[0].theirs)])
         labels = labels if len(labels) == size else checkpoint.nameless(size)
-    with torch.device("meta"):
-        grown = Model(replace(model.config, heads=heads, labels=labels, foreign=foreign), model.tokenizer)
-    state = {name: tensor for name, tensor in model.state_dict().items() if name in grown.state_dict()}
-    for head in (family.heads[name] for name in heads):
-        state |= {row.ours: tensors[str(row.theirs)] for row in head.rows if row.theirs in tensors}
-    grown.load_state_dict(state, assign=True)
-    return grown.eval()
+    grown = Model.new(replace(model.config, heads=heads, labels=labels, foreign=said or kept), model.tokenizer)
+    state = {
+        name: t
+        for name, t in model.state_dict().items()
+        if name in grown.state_dict() and not name.startswith("heads." + likely[0])
+    }
+    grown.load_state_dict(state, strict=False)
+    return grown
 
 
 # ---------------------------------------------------------------------- names
@@ -257,7 +297,3 @@ def _module(model: Model, name: str) -> Any:
 def _put(model: Model, name: str, module: nn.Module) -> None:
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
-
-
-def _is_adapter(name: str) -> bool:
-    return ".down." in name or ".up." in name

@@ -5,6 +5,7 @@ N tokens in the batch · B sequences · L tokens of a window.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,14 +40,50 @@ class AnswerSettings:
 
 @dataclass(frozen=True)
 class Found:
-    """What a text answers to a question."""
+    """What a text answers to a question: the score of every span that can be an answer."""
 
-    answers: list[tuple[int, int, float]]
-    """The best pieces of the text, from character to character, with the chance of each; none overlaps a better."""
-    none: float
-    """The chance that the text has no answer."""
-    margin: float
-    """By how much no answer scores above the best one."""
+    read: Read
+    starts: list[int]
+    """For each window, the first token of the encoding that is its own."""
+    tables: list[NDArray[np.float64]]
+    """For each window (own tokens, longest): the score of the span that begins there and has so many tokens more."""
+    null: float
+    """The score of no answer."""
+
+    def best(self, count: int = 1) -> list[tuple[int, int, float]]:
+        """The best pieces of the text, from character to character, with the chance of each; none overlaps a better."""
+        offsets, left = self.read.encoding.offsets, [table.copy() for table in self.tables]
+        found: list[tuple[int, int, float]] = []
+        while len(found) < count:
+            top = max(range(len(left)), key=lambda w: left[w].max(initial=-np.inf))
+            score = left[top].max(initial=-np.inf)
+            if score == -np.inf:
+                break
+            token, more = divmod(int(left[top].argmax()), left[top].shape[1])
+            first = self.starts[top] + token
+            start, end = offsets[first][0], offsets[first + more][1]
+            if end > start:
+                found.append((start, end, float(np.exp(score - self.everything))))
+            for table, begin in zip(left, self.starts, strict=True):  # what shares a token with it is out
+                firsts = begin + np.arange(len(table))[:, None]
+                lasts = firsts + np.arange(table.shape[1])
+                table[(firsts <= first + more) & (lasts >= first)] = -np.inf
+        return found
+
+    @cached_property
+    def everything(self) -> float:
+        """The logarithm of what all answers, none included, add up to."""
+        return float(np.logaddexp.reduce(np.concatenate([[self.null], *(table.ravel() for table in self.tables)])))
+
+    @property
+    def none(self) -> float:
+        """The chance that the text has no answer."""
+        return float(np.exp(self.null - self.everything))
+
+    @property
+    def margin(self) -> float:
+        """By how much no answer scores above the best one."""
+        return self.null - max(float(table.max(initial=-np.inf)) for table in self.tables)
 
 
 class Answer:
@@ -88,60 +125,30 @@ class Answer:
         return model.logits("span", states, batch)
 
     def decide(self, item: Item, outputs: Sequence[Outputs]) -> Found:
-        """The best spans of all windows, a window answering for those that begin in its own part."""
-        scores, places, null = [], [], np.inf
+        """All spans of all windows, a window answering for those that begin in its own part."""
+        starts, tables, null = [], [], np.inf
         for view, rows in zip(item.views, outputs, strict=True):
             logits: NDArray[np.float64] = rows.astype(np.float64) / self.config.temperature
-            null = min(null, logits[0].sum())
-            own, found = self._spans(view, logits)
-            scores.append(found)
-            places.append(own)
-        flat = np.concatenate([found.ravel() for found in scores])
-        everything = np.logaddexp.reduce(np.append(flat, null))
-        best = self._best(item.reads[0], scores, places)
-        answers = [(start, end, float(np.exp(score - everything))) for start, end, score in best]
-        top = best[0][2] if best else -np.inf
-        return Found(answers, float(np.exp(null - everything)), float(null - top))
+            null = min(null, float(logits[0].sum()))
+            starts.append(view.window.own)
+            tables.append(self._spans(view, logits))
+        return Found(item.reads[0], starts, tables, null)
 
-    def _spans(self, view: View, rows: NDArray[np.float64]) -> tuple[int, NDArray[np.float64]]:
-        """The first token that is the window's own, and the score of every span that begins there or later:
-        (own tokens, longest), by how many tokens it has more than one."""
+    def _spans(self, view: View, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(own tokens, longest), as in Found."""
         window, longest = view.window, self.settings.longest
         first = rows[window.own - view.shift : window.own_end - view.shift, 0]
         last = rows[window.own - view.shift : window.end - view.shift, 1]
         ends = np.concatenate([last, np.full(longest, -np.inf)])
-        table = np.lib.stride_tricks.sliding_window_view(ends, longest)[: len(first)]
-        return window.own, first[:, None] + table
-
-    def _best(
-        self, read: Read, scores: Sequence[NDArray[np.float64]], places: Sequence[int], count: int = 20
-    ) -> list[tuple[int, int, float]]:
-        """The best spans in characters with their scores, none overlapping a better one."""
-        candidates = []
-        for place, table in zip(places, scores, strict=True):
-            flat = table.ravel()
-            if not len(flat):
-                continue
-            for i in np.argpartition(-flat, min(4 * count, len(flat) - 1))[: 4 * count]:
-                if flat[i] > -np.inf:
-                    token, more = divmod(int(i), table.shape[1])
-                    candidates.append((float(flat[i]), place + token, place + token + more))
-        offsets = read.encoding.offsets
-        found: list[tuple[int, int, float]] = []
-        for score, first, last in sorted(candidates, key=lambda c: (-c[0], c[1], c[2])):
-            start, end = offsets[first][0], offsets[last][1]
-            if end > start and all(end <= s or start >= e for s, e, _ in found):
-                found.append((start, end, score))
-            if len(found) == count:
-                break
-        return found
+        table: NDArray[np.float64] = np.lib.stride_tricks.sliding_window_view(ends, longest)[: len(first)]
+        return first[:, None] + table
 
     def present(self, item: Item, decision: Found, top: int = 1) -> Any:
         """{"score", "start", "end", "answer"}; no answer is an empty one. With top > 1 a list, the likeliest first."""
         context = item.example.context
         listed = [
             {"score": chance, "start": start, "end": end, "answer": context[start:end]}
-            for start, end, chance in decision.answers
+            for start, end, chance in decision.best(top)
         ]
         nothing = {"score": decision.none, "start": 0, "end": 0, "answer": ""}
         if self.answers_none(decision):
@@ -152,13 +159,13 @@ class Answer:
 
     def answers_none(self, decision: Found) -> bool:
         """Whether "no answer" wins. A model that was never taught of questions without one always answers."""
-        if not decision.answers:
+        if decision.margin == np.inf:
             return True
         return NULL in self.config.thresholds and decision.margin > self.config.thresholds[NULL]
 
     def text(self, item: Item, decision: Found) -> str:
         """The best answer itself, whatever the threshold says."""
-        start, end, _ = decision.answers[0] if decision.answers else (0, 0, 0.0)
+        start, end, _ = next(iter(decision.best()), (0, 0, 0.0))
         text: str = item.example.context[start:end]
         return text
 
@@ -170,7 +177,7 @@ class Answer:
         right = {(start, start + len(text)) for text, start in item.example.gold}
         if self.answers_none(decision):
             return decision.none if right else 0.0
-        start, end, chance = decision.answers[0]
+        start, end, chance = next(iter(decision.best()), (0, 0, 0.0))
         return 0.0 if (start, end) in right else chance
 
     def mark(self, judge: Any, item: Item, decision: Found) -> None:

@@ -52,7 +52,8 @@ def with_config(model: Model, config: TaskConfig) -> Model:
 def task_config(model: Model) -> TaskConfig:
     """What a folder says of its task; of a folder that others made, what its head and problem_type say."""
     said = model.config.foreign.get(_KEY)
-    if isinstance(said, dict):
+    # Who trains such a folder on elsewhere may give it another head, and leave our word in its config.
+    if isinstance(said, dict) and _HEADS.get(str(said.get("task")), "") in model.heads:
         return read(TaskConfig, said, _KEY)
     for task, head in _HEADS.items():
         if head in model.heads:
@@ -64,4 +65,5 @@ def task_config(model: Model) -> TaskConfig:
 def _kind(model: Model) -> str:
     problem = model.config.foreign.get("problem_type")
     named = [kind for kind, theirs in _PROBLEMS.items() if theirs == problem]
-    return named[0] if named else "regression" if len(model.config.labels) == 1 else "single"
+    # One output of no type is the logit of a yes, as in transformers' pipeline.
+    return named[0] if named else "multi" if len(model.config.labels) == 1 else "single"

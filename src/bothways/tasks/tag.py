@@ -90,7 +90,7 @@ class Tag:
         """A tag for each word, and how likely each is by itself. Words that the tokenizer drops are outside."""
         first = first_tokens(item)
         logits = np.zeros((len(first), len(self.labels)))
-        logits[:, 0] = 10.0
+        logits[:, self.number.get(OUTSIDE, 0)] = 10.0
         for view, rows in zip(item.views, outputs, strict=True):
             words = np.flatnonzero((first >= view.window.own) & (first < view.window.own_end))
             logits[words] = rows[first[words] - view.shift]
@@ -141,10 +141,14 @@ def first_tokens(item: Item) -> NDArray[np.int64]:
 
 
 def _transitions(labels: Sequence[str]) -> NDArray[np.float64]:
-    """(C + 1, C): 0 if the second tag may follow the first, and very little if not. The last row is the beginning."""
-    before = [*labels, OUTSIDE]
+    """(C + 1, C): 0 if the second tag may follow the first, and very little if not. The last row is the beginning.
+
+    A type that has no B- (others train such taggers) begins with I-.
+    """
+    free = [not tag.startswith("I-") or f"B-{tag[2:]}" not in labels for tag in labels]
     allowed = [
-        [not tag.startswith("I-") or (last != OUTSIDE and last[2:] == tag[2:]) for tag in labels] for last in before
+        [is_free or (last != OUTSIDE and last[2:] == tag[2:]) for tag, is_free in zip(labels, free, strict=True)]
+        for last in (*labels, OUTSIDE)
     ]
     return np.where(allowed, 0.0, _NEVER)
 
