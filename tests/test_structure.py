@@ -18,6 +18,7 @@ ORDER = [
     ["train"],
     ["pretraining"],
     ["tasks"],
+    ["doctor"],
     ["predict"],
     ["cli", "__main__"],
 ]

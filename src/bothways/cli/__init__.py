@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from bothways.cli import encode, evaluate, fill, finetune, info, pack, predict, pretrain, suite, vocab
+from bothways.cli import doctor, encode, evaluate, fill, finetune, info, pack, predict, pretrain, suite, vocab
 from bothways.errors import BothwaysError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command()(fill.fill)
 app.command()(encode.encode)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
+app.command()(doctor.doctor)
 app.command()(finetune.finetune)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)

@@ -36,7 +36,7 @@ def read_tagged(paths: Paths, column: str | int | None = None, notes: Notes | No
     """
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, KINDS):
-        read, plain = _reader(path, column)
+        read, plain = reader_of(path, column)
         if plain:
             yield from read(notes)
         else:
@@ -71,7 +71,7 @@ def _in_bio(path: Path, read: Reader, notes: Notes) -> Iterator[Tagged]:
         yield replace(example, gold=to_bio(example.gold, scheme))
 
 
-def _reader(path: Path, column: str | int | None) -> tuple[Reader, bool]:
+def reader_of(path: Path, column: str | int | None) -> tuple[Reader, bool]:
     """How to read a file, and whether its tags are plain in any case."""
     name, kind = name_of(path), kind_of(path)
     held = list(read_plain(path)) if path == STDIN else None  # it cannot be read twice

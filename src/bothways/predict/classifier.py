@@ -1,5 +1,6 @@
 """A text classifier in the manner of scikit-learn: fit, predict, predict_proba, score."""
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,20 +70,34 @@ class Classifier:
 
     def predict_proba(self, texts: Sequence[Any]) -> NDArray[np.float64]:
         """(texts, classes) in the order of `classes_`."""
-        if not hasattr(self, "predictor_"):
-            raise BothwaysError("this classifier has learned nothing yet: call fit first")
+        self._require_fit()
         examples = (Text(_texts(text)) for text in texts)
         rows = [decision for _, decision in self.predictor_.decisions(examples)]
         return np.asarray(rows, np.float64).reshape(-1, len(self._order))[:, self._order]
 
     def predict(self, texts: Sequence[Any]) -> NDArray[Any]:
         """The likeliest class of each text."""
+        self._require_fit()
         found: NDArray[Any] = self.classes_[self.predict_proba(texts).argmax(1)]
         return found
 
     def score(self, texts: Sequence[Any], labels: Sequence[Any]) -> float:
         """The share of texts that get their label."""
         return float(np.mean(self.predict(texts) == np.asarray(labels)))
+
+    def _require_fit(self) -> None:
+        if not hasattr(self, "predictor_"):
+            raise BothwaysError("this classifier has learned nothing yet: call fit first")
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks of estimators since 1.6; nobody else does, so it is loaded when this is called."""
+        utils = sys.modules["sklearn.utils"]
+        return utils.Tags(
+            estimator_type="classifier",
+            target_tags=utils.TargetTags(required=True),
+            classifier_tags=utils.ClassifierTags(),
+            input_tags=utils.InputTags(string=True, two_d_array=False),
+        )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings by name: scikit-learn clones and searches with them."""
@@ -97,4 +112,7 @@ class Classifier:
 
 
 def _texts(text: Any) -> tuple[str, ...]:
-    return (text,) if isinstance(text, str) else tuple(text)
+    texts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
+    if len(texts) not in (1, 2) or not all(isinstance(one, str) for one in texts):
+        raise BothwaysError(f"a text or a pair of texts was expected, and {text!r} was given")
+    return texts

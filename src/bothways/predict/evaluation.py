@@ -79,7 +79,7 @@ def _labelled(
     files: Sequence[str], predictor: Predictor, data: DataSettings | None, notes: Notes | None
 ) -> Iterator[Any]:
     config, notes = task_config(predictor.model), notes if notes is not None else Notes()
-    for example in read_examples(predictor.name, files, data or DataSettings(), notes):
+    for example in read_examples(predictor.name, files, data or DataSettings(), notes, config.kind):
         if example.gold is None:
             notes.add("rows without a label, left out", example.where)
         else:

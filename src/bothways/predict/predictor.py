@@ -34,8 +34,6 @@ class Predictor:
     """
 
     def __init__(self, model: Model, *, device: str = "auto") -> None:
-        if model.tokenizer is None:
-            raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
         kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         self.model = model.to(kind).eval()
         self.name = task_config(model).task
@@ -81,6 +79,8 @@ class Predictor:
                 return _tagged(given)
             case "answer":
                 question, context = _fields(given, ("question", "context"))
+                if not isinstance(context, str):
+                    raise BothwaysError(f"the context was expected to be a text, and {context!r} was given")
                 return Question("", question, context)
             case "choose":
                 return _choice(given)
@@ -107,13 +107,15 @@ def _tagged(given: Any) -> Tagged:
 
 def _choice(given: Any) -> Choice:
     question, options = _fields(given, ("question", "options"))
+    if not isinstance(options, list | tuple) or not options or not all(isinstance(o, str) for o in options):
+        raise BothwaysError(f"a list of options was expected, each a text, and {options!r} was given")
     context = given.get("context", "") if isinstance(given, Mapping) else ""
     return Choice(context, question, tuple(options))
 
 
 def _fields(given: Any, names: tuple[str, str]) -> tuple[Any, Any]:
     if isinstance(given, Mapping) and all(name in given for name in names):
-        return given[names[0]], given[names[1]]
-    if isinstance(given, tuple) and len(given) == 2:
+        given = given[names[0]], given[names[1]]
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         return given
     raise BothwaysError(f"a dictionary with {' and '.join(names)} was expected, and {given!r} was given")

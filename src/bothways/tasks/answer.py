@@ -92,15 +92,17 @@ class Answer:
     head = "span"
     per_token = True
 
-    def __init__(self, model: Model, settings: AnswerSettings | None = None) -> None:
-        assert model.tokenizer is not None
-        self.config, self.settings = task_config(model), settings or AnswerSettings()
+    def __init__(self, model: Model) -> None:
+        self.config = task_config(model)
         self.goal = "best_f1" if NULL in self.config.thresholds else "f1"
-        self.reader = Reader(model.tokenizer, model.config.encoder.limit, self.config.window, "second")
+        self.reader = Reader(model, self.config.window, "second")
 
     def items(self, examples: Sequence[Question]) -> list[Item]:
         reads = self.reader([(example.question, example.context) for example in examples])
         return [Item(example, [read]) for example, read in zip(examples, reads, strict=True)]
+
+    def check(self, example: Question) -> None:
+        pass
 
     def samples(self, item: Item) -> list[Sample]:
         """Every window; where the answer is not whole in it, [CLS] is the target, as in BERT."""
@@ -136,7 +138,7 @@ class Answer:
 
     def _spans(self, view: View, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """(own tokens, longest), as in Found."""
-        window, longest = view.window, self.settings.longest
+        window, longest = view.window, self.config.longest
         first = rows[window.own - view.shift : window.own_end - view.shift, 0]
         last = rows[window.own - view.shift : window.end - view.shift, 1]
         ends = np.concatenate([last, np.full(longest, -np.inf)])

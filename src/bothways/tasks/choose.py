@@ -29,14 +29,16 @@ class Choose:
     goal = "accuracy"
 
     def __init__(self, model: Model) -> None:
-        assert model.tokenizer is not None
         self.config = task_config(model)
-        self.reader = Reader(model.tokenizer, model.config.encoder.limit, self.config.window)
+        self.reader = Reader(model, self.config.window)
 
     def items(self, examples: Sequence[Choice]) -> list[Item]:
         pairs = [_pair(example, option) for example in examples for option in example.options]
         reads = iter(self.reader(pairs))
         return [Item(example, [next(reads) for _ in example.options]) for example in examples]
+
+    def check(self, example: Choice) -> None:
+        pass
 
     def samples(self, item: Item) -> list[Sample]:
         """All options together, for they are weighed against each other."""

@@ -56,10 +56,9 @@ class Classify:
 
     def __init__(self, model: Model, settings: ClassifySettings | None = None, golds: Sequence[Any] = ()) -> None:
         """`golds` are those of the training data, for balanced weights."""
-        assert model.tokenizer is not None
         self.config, self.labels = task_config(model), model.config.labels
         self.settings = settings or ClassifySettings()
-        self.reader = Reader(model.tokenizer, model.config.encoder.limit, self.config.window)
+        self.reader = Reader(model, self.config.window)
         self.number = {name: i for i, name in enumerate(self.labels)}
         if self.labels == nameless(len(self.labels)):  # the data then have numbers
             self.number |= {str(i): i for i in range(len(self.labels))}
@@ -102,6 +101,9 @@ class Classify:
             )
         numbers = [self.number[str(name)] for name in names]
         return numbers[0] if self.config.kind == "single" else np.isin(np.arange(len(self.labels)), numbers)
+
+    def check(self, example: Text) -> None:
+        self.gold(example)
 
     def samples(self, item: Item) -> list[Sample]:
         """Every window of a long text, all together counting as one."""

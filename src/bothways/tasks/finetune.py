@@ -2,11 +2,13 @@
 
 import json
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bothways import atomic
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
@@ -73,16 +75,17 @@ def finetune(
             raise BothwaysError("there is nothing to train on: set data.train, or give --train FILE")
         if not recipe.model.init:
             raise BothwaysError("the recipe names no model to start from: set model.init, or give --model DIR")
-        config, labels = plan(recipe, train)
-        model = with_task(checkpoint.load(recipe.model.init), config, labels, seed=recipe.run.seed)
-        if model.tokenizer is None:
-            raise BothwaysError(f"{recipe.model.init} has no tokenizer: put its tokenizer.json or vocab.txt there")
+        start = checkpoint.load(recipe.model.init)
+        config, labels = plan(recipe, train, start.config.encoder.limit)
+        model = with_task(start, config, labels, seed=recipe.run.seed)
         _freeze(model, recipe.model.freeze)
         lora = recipe.lora if recipe.lora.rank else None
         if lora:
             adapt(model, lora, seed=recipe.run.seed)
         train, dev = ([in_form(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe, train)
+        for example in dev:
+            task.check(example)
         samples = _samples(task, train, watch)
         tell(f"training data: {task.reader.tally}")
         work = FineTuning(
@@ -98,6 +101,7 @@ def finetune(
         )
         if ranks.is_first:
             claim(out, recipe, read_finetune_recipe)
+            _claim_data(out, samples)
         ranks.wait()
         ended = run_session(work, _in_steps(recipe, work), recipe.optim, out, ranks, listeners)
         latest = _latest_state(out)
@@ -115,7 +119,7 @@ def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say) -> list[An
     if not files:
         return []
     notes = Notes()
-    found = list(read_examples(recipe.task, files, recipe.data, notes))
+    found = list(read_examples(recipe.task, files, recipe.data, notes, recipe.classify.kind))
     if notes:
         say(str(notes))
     if not found:
@@ -130,6 +134,20 @@ def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> list[Sample]:
         for item in task.items(chunk):
             samples += task.samples(item)
     return samples
+
+
+def _claim_data(out: Path, samples: Sequence[Sample]) -> None:
+    """Refuse a folder in which the same recipe ran on other data."""
+    found = 0
+    for sample in samples:
+        for ids in sample.ids:
+            found = zlib.crc32(ids.tobytes(), found)
+        found = zlib.crc32(repr(sample.target).encode(), found)
+    path, told = out / "data.json", json.dumps({"samples": len(samples), "checksum": found}) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != told:
+        raise BothwaysError(f"{out} holds a run on other data: take another --out")
+    with atomic.new_file(path) as fresh:
+        fresh.write_text(told, encoding="utf-8")
 
 
 def _freeze(model: Model, what: str | int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bothways.data.choices import read_choices
 from bothways.data.columns import Columns
@@ -27,8 +27,10 @@ from bothways.tasks.task import Task, TaskConfig
 from bothways.text.files import STDIN, read_texts, require_files
 
 
-def read_examples(task: str, files: Sequence[str], data: DataSettings, notes: Notes) -> Iterator[Any]:
-    """The examples of some files, labelled or not."""
+def read_examples(
+    task: str, files: Sequence[str], data: DataSettings, notes: Notes, kind: str = "auto"
+) -> Iterator[Any]:
+    """The examples of some files, labelled or not. `kind` is that of classify."""
     match task:
         case "tag":
             return read_tagged(files, data.label or None, notes)
@@ -37,7 +39,8 @@ def read_examples(task: str, files: Sequence[str], data: DataSettings, notes: No
         case "choose":
             return read_choices(files, notes)
     columns = Columns(data.text or None, data.pair or None, data.label or None)
-    return read_texts_labelled(files, columns, notes=notes)
+    several: Literal["multi", "auto"] = "multi" if kind == "multi" else "auto"  # "joy|awe" is two labels only then
+    return read_texts_labelled(files, columns, several, notes)
 
 
 def read_inputs(task: str, file: str, data: DataSettings, notes: Notes) -> Iterator[Any]:
@@ -48,8 +51,8 @@ def read_inputs(task: str, file: str, data: DataSettings, notes: Notes) -> Itera
     return read_examples(task, [file], data, notes)
 
 
-def plan(recipe: FinetuneRecipe, examples: Sequence[Any]) -> tuple[TaskConfig, tuple[str, ...]]:
-    """What the task is, and the names of its labels, as the training data show it."""
+def plan(recipe: FinetuneRecipe, examples: Sequence[Any], limit: int = 512) -> tuple[TaskConfig, tuple[str, ...]]:
+    """What the task is, and the names of its labels, as the training data show it; the model reads `limit` tokens."""
     config = TaskConfig(recipe.task, window=recipe.window)
     golds = [example.gold for example in examples if example.gold is not None]
     if not golds:
@@ -67,9 +70,9 @@ def plan(recipe: FinetuneRecipe, examples: Sequence[Any]) -> tuple[TaskConfig, t
         case "tag":
             return config, tag_names(golds)
         case "answer":
-            window = recipe.window if recipe.window.length else replace(recipe.window, length=384)
+            window = recipe.window if recipe.window.length else replace(recipe.window, length=min(384, limit))
             thresholds = {NULL: 0.0} if any(not gold for gold in golds) else {}
-            return replace(config, window=window, thresholds=thresholds), ()
+            return replace(config, window=window, thresholds=thresholds, longest=recipe.answer.longest), ()
     return config, ()
 
 
@@ -89,7 +92,7 @@ def make_task(model: Model, recipe: FinetuneRecipe | None = None, examples: Sequ
         case "tag":
             return Tag(model)
         case "answer":
-            return Answer(model, recipe.answer)
+            return Answer(model)
         case "choose":
             return Choose(model)
         case "score":

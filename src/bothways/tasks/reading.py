@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.text.tokenizer import Encoding, Tokenizer
+from bothways.model.model import Model
+from bothways.text.tokenizer import Encoding
 from bothways.text.windows import Window, windows
 
 Long = Literal["window", "cut", "error"]
@@ -81,11 +82,14 @@ class Read:
 class Reader:
     """Encodes texts and lays windows over them."""
 
-    def __init__(self, tokenizer: Tokenizer, limit: int, settings: WindowSettings, part: Part = "longer") -> None:
+    def __init__(self, model: Model, settings: WindowSettings, part: Part = "longer") -> None:
+        if model.tokenizer is None:
+            raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+        limit = model.config.encoder.limit
         if settings.length > limit:
             raise BothwaysError(f"window.length is {settings.length}, and this model reads {limit} tokens")
-        self.tokenizer, self.settings, self.part = tokenizer, settings, part
-        self.length = settings.length or limit
+        self.tokenizer, self.settings, self.part = model.tokenizer, settings, part
+        self.length, self.segments = settings.length or limit, model.config.encoder.segments
         self.tally = Tally()
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Read]:
@@ -95,6 +99,8 @@ class Reader:
 
     def _read(self, text: tuple[str, ...], encoding: Encoding) -> Read:
         self.tally.texts += 1
+        if len(text) > 1 and max(encoding.segments, default=0) >= self.segments:
+            raise BothwaysError(f"a pair of texts needs two segments, and this model has {self.segments}")
         if len(encoding) > self.length and self.settings.long == "cut":
             encoding = self.tokenizer(*text, limit=self.length, long="cut")
             self.tally.cut += 1

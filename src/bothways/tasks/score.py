@@ -29,9 +29,8 @@ class Score:
     goal = "spearman"
 
     def __init__(self, model: Model) -> None:
-        assert model.tokenizer is not None
         self.config, self.labels = task_config(model), model.config.labels
-        self.reader = Reader(model.tokenizer, model.config.encoder.limit, self.config.window, "second")
+        self.reader = Reader(model, self.config.window, "second")
 
     def items(self, examples: Sequence[Text]) -> list[Item]:
         for example in examples:
@@ -44,6 +43,9 @@ class Score:
         """The gold between 0 and 1."""
         low, high = self.config.range
         return (float(example.gold) - low) / (high - low)  # type: ignore[arg-type]
+
+    def check(self, example: Text) -> None:
+        self.gold(example)
 
     def samples(self, item: Item) -> list[Sample]:
         gold = self.gold(item.example)

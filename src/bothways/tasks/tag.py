@@ -46,9 +46,8 @@ class Tag:
     per_token = True
 
     def __init__(self, model: Model) -> None:
-        assert model.tokenizer is not None
         self.config, self.labels = task_config(model), model.config.labels
-        self.reader = Reader(model.tokenizer, model.config.encoder.limit, self.config.window)
+        self.reader = Reader(model, self.config.window)
         self.number = {name: i for i, name in enumerate(self.labels)}
         self.has_entities = is_entities(self.labels)
         self.goal = "f1" if self.has_entities else "accuracy"
@@ -57,6 +56,9 @@ class Tag:
     def items(self, examples: Sequence[Tagged]) -> list[Item]:
         reads = self.reader([(example.text,) for example in examples])
         return [Item(example, [read]) for example, read in zip(examples, reads, strict=True)]
+
+    def check(self, example: Tagged) -> None:
+        pass
 
     def samples(self, item: Item) -> list[Sample]:
         """Every window, with the words that are its own."""

@@ -61,6 +61,8 @@ class TaskConfig:
     """By which logits are divided, so that probabilities mean what they say."""
     thresholds: dict[str, float] = field(default_factory=dict)
     """For several labels: from which probability on each is given; for answer, "null" is the margin of no answer."""
+    longest: int = 30
+    """For answer: an answer has at most so many tokens."""
     range: tuple[float, float] = (0.0, 1.0)
     """For score: the lowest and the highest number in the training data."""
 
@@ -78,6 +80,9 @@ class Task(Protocol):
 
     def items(self, examples: Sequence[Any]) -> list[Item]:
         """Examples, encoded."""
+
+    def check(self, example: Any) -> None:
+        """Refuse an example on which this model cannot be judged, such as one with a label it does not know."""
 
     def samples(self, item: Item) -> list[Sample]:
         """What there is to learn from one example."""

@@ -67,7 +67,7 @@ class _Loop:
         count = sum(p.numel() for p in self.parameters)
         ceiling = measure_ceiling(self.device, DTYPES[self.precision]) * self.ranks.size
         yield Started(self.state.step, count, str(self.device), self.precision, ceiling, self.run.steps)
-        if self.state.complete or self._done(self.state.elapsed) >= 1:
+        if self.state.complete:
             yield Finished(self.state.step, self.state.elapsed, complete=True)
             return
         self._compile_ahead()

@@ -1,0 +1,130 @@
+"""bothways doctor"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bothways.cli.output import print_json, print_table, progress, say
+
+if TYPE_CHECKING:
+    from bothways.doctor.diagnose import Diagnosis, Finding
+
+_BAR = 24
+_LABELS = 40
+
+
+def doctor(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Labelled data to train on.", show_default=False)
+    ],
+    dev: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dev", metavar="FILE", help="Development data, to compare with; may be repeated.", show_default=False
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="classify, tag, answer, choose or score; guessed from the file unless said.", show_default=False
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="A model folder: for tokens, windows, and the time of training.",
+            show_default=False,
+        ),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
+    pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+) -> None:
+    """Say what is wrong with labelled data before training on them, and what to do.
+
+    What is found is wrong (mend it), worth a look, or fine. Nothing is changed.
+
+    Example: bothways doctor examples/reviews.tsv --dev examples/reviews-dev.tsv --model demo-model
+    """
+    from bothways.doctor.diagnose import diagnose_data
+
+    found = diagnose_data(
+        files,
+        dev or [],
+        task=task,
+        model=model,
+        text=text or "",
+        pair=pair or "",
+        label=label or "",
+        watch=progress,
+    )
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_table(("", ""), _facts(found))
+    _print_labels(found)
+    print_table(("", "found"), [(finding.severity, _words(finding)) for finding in found.findings])
+    for what in found.not_checked:
+        say(f"not looked at: {what}")
+    if found.command:
+        say("next:" if not found.of("wrong") else "next, when what is wrong has been mended:")
+        typer.echo(found.command)
+
+
+def _facts(found: "Diagnosis") -> list[tuple[str, str]]:
+    unlabelled = found.rows - found.labelled
+    facts = [
+        ("task", f"{found.task}, {found.kind}" if found.kind else found.task),
+        ("rows", f"{found.rows:,}" + (f", {unlabelled:,} without a label" if unlabelled else "")),
+    ]
+    if found.dev_rows:
+        facts.append(("rows of --dev", f"{found.dev_rows:,}"))
+    facts.append(("Chinese or Japanese", f"{100 * found.cjk_share:.0f} % of the characters"))
+    facts += [
+        (name, f"{length.mean:,.1f} on average, {length.longest:,} at most ({length.where})")
+        for name, length in found.lengths.items()
+    ]
+    if reading := found.reading:
+        facts += [
+            ("tokens", f"{reading.tokens:,}, {reading.longest:,} in the longest row ({reading.where})"),
+            ("tokens per word", f"{reading.tokens_per_word:.2f}, {100 * reading.unknown_share:.2f} % unknown"),
+            ("sequences", f"{reading.sequences:,} of at most {reading.limit} tokens"),
+        ]
+    if plan := found.plan:
+        facts += [
+            ("suggested", f"batch {plan.batch}, rate {plan.lr:g}, {plan.epochs} epochs: {plan.steps:,} steps"),
+            ("why", plan.why),
+            ("time", f"about {_time(plan.seconds)} on {plan.machine}, an estimate from a few timed steps"),
+        ]
+    return facts
+
+
+def _print_labels(found: "Diagnosis") -> None:
+    if not found.labels:
+        return
+    most = max(label.count for label in found.labels)
+    rows = [
+        (label.name, f"{label.count:,}", f"{100 * label.share:.1f} %", "█" * max(1, round(_BAR * label.count / most)))
+        for label in found.labels[:_LABELS]
+    ]
+    name = {"entities": "entities", "plain": "tag", "regression": "numbers"}.get(found.kind, "label")
+    name = {"answer": "questions with", "choose": "the right one"}.get(found.task, name)
+    print_table((name, "count", "share", ""), rows, right=("count", "share"))
+    if len(found.labels) > _LABELS:
+        say(f"… and {len(found.labels) - _LABELS:,} more")
+
+
+def _words(finding: "Finding") -> str:
+    lines = [f"{finding.says} {finding.do}".strip()]
+    return "\n".join([*lines, *(f"  {place}" for place in finding.places)])
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5_400 else f"{seconds / 3_600:.1f} hours"

@@ -1,0 +1,1 @@
+"""Labelled data looked at before anything is trained."""

@@ -1,0 +1,463 @@
+"""LoRA: nothing at the start, the same as PEFT after training, in PEFT's files both ways, and nothing else touched."""
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import safetensors.torch
+import torch
+import transformers
+from torch import Tensor
+
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.checkpoint import load
+from bothways.model.lora import Adapted, LoraSettings, adapt, merge, save_adapter
+from bothways.model.model import Model
+from bothways.predict.predictor import Predictor
+from bothways.tasks.finetune import finetune
+from bothways.tasks.folder import with_task
+from bothways.tasks.task import TaskConfig
+from bothways.text.tokenizer import Tokenizer
+from bothways.train.work import Event, Stepped
+from conftest import make_loud
+from test_tasks import CASES, CHOICES, LIMIT, SINGLE, base, no_picture, quiet, recipe_for
+from test_tasks_folders import named, their_folder
+
+__all__ = ["base", "no_picture"]
+
+TARGETS = {
+    "query and value": ("query", "value"),
+    "key": ("key",),
+    "feed-forward": ("intermediate.dense", "output.dense"),
+    "attention only": ("attention.output.dense", "query"),
+    "all": ("all-linear",),
+}
+IDS = [[101, 7, 30, 102], [101, 40, 41, 42, 43, 44, 45, 102], [101, 102]]
+
+
+def classifier(base: Path) -> Model:
+    """The base's encoder under a loud head of three labels."""
+    model = with_task(load(base), TaskConfig("classify", "single"), ("bad", "good", "so-so"))
+    make_loud(model.heads, 5)
+    return model.eval()
+
+
+def small_ones(model: Model, kinds: tuple[str, ...] = ("down", "up")) -> set[str]:
+    """The names of the parameters that LoRA has added."""
+    return {
+        f"{place}.{kind}.{part}"
+        for place, layer in model.named_modules()
+        if isinstance(layer, Adapted)
+        for kind in kinds
+        for part in getattr(layer, kind)
+    }
+
+
+def outputs(model: Model, head: str = "sequence") -> Tensor:
+    batch = Batch.pack(IDS, [[0] * len(row) for row in IDS])
+    with torch.no_grad():
+        return model.logits(head, model.encoder(batch), batch)
+
+
+def their_outputs(model: Any) -> Tensor:
+    """Padding removed: (B, C), or (N, C)."""
+    longest = max(map(len, IDS))
+    grid = torch.tensor([row + [0] * (longest - len(row)) for row in IDS])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in IDS])
+    model.eval()
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=grid, attention_mask=mask).logits
+    return logits[mask.bool()] if logits.dim() == 3 else logits
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    assert one.shape == other.shape
+    return float((one - other).abs().max())
+
+
+def shout(model: Model, seed: int = 7) -> None:
+    """Trained weights as if training had been long."""
+    draws = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draws))
+
+
+# ---------------------------------------------------------------------- the layer
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_it_begins_as_the_base_and_only_its_own_weights_and_the_head_train(name: str, base: Path) -> None:
+    model = classifier(base)
+    before = outputs(model)
+    frozen = {n: p.clone() for n, p in model.named_parameters() if n.startswith("encoder.")}
+    adapted = adapt(model, LoraSettings(rank=2, targets=TARGETS[name]), seed=1).eval()
+    assert torch.equal(outputs(adapted), before)
+    trained = {n for n, p in adapted.named_parameters() if p.requires_grad}
+    assert trained == small_ones(adapted) | {f"heads.{n}" for n, _ in adapted.heads.named_parameters()}
+    assert all(float(adapted.get_parameter(n).abs().sum().detach()) > 0 for n in small_ones(adapted, ("down",)))
+    kept = {n.replace(".base.", "."): p for n, p in adapted.named_parameters() if n not in small_ones(adapted)}
+    assert all(torch.equal(kept[n], p) for n, p in frozen.items())
+    shout(adapted)
+    assert distance(outputs(adapted), before) > 0.1
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_merged_it_is_the_same_model(name: str, base: Path) -> None:
+    adapted = adapt(classifier(base), LoraSettings(rank=3, alpha=5.0, targets=TARGETS[name])).eval()
+    shout(adapted)
+    plain = merge(adapted)
+    assert not any(isinstance(part, Adapted) for part in plain.modules())
+    assert distance(outputs(plain), outputs(adapted)) <= LIMIT
+    assert distance(outputs(plain), outputs(classifier(base))) > 0.1
+
+
+def test_dropout_is_for_training_only_and_for_the_small_layers_only(base: Path) -> None:
+    adapted = adapt(classifier(base), LoraSettings(rank=2, dropout=0.5))
+    shout(adapted)
+    assert torch.equal(outputs(adapted.eval()), outputs(adapted.eval()))
+    torch.manual_seed(0)
+    assert not torch.equal(outputs(adapted.train()), outputs(adapted.train()))
+    with torch.no_grad():
+        for name in small_ones(adapted, ("up",)):
+            adapted.get_parameter(name).zero_()
+    assert torch.equal(outputs(adapted.train()), outputs(adapted.eval()))
+
+
+PLACES = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense",
+          "intermediate.dense", "output.dense")  # fmt: skip
+MEANT = {
+    "query and value": {0, 2},
+    "key": {1},
+    "feed-forward": {3, 4, 5},
+    "attention only": {0, 3},
+    "all": {0, 1, 2, 3, 4, 5},
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_formula_is_the_papers(name: str, base: Path) -> None:
+    """W + alpha / rank · B A on each layer that is meant, and W on every other, by transformers' names."""
+    adapted = adapt(classifier(base), LoraSettings(rank=4, alpha=6.0, targets=TARGETS[name])).eval()
+    shout(adapted)
+    theirs = transformers.BertModel.from_pretrained(base).state_dict()
+    for i in range(2):
+        block: Any = adapted.encoder.blocks[i]
+        layers = [(block.attention.qkv, part) for part in range(3)]
+        layers += [(layer, 0) for layer in (block.attention.out, block.feed_forward.up, block.feed_forward.down)]
+        x = torch.randn(5, 64, generator=torch.Generator().manual_seed(i))
+        for place, (layer, part) in enumerate(layers):
+            weight = theirs[f"encoder.layer.{i}.{PLACES[place]}.weight"]
+            bias = theirs[f"encoder.layer.{i}.{PLACES[place]}.bias"]
+            assert (isinstance(layer, Adapted) and str(part) in layer.up) == (place in MEANT[name])
+            if place in MEANT[name]:
+                weight = weight + 6.0 / 4 * layer.up[str(part)] @ layer.down[str(part)]
+            inside = x[:, : weight.shape[1]]
+            got = layer(inside).chunk(3 if place < 3 else 1, -1)[part]
+            assert torch.allclose(got, inside @ weight.T + bias, atol=1e-5), PLACES[place]
+
+
+# ---------------------------------------------------------------------- ours in PEFT
+
+KINDS = {
+    "single": transformers.AutoModelForSequenceClassification,
+    "multi": transformers.AutoModelForSequenceClassification,
+    "entities": transformers.AutoModelForTokenClassification,
+    "answer": transformers.AutoModelForQuestionAnswering,
+    "choose": transformers.AutoModelForMultipleChoice,
+}
+
+
+def trained(name: str, base: Path, out: Path, **run: Any) -> Any:
+    case = CASES[name]
+    lora = LoraSettings(rank=2, targets=("all-linear",), dropout=0.1)
+    plan = recipe_for(case.task, base, lora=lora, run=quiet(**{"steps": 4, **run}))
+    return finetune(plan, out, train=case.examples, dev=case.examples)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_peft_opens_what_we_train(name: str, base: Path, tmp_path: Path) -> None:
+    """The merged folder, the adapter opened by us, and the adapter on the base opened by PEFT: one model."""
+    found = trained(name, base, tmp_path / "run")
+    adapter = tmp_path / "run/adapter"
+    config = transformers.AutoConfig.from_pretrained(adapter)
+    theirs = KINDS[name].from_pretrained(base, config=config)
+    opened = peft.PeftModel.from_pretrained(theirs, adapter)
+    merged = KINDS[name].from_pretrained(found.folder)
+    if name == "choose":
+        batch = CASES[name].batch(transformers.AutoTokenizer.from_pretrained(found.folder), CHOICES[:1], ())
+        batch.pop("offset_mapping")
+        with torch.no_grad():
+            one, other = (m.eval()(**batch).logits for m in (opened, merged))
+        assert distance(one, other) <= LIMIT
+        return
+    head = {"entities": "token", "answer": "span"}.get(name, "sequence")
+    ours = outputs(load(adapter), head)
+    assert distance(outputs(load(found.folder), head), ours) <= 1e-6
+    if name == "answer":
+        return _compare_spans(opened, ours)
+    assert distance(their_outputs(opened), ours) <= LIMIT
+    assert Predictor.load(adapter).labels == found.labels == tuple(config.id2label.values())
+    assert Predictor.load(adapter).name == found.task
+
+
+def _compare_spans(opened: Any, ours: Tensor) -> None:
+    rows = []
+    for ids in IDS:
+        with torch.no_grad():
+            out = opened.eval()(input_ids=torch.tensor([ids]))
+        rows.append(torch.stack([out.start_logits[0], out.end_logits[0]], -1))
+    assert distance(torch.cat(rows), ours) <= LIMIT
+
+
+def test_peft_trains_on_from_what_we_trained(base: Path, tmp_path: Path) -> None:
+    """It knows which weights are the adapter's: they and the head are all that it would train."""
+    trained("single", base, tmp_path / "run")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "run/adapter")
+    theirs = KINDS["single"].from_pretrained(base, config=config)
+    opened = peft.PeftModel.from_pretrained(theirs, tmp_path / "run/adapter", is_trainable=True)
+    names = [n for n, p in opened.named_parameters() if p.requires_grad]
+    assert all("lora_" in n or "modules_to_save" in n for n in names)
+    assert sum("lora_A" in n for n in names) == 2 * 6
+    assert {n.split(".modules_to_save")[0].split(".")[-1] for n in names if "modules_to_save" in n} == {
+        "classifier",
+        "pooler",
+    }
+
+
+def test_frozen_weights_and_labels_come_out_as_they_went_in(base: Path, tmp_path: Path) -> None:
+    plan = recipe_for("classify", base, lora=LoraSettings(rank=2))
+    found = finetune(plan, tmp_path / "run", train=SINGLE, dev=[])
+    before, after = load(base).state_dict(), load(found.folder).state_dict()
+    for name in after:
+        if name.startswith("encoder."):
+            touched = name.endswith("qkv.weight")
+            assert torch.equal(before[name], after[name]) != touched, name
+    for i in range(2):
+        key = f"encoder.blocks.{i}.attention.qkv.weight"
+        moved = [not torch.equal(*pair) for pair in zip(before[key].chunk(3), after[key].chunk(3), strict=True)]
+        assert moved == [True, False, True]
+    assert not torch.equal(before["heads.pooler.dense.weight"], after["heads.pooler.dense.weight"])
+    said = json.loads((found.folder / "config.json").read_text())
+    assert said["id2label"] == {"0": "bad", "1": "good", "2": "so-so"}
+    assert said["problem_type"] == "single_label_classification"
+    assert load(found.folder).tokenizer is not None
+
+
+def test_an_adapter_on_a_classifier_is_of_its_own_task(base: Path, tmp_path: Path) -> None:
+    """What the base was before, several labels, is not said of the scorer that was made of it."""
+    first = finetune(recipe_for("classify", base), tmp_path / "first", train=CASES["multi"].examples, dev=[])
+    for task, name in (("score", "score"), ("answer", "answer")):
+        plan = recipe_for(task, first.folder, lora=LoraSettings(rank=2))
+        found = finetune(plan, tmp_path / task, train=CASES[name].examples, dev=[])
+        said = json.loads((found.folder / "config.json").read_text())
+        assert "problem_type" not in said
+        assert not {"joy", "fear"} & set(said.get("label2id", {}))
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_stopped_run_goes_on_bit_for_bit(base: Path, tmp_path: Path, step: int) -> None:
+    trained("single", base, tmp_path / "whole", batch=2)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    case = CASES["single"]
+    lora = LoraSettings(rank=2, targets=("all-linear",), dropout=0.1)
+    plan = recipe_for("classify", base, lora=lora, run=quiet(steps=4, batch=2))
+    stopped = finetune(plan, tmp_path / "parts", train=case.examples, dev=case.examples, listen=[interrupt])
+    assert not stopped.complete
+    trained("single", base, tmp_path / "parts", batch=2)
+    assert same(load(tmp_path / "parts/model").state_dict(), load(tmp_path / "whole/model").state_dict())
+    files = [
+        safetensors.torch.load_file(tmp_path / p / "adapter/adapter_model.safetensors") for p in ("parts", "whole")
+    ]
+    assert same(*files)
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+# ---------------------------------------------------------------------- PEFT's in ours
+
+
+def peft_adapter(base: Path, folder: Path, kind: str = "SequenceClassification", **config: Any) -> Any:
+    """An adapter as PEFT trains and saves it: every trained weight loud."""
+    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(base)
+    settings = {"r": 4, "lora_alpha": 6, "target_modules": ["query", "value"], **config}
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(**settings))
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in wrapped.parameters():
+            if parameter.requires_grad:
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draws))
+    wrapped.save_pretrained(str(folder))
+    return wrapped.eval()
+
+
+@pytest.fixture
+def classified(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    """A classifier's folder as transformers writes it."""
+    return their_folder(
+        tmp_path / "classified", tokenizer, "BertForSequenceClassification", **named(["no", "maybe", "yes"])
+    )
+
+
+PEFT: dict[str, dict[str, Any]] = {
+    "plain, without a head": {},
+    "for classification": {"task_type": "SEQ_CLS"},
+    "all linear": {"task_type": "SEQ_CLS", "target_modules": "all-linear"},
+    "by regular expression": {"target_modules": r".*layer\.1\..*dense"},
+    "head saved": {"modules_to_save": ["classifier"]},
+    "head and pooler saved": {"task_type": "SEQ_CLS", "modules_to_save": ["classifier", "pooler"]},
+    "rank-stabilised": {"use_rslora": True, "task_type": "SEQ_CLS"},
+    "alphas by name": {"alpha_pattern": {"query": 1.5}, "task_type": "SEQ_CLS"},
+    "alphas by layer": {"alpha_pattern": {r"layer\.0\.attention\.self\.query": 1.5}},
+    "alphas by expression": {"alpha_pattern": {r".*\.0\..*query": 1.5}},
+    "alphas of like names": {"target_modules": ["output.dense"], "alpha_pattern": {r"^bert.encoder.layer.0.output.dense": 30}},
+    "ranks by name": {"rank_pattern": {"value": 2}, "task_type": "SEQ_CLS"},
+    "some layers": {"layers_to_transform": [1], "task_type": "SEQ_CLS"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PEFT)
+def test_we_open_what_peft_trained(name: str, classified: Path, tmp_path: Path) -> None:
+    theirs = peft_adapter(classified, tmp_path / "adapter", **PEFT[name])
+    ours = load(tmp_path / "adapter")
+    assert ours.config.heads == ("pooler", "sequence")
+    assert ours.config.labels == ("no", "maybe", "yes")
+    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
+    assert distance(outputs(ours), outputs(load(classified))) > 0.1
+    predictor = Predictor.load(tmp_path / "adapter")
+    assert predictor.name == "classify"
+    assert predictor("the cat")["label"] in ("no", "maybe", "yes")
+
+
+def test_we_open_a_head_that_peft_trained_on_a_pretrained_body(base: Path, tmp_path: Path) -> None:
+    """The usual case: BERT itself is the base, and the head is in the adapter only."""
+    theirs = peft_adapter(base, tmp_path / "adapter", task_type="SEQ_CLS")
+    ours = load(tmp_path / "adapter")
+    assert ours.config.heads == ("pooler", "sequence")
+    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
+    assert Predictor.load(tmp_path / "adapter").name == "classify"
+
+
+def test_we_open_a_tagger_that_peft_trained(base: Path, tmp_path: Path) -> None:
+    theirs = peft_adapter(base, tmp_path / "adapter", "TokenClassification", task_type="TOKEN_CLS")
+    ours = load(tmp_path / "adapter")
+    assert ours.config.heads == ("token",)
+    assert distance(outputs(ours, "token"), their_outputs(theirs)) <= LIMIT
+
+
+def test_we_open_an_answerer_that_peft_trained(base: Path, tmp_path: Path) -> None:
+    theirs = peft_adapter(base, tmp_path / "adapter", "QuestionAnswering", task_type="QUESTION_ANS")
+    ours = load(tmp_path / "adapter")
+    assert ours.config.heads == ("span",)
+    _compare_spans(theirs, outputs(ours, "span"))
+
+
+UNREAD: dict[str, dict[str, Any]] = {
+    "trained norms": {"modules_to_save": ["classifier", "LayerNorm"]},
+    "trained embeddings": {"modules_to_save": ["classifier", "word_embeddings"]},
+    "adapted embeddings": {"target_modules": ["query", "word_embeddings"]},
+    "biases in the adapter": {"lora_bias": True},
+    "doubled layers": {"layer_replication": [[0, 2], [0, 2]]},
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # PEFT's own, on what it makes here
+@pytest.mark.parametrize("name", UNREAD)
+def test_every_weight_of_an_adapter_is_used_or_refused(name: str, classified: Path, tmp_path: Path) -> None:
+    """Never a model that is a little different from the one that was trained."""
+    try:
+        theirs = peft_adapter(classified, tmp_path / "adapter", **UNREAD[name])
+    except (ValueError, TypeError, AttributeError) as error:
+        pytest.skip(f"this PEFT does not make it: {error}")
+    try:
+        ours = load(tmp_path / "adapter")
+    except BothwaysError:
+        return
+    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"peft_type": "IA3"}, "is not a plain LoRA adapter: its peft_type is IA3"),
+        ({"bias": "all"}, "bias"),
+        ({"use_dora": True}, "use_dora"),
+        ({"base_model_name_or_path": "/nowhere"}, "adapter for /nowhere, and that is not a folder here"),
+    ],
+)
+def test_other_kinds_are_refused_in_one_sentence(
+    change: dict[str, Any], said: str, classified: Path, tmp_path: Path
+) -> None:
+    peft_adapter(classified, tmp_path / "adapter")
+    path = tmp_path / "adapter/adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(BothwaysError, match=said) as caught:
+        load(tmp_path / "adapter")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_of_another_model_is_refused(classified: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    peft_adapter(classified, tmp_path / "adapter")
+    other = their_folder(tmp_path / "other", tokenizer, "BertForSequenceClassification", num_hidden_layers=1)
+    path = tmp_path / "adapter/adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(other)}))
+    with pytest.raises(BothwaysError, match=r"layer\.1.* which this model has no use for"):
+        load(tmp_path / "adapter")
+    wide = their_folder(tmp_path / "wide", tokenizer, "BertForSequenceClassification", hidden_size=64)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(wide)}))
+    with pytest.raises(BothwaysError, match="shape"):
+        load(tmp_path / "adapter")
+
+
+def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(BothwaysError, match="no layer of this bert is called c_attn"):
+        finetune(
+            recipe_for("classify", base, lora=LoraSettings(rank=2, targets=("c_attn",))),
+            tmp_path / "run",
+            train=SINGLE,
+            dev=[],
+        )
+    for bad in ({"rank": -1}, {"rank": 1, "alpha": 0.0}, {"rank": 1, "dropout": 1.0}):
+        with pytest.raises(BothwaysError, match=r"lora\.rank"):
+            LoraSettings(**bad)
+
+
+def test_a_name_that_only_ends_alike_is_not_meant(base: Path) -> None:
+    """ "dense" means every dense layer; "put.dense" means none."""
+    with pytest.raises(BothwaysError, match=r"put\.dense"):
+        adapt(classifier(base), LoraSettings(rank=2, targets=("put.dense",)))
+
+
+def test_an_adapter_folder_can_move_with_its_base(base: Path, tmp_path: Path) -> None:
+    """A base that is named relative to the adapter is found beside it."""
+    model = adapt(classifier(base), LoraSettings(rank=2)).eval()
+    shout(model)
+    save_adapter(model, LoraSettings(rank=2), "../base", tmp_path / "adapter")
+    shutil.copytree(base, tmp_path / "base")
+    assert distance(outputs(load(tmp_path / "adapter")), outputs(model)) <= LIMIT
+
+
+def test_the_scale_is_alpha_over_rank(base: Path) -> None:
+    """Twice the alpha moves a layer twice as far."""
+    one, two = (adapt(classifier(base), replace(LoraSettings(rank=4), alpha=alpha)) for alpha in (3.0, 6.0))
+    shout(one)
+    shout(two)
+    key = "encoder.blocks.0.attention.qkv.weight"
+    start = load(base).state_dict()[key]
+    moved = [merge(model).state_dict()[key] - start for model in (one, two)]
+    assert torch.allclose(2 * moved[0], moved[1], atol=1e-5)

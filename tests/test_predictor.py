@@ -1,0 +1,332 @@
+"""Predictor: the answer to an input depends on that input alone, and comes in its place, as it is asked for."""
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bothways.data.examples import Choice, Question, Tagged, Text
+from bothways.errors import BothwaysError
+from bothways.model.checkpoint import load, save
+from bothways.model.config import ModelConfig
+from bothways.model.model import Model
+from bothways.predict.evaluation import compare_models, evaluate
+from bothways.predict.predictor import Predictor
+from bothways.tasks.folder import with_task
+from bothways.tasks.reading import WindowSettings
+from bothways.tasks.recipe import TASKS
+from bothways.tasks.task import TaskConfig
+from bothways.text.tokenizer import Tokenizer
+from conftest import make_loud
+from test_tasks import ASKED, CHOICES, GRADES, LIMIT, MULTI, NUMBERS, SINGLE, SMALL, TAGGED
+
+WORDS = ["the", "cat", "unbelievable", "Paris", "中", "国", "walks", "in", "Berlin", ",", "dog", "talking"]
+
+
+def predictor_for(tokenizer: Tokenizer, name: str, seed: int = 0, **config: Any) -> Predictor:
+    """A loud model for a kind of task; windows are short, so that many texts need some."""
+    task, kind, labels = KINDS[name]
+    base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
+    model = with_task(base, TaskConfig(task, kind, WindowSettings(32, 8), **config), labels)
+    make_loud(model, seed)
+    return Predictor(model)
+
+
+KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "single": ("classify", "single", ("a", "b", "c")),
+    "multi": ("classify", "multi", ("a", "b", "c")),
+    "regression": ("classify", "regression", ("score",)),
+    "score": ("score", "", ("score",)),
+    "tag": ("tag", "", ("O", "B-X", "I-X")),
+    "answer": ("answer", "", ()),
+    "choose": ("choose", "", ()),
+}
+
+
+def inputs_for(name: str, count: int, seed: int = 0) -> list[Any]:
+    """From nothing to several windows."""
+    draws = random.Random(seed)
+
+    def text(most: int = 70) -> str:
+        return " ".join(draws.choices(WORDS, k=draws.choice([0, 1, 5, 12, most])))
+
+    make: dict[str, Callable[[], Any]] = {
+        "score": lambda: (text(10), text()),
+        "answer": lambda: {"question": text(8), "context": text()},
+        "choose": lambda: {"context": text(), "question": text(4), "options": [text(6) for _ in range(3)]},
+        "tag": text,
+    }
+    return [make.get(KINDS[name][0], lambda: draws.choice([text(), (text(9), text())]))() for _ in range(count)]
+
+
+def near(one: Any, other: Any) -> bool:
+    """The same answer but for rounding in its numbers."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(near(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(near, one, other))
+    return bool(one == pytest.approx(other, abs=LIMIT)) if isinstance(one, float) else bool(one == other)
+
+
+def test_every_task_is_here() -> None:
+    assert {task for task, _, _ in KINDS.values()} == set(TASKS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_answer_does_not_depend_on_its_neighbours(name: str, tokenizer: Tokenizer) -> None:
+    predictor = predictor_for(tokenizer, name)
+    given = inputs_for(name, 50)
+    among = predictor(given, top=3)
+    assert predictor.tally.in_windows > 0
+    assert len({json.dumps(one) for one in among}) > 25  # answers that can be told apart
+    for place in range(0, 50, 6):
+        assert near(predictor(given[place], top=3), among[place]), given[place]
+    order = random.Random(1).sample(range(50), 50)
+    for place, one in zip(order, predictor([given[i] for i in order], top=3), strict=True):
+        assert near(one, among[place])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_input_gives_one_answer_and_a_list_a_list(name: str, tokenizer: Tokenizer) -> None:
+    predictor = predictor_for(tokenizer, name)
+    (one,) = inputs_for(name, 1, seed=5)
+    assert near([predictor(one)], predictor([one]))
+    assert predictor([]) == []
+    many = predictor(one, top=2)
+    assert isinstance(many, list) or name in ("score",)
+
+
+def test_several_chunks_keep_the_order(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine takes some at a time and sorts them by length: nobody may notice."""
+    predictor = predictor_for(tokenizer, "single")
+    given = inputs_for("single", 40)
+    whole = predictor(given)
+    monkeypatch.setattr("bothways.tasks.engine._EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr("bothways.tasks.engine.TOKENS_AT_ONCE", {"cpu": 40})
+    assert all(map(near, predictor(given), whole))
+    monkeypatch.setattr("bothways.tasks.engine._CHARACTERS_AT_ONCE", 1)
+    assert all(map(near, predictor(given), whole))
+
+
+def test_a_stream_reads_no_further_ahead_than_a_chunk(tokenizer: Tokenizer) -> None:
+    """From something endless: a thousand short texts at a time, or a few long ones."""
+    predictor = predictor_for(tokenizer, "single")
+    read = 0
+
+    def endless(text: str) -> Iterator[Text]:
+        nonlocal read
+        for _ in itertools.count():
+            read += 1
+            yield Text((text,))
+
+    stream = predictor.stream(endless("the cat"))
+    assert read == 0
+    assert next(stream)["label"] in predictor.labels
+    assert 1 <= read <= 1_024
+    assert len(list(itertools.islice(stream, 1_030))) == 1_030
+    assert read <= 2_048
+    read = 0
+    next(predictor_for(tokenizer, "single", seed=1).stream(endless("x" * 500_000)))
+    assert read <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "same"),
+    [
+        ("single", {"text": "the cat"}, "the cat"),
+        ("single", {"text": "the cat", "text_pair": "a dog"}, ("the cat", "a dog")),
+        ("single", Text(("the cat",)), "the cat"),
+        ("score", {"text": "the cat", "text_pair": "a dog"}, ("the cat", "a dog")),
+        ("tag", ("Paris", "walks", "北", "京"), "Paris walks 北京"),
+        ("tag", Tagged("Paris", ((0, 5),)), "Paris"),
+        ("answer", ("who?", "the cat"), {"question": "who?", "context": "the cat"}),
+        ("answer", Question("1", "who?", "the cat"), ("who?", "the cat")),
+        ("choose", ("who?", ["a", "b"]), {"question": "who?", "options": ["a", "b"], "context": ""}),
+        ("choose", Choice("", "who?", ("a", "b")), {"question": "who?", "options": ["a", "b"]}),
+    ],
+)
+def test_inputs_can_be_written_in_several_ways(name: str, given: Any, same: Any, tokenizer: Tokenizer) -> None:
+    predictor = predictor_for(tokenizer, name)
+    assert near(predictor(given), predictor(same))
+
+
+def test_a_list_of_words_is_one_input_of_a_tagger_among_others(tokenizer: Tokenizer) -> None:
+    predictor = predictor_for(tokenizer, "tag")
+    assert near(predictor([["Paris", "walks"], "the cat"]), [predictor("Paris walks"), predictor("the cat")])
+
+
+# ---------------------------------------------------------------------- what is not an input
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("single", 7, "a text or a pair of texts was expected"),
+        ("single", None, "a text or a pair of texts was expected"),
+        ("single", ("a", "b", "c"), "a text or a pair of texts was expected"),
+        ("single", {"sentence": "the cat"}, "a text or a pair of texts was expected"),
+        ("score", "the cat", "a pair of texts was expected"),
+        ("score", {"text": "the cat"}, "a pair of texts was expected"),
+        ("score", Text(("the cat",)), "score compares two"),
+        ("tag", 7, "a text or a list of words was expected"),
+        ("tag", ("a", 7), "a text or a list of words was expected"),
+        ("answer", "who?", "a dictionary with question and context was expected"),
+        ("answer", {"question": "who?"}, "a dictionary with question and context was expected"),
+        ("answer", ("who?", 7), "expected"),
+        ("choose", {"question": "who?", "options": []}, "option"),
+        ("choose", {"question": "who?", "options": "ab"}, "option"),
+        ("choose", {"question": "who?", "options": ["a", 7]}, "option"),
+    ],
+)
+def test_what_is_no_input_is_refused_in_one_sentence(name: str, given: Any, said: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(BothwaysError, match=said) as caught:
+        predictor_for(tokenizer, name)(given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_empty_texts_get_an_answer(name: str, tokenizer: Tokenizer) -> None:
+    predictor = predictor_for(tokenizer, name)
+    empty: dict[str, Any] = {
+        "score": ("", ""),
+        "answer": {"question": "", "context": ""},
+        "choose": {"question": "", "options": ["", ""]},
+    }
+    found = predictor(empty.get(name, ""))
+    if name == "tag":
+        assert found == []
+    if name == "answer":
+        assert found["answer"] == ""
+    if name == "choose":
+        assert found["score"] == pytest.approx(0.5)
+
+
+def test_wrong_folders_are_told_apart(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    with pytest.raises(BothwaysError, match="there is no folder"):
+        Predictor.load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BothwaysError, match=r"is not a model folder: it has no config\.json"):
+        Predictor.load(tmp_path / "empty")
+    save(Model.new(ModelConfig(SMALL, ("pooler", "masked")), tokenizer), tmp_path / "base")
+    with pytest.raises(BothwaysError, match=r"no head that answers \(it has: pooler, masked\): fine-tune it first"):
+        Predictor.load(tmp_path / "base")
+    save(Model.new(ModelConfig(SMALL, ("token",), ("O", "B-X"))), tmp_path / "mute")
+    with pytest.raises(BothwaysError, match="no tokenizer"):
+        Predictor.load(tmp_path / "mute")
+
+
+def test_a_pair_needs_a_model_of_two_segments(tokenizer: Tokenizer) -> None:
+    from dataclasses import replace
+
+    base = Model.new(ModelConfig(replace(SMALL, segments=1), ("pooler",)), tokenizer)
+    predictor = Predictor(with_task(base, TaskConfig("classify", "single"), ("a", "b")))
+    assert predictor("the cat")["label"] in ("a", "b")
+    with pytest.raises(BothwaysError, match="segments"):
+        predictor(("the cat", "the dog"))
+
+
+# ---------------------------------------------------------------------- evaluation
+
+
+EXAMPLES: dict[str, Sequence[Any]] = {
+    "single": SINGLE,
+    "multi": MULTI,
+    "regression": NUMBERS,
+    "score": GRADES,
+    "tag": TAGGED,
+    "answer": ASKED,
+    "choose": CHOICES,
+}
+
+
+def written(folder: Path, name: str) -> Path:
+    """The examples of a kind as a file."""
+    rows: list[dict[str, Any]] = []
+    path = folder / f"{name}.jsonl"
+    match name:
+        case "single" | "multi" | "regression" | "score":
+            for example in EXAMPLES[name]:
+                keys = ("text", "text_pair")
+                gold = list(example.gold) if isinstance(example.gold, tuple) else example.gold
+                rows.append({**dict(zip(keys, example.texts, strict=False)), "label": gold})
+        case "tag":
+            for sentence in TAGGED:
+                tokens = [sentence.text[a:b] for a, b in sentence.words]
+                rows.append({"tokens": tokens, "tags": list(sentence.gold or ())})
+        case "answer":
+            for asked in ASKED:
+                answers = {"text": [t for t, _ in asked.gold or ()], "answer_start": [s for _, s in asked.gold or ()]}
+                rows.append({"id": asked.id, "question": asked.question, "context": asked.context, "answers": answers})
+        case "choose":
+            for choice in CHOICES:
+                options = list(choice.options)
+                rows.append(
+                    {"context": choice.context, "question": choice.question, "options": options, "label": choice.gold}
+                )
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    return path
+
+
+LABELS = {"single": ("bad", "good", "so-so"), "multi": ("awe", "fear", "joy"), "tag": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_task_can_be_evaluated_and_compared(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """The goal's score lies in its interval; a model compared with itself differs by nothing."""
+    task, kind, labels = KINDS[name]
+    base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
+    model = with_task(base, TaskConfig(task, kind, range=(0.0, 3.0)), LABELS.get(name, labels))
+    make_loud(model)
+    predictor = Predictor(model)
+    path = str(written(tmp_path, name))
+    found = evaluate([path], predictor)
+    assert found.task == task
+    assert found.examples == len(EXAMPLES[name])
+    low, high = found.interval
+    assert low <= found.scores[found.goal] <= high
+    assert [one["wrongness"] for one in found.worst] == sorted((one["wrongness"] for one in found.worst), reverse=True)
+    assert json.dumps(found.worst)
+    difference = compare_models([path], predictor, predictor)
+    assert difference.difference == 0
+
+
+def test_scores_are_those_of_the_answers(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Accuracy against the labels that the predictor gives, and scikit-learn's word for the rest."""
+    from sklearn.metrics import confusion_matrix, f1_score  # type: ignore[import-untyped]
+
+    base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
+    model = with_task(base, TaskConfig("classify", "single"), LABELS["single"])
+    make_loud(model, 3)
+    predictor = Predictor(model)
+    given = [predictor(example.texts)["label"] for example in SINGLE]
+    golds = [str(example.gold) for example in SINGLE]
+    found = evaluate([str(written(tmp_path, "single"))], predictor)
+    assert found.scores["accuracy"] == sum(a == b for a, b in zip(given, golds, strict=True)) / len(golds)
+    assert found.scores["macro_f1"] == pytest.approx(f1_score(golds, given, average="macro", zero_division=0))
+    assert found.confusion == confusion_matrix(golds, given, labels=list(LABELS["single"])).tolist()
+
+
+def test_a_label_that_the_model_does_not_know_is_named(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    predictor = predictor_for(tokenizer, "single")
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "the cat", "label": "a"}\n{"text": "the dog", "label": "z"}\n')
+    with pytest.raises(BothwaysError, match=r"rows\.jsonl, line 2 has the label 'z', and this model knows a, b, c"):
+        evaluate([str(path)], predictor)
+    path.write_text('{"text": "the cat"}\n')
+    with pytest.raises(BothwaysError, match="no labelled rows"):
+        evaluate([str(path)], predictor)
+
+
+def test_a_predictor_saved_and_opened_answers_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """With its temperature, thresholds and window."""
+    before = predictor_for(tokenizer, "multi", temperature=3.0, thresholds={"a": 0.1, "b": 0.9})
+    save(before.model, tmp_path)
+    after = Predictor(load(tmp_path))
+    given = inputs_for("multi", 20)
+    assert near(after(given), before(given))
+    assert near(after(given, top=3), before(given, top=3))
+    assert not near(predictor_for(tokenizer, "multi")(given), before(given))

@@ -1,0 +1,149 @@
+"""Classifier: scikit-learn takes it for one of its own."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sklearn.base  # type: ignore[import-untyped]
+from sklearn.metrics import accuracy_score  # type: ignore[import-untyped]
+from sklearn.model_selection import (  # type: ignore[import-untyped]
+    GridSearchCV,
+    StratifiedKFold,
+    cross_val_score,
+)
+
+from bothways.errors import BothwaysError
+from bothways.predict.classifier import Classifier
+from bothways.predict.predictor import Predictor
+from test_tasks import base, no_picture
+
+__all__ = ["base", "no_picture"]
+
+TEXTS = [f"the {kind} {verb}" for verb in ("runs", "sleeps", "walks", "talks") for kind in ("cat", "dog", "black tree")]
+KINDS = ["cat", "dog", "tree"] * 4
+FAST = ["run.device=cpu", "run.save_every=999", "optim.warmup=0"]
+
+
+def fast(model: Path, **settings: Any) -> Classifier:
+    return Classifier(model, **{"epochs": 1, "batch": 6, "lr": 1e-3, "settings": FAST, **settings})
+
+
+def test_settings_are_kept_cloned_and_changed(base: Path) -> None:
+    first = fast(base, seed=7)
+    assert first.get_params() == {"model": base, "epochs": 1, "batch": 6, "lr": 1e-3, "seed": 7, "out": None, "settings": FAST}  # fmt: skip
+    second = sklearn.base.clone(first)
+    assert second is not first
+    assert second.get_params() == first.get_params()
+    assert second.set_params(lr=5e-5, epochs=2).get_params() == {**first.get_params(), "lr": 5e-5, "epochs": 2}
+    assert first.lr == 1e-3
+    with pytest.raises(BothwaysError, match="no setting 'colour'"):
+        first.set_params(colour="red")
+
+
+def test_it_is_a_classifier_to_scikit_learn(base: Path) -> None:
+    assert sklearn.base.is_classifier(fast(base))
+
+
+def test_it_can_be_cross_validated(base: Path) -> None:
+    """Whatever kind of rows: a list, an array."""
+    for rows in (TEXTS, np.array(TEXTS)):
+        scores = cross_val_score(fast(base), rows, KINDS, cv=StratifiedKFold(2), error_score="raise")
+        assert scores.shape == (2,)
+        assert ((scores >= 0) & (scores <= 1)).all()
+
+
+def test_it_can_be_searched_over(base: Path) -> None:
+    search = GridSearchCV(fast(base), {"lr": [1e-3, 1e-9]}, cv=StratifiedKFold(2), error_score="raise")
+    search.fit(TEXTS, KINDS)
+    assert search.best_params_["lr"] in (1e-3, 1e-9)
+    assert search.predict(TEXTS).shape == (12,)
+    assert search.best_estimator_.predict_proba(TEXTS[:2]).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["cat", "dog", "tree"] * 4,
+        [10, 9, 2] * 4,
+        [True, False, True] * 4,
+        [1.0, -1.0, 2.0] * 4,
+        np.array([3, 1, 2] * 4),
+        ["B", "a", "中"] * 4,
+    ],
+    ids=["strings", "integers", "booleans", "numbers", "an array", "any letters"],
+)
+def test_labels_come_back_as_they_were_given(labels: Any, base: Path) -> None:
+    """Learned by heart, so that the right one must come back, in the right type and column."""
+    classifier = fast(base, epochs=20, batch=12, lr=1e-2).fit(TEXTS, labels)
+    wanted = np.asarray(labels)
+    found = classifier.predict(TEXTS)
+    assert found.dtype == wanted.dtype
+    assert found.tolist() == wanted.tolist()
+    assert classifier.classes_.tolist() == np.unique(wanted).tolist()
+    chances = classifier.predict_proba(TEXTS)
+    assert chances.sum(1) == pytest.approx(np.ones(12))
+    assert classifier.classes_[chances.argmax(1)].tolist() == wanted.tolist()
+    assert classifier.score(TEXTS, labels) == accuracy_score(wanted, found) == 1.0
+
+
+def test_columns_follow_the_classes_and_not_the_folder(base: Path) -> None:
+    """As text "10" comes before "9"; as numbers after it."""
+    classifier = fast(base).fit(TEXTS, [10, 9, 2] * 4)
+    predictor: Predictor = classifier.predictor_
+    for text, row in zip(TEXTS, classifier.predict_proba(TEXTS), strict=True):
+        by_name = {one["label"]: one["score"] for one in predictor(text, top=3)}
+        assert row == pytest.approx([by_name[str(label)] for label in classifier.classes_])
+
+
+def test_pairs_and_empty_lists(base: Path) -> None:
+    pairs = [(text, "the house") for text in TEXTS]
+    classifier = fast(base).fit(pairs, KINDS)
+    assert classifier.predict(pairs).shape == (12,)
+    assert classifier.predict([list(pair) for pair in pairs]).tolist() == classifier.predict(pairs).tolist()
+    assert classifier.predict([]).shape == (0,)
+    assert classifier.predict_proba([]).shape == (0, 3)
+
+
+def test_the_same_seed_gives_the_same_answers(base: Path) -> None:
+    one, two, other = (fast(base, seed=seed).fit(TEXTS, KINDS).predict_proba(TEXTS) for seed in (1, 1, 2))
+    assert np.array_equal(one, two)
+    assert not np.array_equal(one, other)
+
+
+def test_a_kept_run_is_a_folder_like_any_other(base: Path, tmp_path: Path) -> None:
+    classifier = fast(base, out=tmp_path / "run").fit(TEXTS, KINDS)
+    predictor = Predictor.load(tmp_path / "run/model")
+    assert [one["label"] for one in predictor(TEXTS)] == classifier.predict(TEXTS).tolist()
+    again = fast(base, out=tmp_path / "run").fit(TEXTS, KINDS)
+    assert np.array_equal(again.predict_proba(TEXTS), classifier.predict_proba(TEXTS))
+
+
+def test_settings_of_a_recipe_reach_the_run(base: Path) -> None:
+    plain = fast(base).fit(TEXTS, KINDS).predict_proba(TEXTS)
+    told = fast(base, settings=[*FAST, "classify.smoothing=0.3"]).fit(TEXTS, KINDS).predict_proba(TEXTS)
+    assert not np.allclose(plain, told)
+    with pytest.raises(BothwaysError, match="did you mean"):
+        fast(base, settings=["classify.smothing=0.3"]).fit(TEXTS, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "said"),
+    [
+        (TEXTS, KINDS[:3], "12 texts were given and 3 labels"),
+        (TEXTS, ["cat"] * 12, "all rows have the label 'cat'"),
+        ([], [], "nothing to train on"),
+        ([7, 8], ["a", "b"], "text"),
+        ([("a", "b", "c"), ("d", "e", "f")], ["a", "b"], "text"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_in_one_sentence(texts: Any, labels: Any, said: str, base: Path) -> None:
+    with pytest.raises(BothwaysError, match=said) as caught:
+        fast(base).fit(texts, labels)
+    assert "\n" not in str(caught.value)
+
+
+def test_it_must_learn_before_it_answers(base: Path) -> None:
+    for ask in (fast(base).predict, fast(base).predict_proba):
+        with pytest.raises(BothwaysError, match="call fit first"):
+            ask(TEXTS)
