@@ -46,7 +46,7 @@ def hidden_states(folder: Path, text: str) -> list[np.ndarray[Any, Any]]:
         ({"layers": [-1, 1], "combine": "concat"}, lambda h: np.concatenate([h[-1].mean(0), h[1].mean(0)])),
         ({"layers": "1,2", "weights": [0.25, 2.0]}, lambda h: (0.25 * h[1] + 2 * h[2]).mean(0)),
     ],
-    ids=str,
+    ids=lambda given: "" if callable(given) else str(given),
 )
 def test_layers_and_pooling_equal_transformers(model_folder: Path, options: dict[str, Any], expected: Any) -> None:
     found = encode(TEXTS, model_folder, **options)
