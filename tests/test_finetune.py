@@ -87,7 +87,7 @@ class PlugError(Exception):
 # ---------------------------------------------------------------------- resume
 
 
-@pytest.mark.parametrize("step", [1, 4, 8])
+@pytest.mark.parametrize("step", [1, 7])
 def test_a_run_that_fell_over_goes_on_bit_for_bit(shaky: Path, tmp_path: Path, step: int) -> None:
     plan = long_run(shaky, save_every=2)
     finetune(plan, tmp_path / "whole", train=MANY, dev=SINGLE)
@@ -105,7 +105,7 @@ def test_a_run_that_fell_over_goes_on_bit_for_bit(shaky: Path, tmp_path: Path, s
     assert same(weights(tmp_path / "parts"), weights(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("step", [1, 3, 7, 8])
+@pytest.mark.parametrize("step", [4, 8])
 def test_a_run_that_was_asked_to_stop_goes_on_as_if_not(shaky: Path, tmp_path: Path, step: int) -> None:
     """SIGTERM after any step, the last too: the same losses, scores and model."""
     plan = long_run(shaky)
@@ -156,6 +156,14 @@ def test_the_same_recipe_gives_the_same_model_and_another_seed_another(shaky: Pa
     assert same(weights(tmp_path / "one"), weights(tmp_path / "two"))
     assert metrics(tmp_path / "one") == metrics(tmp_path / "two")
     assert metrics(tmp_path / "one")[0]["loss"] != metrics(tmp_path / "other")[0]["loss"]
+
+
+def test_dropout_is_drawn_anew_in_every_step(shaky: Path, tmp_path: Path) -> None:
+    """One row over and over and, but for 1e-12, the same weights: what differs is what was dropped."""
+    optim = OptimSettings(lr=1e-12, warmup=0, schedule="constant")
+    plan = replace(long_run(shaky, steps=4, save_every=9), optim=optim, classify=ClassifySettings(kind="regression"))
+    finetune(plan, tmp_path / "run", train=[Text(("the cat runs in paris",), 0.5)] * 5, dev=[])
+    assert len({row["loss"] for row in metrics(tmp_path / "run")}) == 4
 
 
 # ---------------------------------------------------------------------- what is drawn
@@ -212,15 +220,14 @@ def test_an_epoch_is_as_many_steps_as_it_needs(base: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("micro", [1, 12])
-def test_a_step_in_several_passes_is_the_same_step(name: str, micro: int, base: Path) -> None:
+def test_a_step_in_several_passes_is_the_same_step(name: str, base: Path) -> None:
     """Losses are sums over all passes, divided once."""
     case = CASES[name]
     work = start(recipe_for(case.task, base, **case.parts), case.examples)
     whole = take(work)
     expected = {n: p.grad.clone() for n, p in work.module.named_parameters() if p.grad is not None}
     work.module.zero_grad()
-    work.micro_tokens = micro
+    work.micro_tokens = 12
     assert len(work._step(work.samples, Ranks()).micros) > 1
     assert take(work) == pytest.approx(whole, abs=1e-5)
     for n, p in work.module.named_parameters():

@@ -46,11 +46,9 @@ def test_it_is_a_classifier_to_scikit_learn(base: Path) -> None:
 
 
 def test_it_can_be_cross_validated(base: Path) -> None:
-    """Whatever kind of rows: a list, an array."""
-    for rows in (TEXTS, np.array(TEXTS)):
-        scores = cross_val_score(fast(base), rows, KINDS, cv=StratifiedKFold(2), error_score="raise")
-        assert scores.shape == (2,)
-        assert ((scores >= 0) & (scores <= 1)).all()
+    scores = cross_val_score(fast(base), np.array(TEXTS), KINDS, cv=StratifiedKFold(2), error_score="raise")
+    assert scores.shape == (2,)
+    assert ((scores >= 0) & (scores <= 1)).all()
 
 
 def test_it_can_be_searched_over(base: Path) -> None:
@@ -64,14 +62,12 @@ def test_it_can_be_searched_over(base: Path) -> None:
 @pytest.mark.parametrize(
     "labels",
     [
-        ["cat", "dog", "tree"] * 4,
+        ["B", "a", "中"] * 4,
         [10, 9, 2] * 4,
         [True, False, True] * 4,
-        [1.0, -1.0, 2.0] * 4,
-        np.array([3, 1, 2] * 4),
-        ["B", "a", "中"] * 4,
+        np.array([1.0, -1.0, 2.0] * 4),
     ],
-    ids=["strings", "integers", "booleans", "numbers", "an array", "any letters"],
+    ids=["strings", "integers", "booleans", "an array of numbers"],
 )
 def test_labels_come_back_as_they_were_given(labels: Any, base: Path) -> None:
     """Learned by heart, so that the right one must come back, in the right type and column."""
@@ -87,9 +83,10 @@ def test_labels_come_back_as_they_were_given(labels: Any, base: Path) -> None:
     assert classifier.score(TEXTS, labels) == accuracy_score(wanted, found) == 1.0
 
 
-def test_columns_follow_the_classes_and_not_the_folder(base: Path) -> None:
-    """As text "10" comes before "9"; as numbers after it."""
-    classifier = fast(base).fit(TEXTS, [10, 9, 2] * 4)
+@pytest.mark.parametrize("labels", [["10", "9", "2"], [10, 9, 2], ["b", "B", "a"]], ids=str)
+def test_columns_follow_the_classes_and_not_the_folder(labels: list[Any], base: Path) -> None:
+    """As text "10" comes before "9", which is what numpy says of text; a folder has numbers in their own order."""
+    classifier = fast(base).fit(TEXTS, labels * 4)
     predictor: Predictor = classifier.predictor_
     for text, row in zip(TEXTS, classifier.predict_proba(TEXTS), strict=True):
         by_name = {one["label"]: one["score"] for one in predictor(text, top=3)}

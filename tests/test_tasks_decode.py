@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -40,6 +40,11 @@ def model_of(config: TaskConfig, labels: Sequence[str] = ()) -> Model:
     if key not in _MADE:
         _MADE[key] = with_task(Model.new(ModelConfig(SMALL, ("pooler",)), TOKENIZER), config, labels)
     return _MADE[key]
+
+
+def quick(examples: int) -> settings:
+    """Without looking for the smallest failing tables, which takes minutes."""
+    return settings(max_examples=examples, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 def numbers(*shape: int) -> st.SearchStrategy[NDArray[np.float32]]:
@@ -81,7 +86,7 @@ def is_bio(tags: Sequence[str]) -> bool:
 
 
 @pytest.mark.parametrize("name", TAGGERS)
-@settings(max_examples=40, deadline=None)
+@quick(40)
 @given(data=st.data())
 def test_tags_are_the_likeliest_that_are_valid(name: str, data: st.DataObject) -> None:
     labels = TAGGERS[name]
@@ -100,7 +105,7 @@ def test_tags_are_the_likeliest_that_are_valid(name: str, data: st.DataObject) -
     assert chances == pytest.approx([math.exp(logs[i, labels.index(tag)]) for i, tag in enumerate(found)], abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@quick(30)
 @given(data=st.data())
 def test_long_tag_output_is_valid_whatever_the_logits(data: st.DataObject) -> None:
     task = Tag(model_of(TaskConfig("tag"), BIO))
@@ -109,7 +114,7 @@ def test_long_tag_output_is_valid_whatever_the_logits(data: st.DataObject) -> No
     assert is_bio(found)
 
 
-@settings(max_examples=30, deadline=None)
+@quick(30)
 @given(data=st.data())
 def test_plain_tags_are_the_likeliest_of_each_word(data: st.DataObject) -> None:
     task = Tag(model_of(TaskConfig("tag"), PLAIN))
@@ -164,7 +169,7 @@ def all_spans(item: Item, rows: Sequence[NDArray[np.float32]], longest: int) -> 
 
 
 @pytest.mark.parametrize("example", [SHORT, LONG], ids=["one window", "windows"])
-@settings(max_examples=25, deadline=None)
+@quick(25)
 @given(data=st.data())
 def test_the_best_answer_is_the_best_of_all_spans(example: Question, data: st.DataObject) -> None:
     longest = data.draw(st.integers(1, 9))
@@ -186,7 +191,7 @@ def test_the_best_answer_is_the_best_of_all_spans(example: Question, data: st.Da
     assert (start, end) in winners
 
 
-@settings(max_examples=25, deadline=None)
+@quick(25)
 @given(data=st.data())
 def test_further_answers_are_the_best_that_overlap_no_better(data: st.DataObject) -> None:
     """Sorted, apart from each other, and with the chance of no answer at most 1 in all."""
@@ -289,7 +294,7 @@ def test_an_empty_context_has_no_answer() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
-@settings(max_examples=30, deadline=None)
+@quick(30)
 @given(rows=st.lists(numbers(3), min_size=1, max_size=4))
 def test_chances_of_labels(temperature: float, rows: list[NDArray[np.float32]]) -> None:
     """Of the mean logits over windows: softmax for one label, a sigmoid for each of several, the number itself."""

@@ -191,7 +191,7 @@ def test_their_classifier_answers_as_their_pipeline(name: str, tokenizer: Tokeni
 
 SENTENCES = [
     " ".join(random.Random(i).choices(["Paris", "cat", "dog", "the", "runs", "of", "berlin", "北", "京", "black"], k=5))
-    for i in range(50)
+    for i in range(36)
 ]
 
 

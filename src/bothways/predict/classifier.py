@@ -52,12 +52,16 @@ class Classifier:
         examples = [
             Text(_texts(text), known[label]) for text, label in zip(texts, np.asarray(labels).tolist(), strict=True)
         ]
+        # Whoever sets another length of the run does not mean so many epochs.
+        length = (
+            {} if any(s.startswith(("run.steps", "run.minutes")) for s in self.settings) else {"epochs": self.epochs}
+        )
         recipe = finetune_recipe(
             {
                 "task": "classify",
                 "model": {"init": str(self.model)},
                 "classify": {"kind": "single"},
-                "run": {"epochs": float(self.epochs), "batch": self.batch, "seed": self.seed},
+                "run": {**length, "batch": self.batch, "seed": self.seed},
                 "optim": {"lr": self.lr},
             },
             self.settings,
