@@ -440,7 +440,7 @@ def test_silence_is_learned_of_only_where_the_data_have_it(base: Path, tmp_path:
 def test_grades_are_read_between_the_lowest_and_the_highest(base: Path, tmp_path: Path) -> None:
     found = finetune(recipe_for("score", base), tmp_path / "run", train=GRADES, dev=GRADES)
     said = json.loads((found.folder / "config.json").read_text())["bothways"]["range"]
-    assert said == [0.0, 3.0]
+    assert said == [-1.0, 3.0]
     assert all(0 <= one["score"] <= 1 for one in Predictor.load(found.folder)([e.texts for e in GRADES]))
 
 

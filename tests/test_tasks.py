@@ -54,7 +54,7 @@ MULTI = [
     for example, gold in zip(SINGLE, [("joy", "awe"), (), ("fear",), ("joy",), ("fear", "awe", "joy")], strict=True)
 ]
 NUMBERS = [replace(example, gold=gold) for example, gold in zip(PAIRS, [0.5, 3.25, -1.0, 2.0, 4.75], strict=True)]
-GRADES = [replace(example, gold=gold) for example, gold in zip(PAIRS, [0.0, 1.0, 3.0, 2.0, 1.0], strict=True)]
+GRADES = [replace(example, gold=gold) for example, gold in zip(PAIRS, [-1.0, 1.0, 3.0, 2.0, 1.0], strict=True)]
 
 
 def tagged(words: Sequence[str], tags: Sequence[str]) -> Tagged:
@@ -191,7 +191,8 @@ def _classify_batch(tokenizer: Any, examples: Sequence[Text], labels: Sequence[s
 def _score_batch(tokenizer: Any, examples: Sequence[Text], labels: Sequence[str]) -> Labels:
     golds = [float(example.gold) for example in examples if isinstance(example.gold, float)]
     batch = _padded(tokenizer, [example.texts for example in examples])
-    return {**batch, "labels": torch.tensor(golds)[:, None] / max(golds)}
+    low, high = min(golds), max(golds)
+    return {**batch, "labels": (torch.tensor(golds)[:, None] - low) / (high - low)}
 
 
 def _tag_batch(tokenizer: Any, examples: Sequence[Tagged], labels: Sequence[str]) -> Labels:
@@ -447,7 +448,9 @@ def test_the_windows_of_a_long_passage_count_as_one_pair_together(base: Path, tm
     means = []
     for item in work.task.items(examples):
         logits = torch.cat([their_logits(model, view) for view in item.views])
-        means.append(float(F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, item.example.gold / 3))))
+        means.append(
+            float(F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, (item.example.gold + 1) / 4)))
+        )
     assert len(logits) > 2
     assert take(work) == pytest.approx(sum(means) / len(means), abs=LIMIT)
 

@@ -206,6 +206,13 @@ def test_the_answer_can_lie_anywhere(tokenizer: Tokenizer, overlap: int) -> None
     assert predictor.tally.in_windows == len(questions)
 
 
+def test_the_answer_is_never_in_the_question(tokenizer: Tokenizer) -> None:
+    """However long it is beside the text, and however well it fits."""
+    predictor = Predictor(plant(model_for(tokenizer, "answer"), "span", ["paris", "beijing"]))
+    found = predictor({"question": "is it paris in beijing or the house of the dog?", "context": "cat runs"})
+    assert found["answer"] in ("cat", "runs", "cat runs")
+
+
 def test_every_window_is_a_sample_and_the_answer_is_taught_where_it_is(tokenizer: Tokenizer) -> None:
     """In training: a window that holds all of the answer points at it, every other at [CLS]."""
     model = model_for(tokenizer, "answer", window=WindowSettings(length=24, overlap=6))
