@@ -138,10 +138,10 @@ def theirs(job: Job, asked: argparse.Namespace) -> dict[str, float]:
         "tag": transformers.AutoModelForTokenClassification,
         "answer": transformers.AutoModelForQuestionAnswering,
     }
-    options: dict[str, Any] = {"num_labels": len(labels)} if labels else {}
+    options: dict[str, Any] = {"id2label": dict(enumerate(labels))} if labels else {}
     if job.kind == "regression":
         options["problem_type"] = "regression"
-    model = kinds[job.task].from_pretrained(asked.model, **options)
+    model = kinds[job.task].from_pretrained(asked.model, dtype=torch.float32, **options)
     rows = {"classify": rows_classify, "tag": rows_tag, "answer": rows_answer}[job.task](train, tokenizer, labels, job)
     collators = {
         "classify": transformers.DataCollatorWithPadding,
@@ -236,12 +236,7 @@ def scored(
         model.float().cpu().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         config, _ = plan(recipe, dev)
-        read = with_task(checkpoint.load(folder), config, labels or ())
-        config_labels = checkpoint.load(folder).config.labels
-        if job.task != "answer" and len(config_labels) == len(labels):  # nameless there
-            loaded = checkpoint.load(folder)
-            head = {"classify": "sequence", "tag": "token"}[job.task]
-            read.heads[head] = loaded.heads[head]
+        read = with_task(checkpoint.load(folder), config, labels)
         predictor = Predictor(read)
         task: Task = make_task(read)
         judge = task.judge()

@@ -82,12 +82,13 @@ class FineTuning:
 
     def feed(self, phase: int, index: int, ranks: Ranks, still: bool) -> Iterator[Step]:
         """Epoch after epoch, each in its own order; the last step of an epoch may be smaller."""
-        while True:
-            epoch, place = divmod(index, len(self.samples))
-            places = np.arange(place, min(place + self.batch, len(self.samples)))
-            chosen = [self.samples[i] for i in permute(places, len(self.samples), mix(self.seed, epoch))]
-            yield self._step(chosen, ranks)
-            index += len(chosen)
+        size = len(self.samples)
+        for epoch in itertools.count(index // size):
+            # The whole order at once: a few numbers at a time would cost as much as the step on a GPU.
+            order = permute(np.arange(size), size, mix(self.seed, epoch))
+            for place in range(index % size, size, self.batch):
+                yield self._step([self.samples[i] for i in order[place : place + self.batch]], ranks)
+            index = 0
 
     def _step(self, chosen: Sequence[Sample], ranks: Ranks) -> Step:
         shares = [self._passes(chosen[rank :: ranks.size]) for rank in range(ranks.size)]

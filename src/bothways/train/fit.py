@@ -55,6 +55,7 @@ class _Loop:
         self.parameters = list(self.weights.trained.values())
         self.optimizers = make_optimizers(self.weights.trained, optim)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
+        self.shares = self._sent(list(work.losses.values()))
         self.state = State()
         self.feed: ahead[Step] | None = None
         self.pending: list[tuple[Stepped, Tensor, torch.cuda.Event | None]] = []
@@ -125,15 +126,15 @@ class _Loop:
         set_rate(self.optimizers, factor)
         terms = self.ranks.sum([step.counts[name] for name in self.work.losses])
         counts = self._sent([n or 1.0 for n in terms])
-        weights = self._sent(list(self.work.losses.values()))
-        self.module.train()
+        if not self.module.training:
+            self.module.train()
         total = torch.zeros(len(terms), device=self.device)
         for number, micro in enumerate(step.micros):
-            torch.manual_seed(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
+            self._set_draws(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
             with held_back(self.module, hold=self.weights.is_own and number + 1 < len(step.micros)):
                 means = self._forward(micro) / counts
                 # DDP and FSDP2 take the mean over ranks, and this is a share of a sum.
-                self.scaler.scale((means * weights).sum() * self.ranks.size).backward()
+                self.scaler.scale((means * self.shares).sum() * self.ranks.size).backward()
             self.weights.gather()
             total += means.detach()
         norm = self._update()
@@ -164,6 +165,12 @@ class _Loop:
         with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.autocast):
             out: Tensor = self.call(micro.batch, micro.targets)
         return out
+
+    def _set_draws(self, seed: int) -> None:
+        """As torch.manual_seed, which also writes a stack trace for every kind of device that is not there."""
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _sent(self, numbers: list[float]) -> Tensor:
         """Numbers on the device, without waiting for it."""
