@@ -71,6 +71,7 @@ class _Loop:
         if self.state.complete:
             yield Finished(self.state.step, self.state.elapsed, complete=True)
             return
+        self.module.train()  # from here on it always is, but inside _evaluate
         self._compile_ahead()
         if self.state.step == 0 and self.run.evaluate_first:
             yield from self._evaluate()
@@ -126,8 +127,6 @@ class _Loop:
         set_rate(self.optimizers, factor)
         terms = self.ranks.sum([step.counts[name] for name in self.work.losses])
         counts = self._sent([n or 1.0 for n in terms])
-        if not self.module.training:
-            self.module.train()
         total = torch.zeros(len(terms), device=self.device)
         for number, micro in enumerate(step.micros):
             self._set_draws(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
@@ -196,7 +195,6 @@ class _Loop:
         """Every shape of batch goes through once before the clock starts."""
         if not self.still:
             return
-        self.module.train()
         for phase in range(self.state.phase, len(self.work.phases())):
             step = next(self.work.feed(phase, 0, self.ranks, self.still))
             self._forward(step.micros[0]).sum().backward()
@@ -259,6 +257,7 @@ class _Loop:
         self.module.eval()
         with torch.no_grad():
             scores = self.work.evaluate(self._forward, self.state.phase, self.ranks, self.still, final)
+        self.module.train()
         if scores:
             bad, lowest = self.work.badness(scores), self.state.lowest
             if self.score is None or self.score[0] != self.state.step:  # the last may be looked at twice
