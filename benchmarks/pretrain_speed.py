@@ -229,7 +229,9 @@ def main() -> None:
     options.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     options.add_argument("--data", metavar="PACKED", help="a folder that bothways pack made: times the real command")
     options.add_argument("--steps", type=int, default=100, help="of our loop, for each figure (default 100)")
-    options.add_argument("--only", choices=("128", "512", "ragged", "real-128", "real-512", "deterministic"), action="append")
+    options.add_argument(
+        "--only", choices=("128", "512", "ragged", "real-128", "real-512", "deterministic"), action="append"
+    )
     asked = options.parse_args()
     device, on_gpu = asked.device, asked.device == "cuda"
     only = asked.only or ["128", "512", "ragged", *(["real-128", "real-512"] if asked.data else [])]

@@ -162,7 +162,7 @@ BAD = {
     "no model": (["fill", "[MASK]", "--model", "{tmp}/none"], "there is no folder"),
     "no blank": (["fill", "no blank", "--model", "{model}"], "there is no blank to fill"),
     "too long": (["fill", "[MASK] " + "the " * 600, "--model", "{model}"], "has 603 tokens and this model reads 48"),
-    "too long to encode": (["encode", "{long}", "--model", "{model}", "--out", "{tmp}/v.npy"], "pass --long window"),
+    "too long to encode": (["encode", "{long}", "--model", "{model}", "--out", "{tmp}/v.npy"], "set --long to window"),
     "no file": (["encode", "{tmp}/none.txt", "--model", "{model}", "--out", "{tmp}/v.npy"], "there is no file"),
     "bad output": (["encode", "{long}", "--model", "{model}", "--out", "{tmp}/v.csv"], "expected a name that ends in"),
     "unwritable": (["encode", "{short}", "--model", "{model}", "--out", "/proc/none/v.npy"], "could not be written"),

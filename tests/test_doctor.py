@@ -474,10 +474,6 @@ def test_every_task_is_tokenized_and_timed(tmp_path: Path, model_folder: Path, t
     }
     file = write_json(tmp_path / "a.jsonl", *rows[task])
     found = diagnose_data([file], task="score" if task == "score" else None, model=model_folder)
-    if task == "answer":  # SQuAD's windows of 384 do not fit into this model
-        assert "window.length is 384, and this model reads 48" in the(found, "model").says
-        assert found.plan is None
-        return
     assert found.plan is not None
     assert found.reading is not None
     assert found.reading.sequences == (40 if task == "choose" else 20)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from bothways.errors import BothwaysError
 from bothways.model.checkpoint import load
-from bothways.predict.encode import Features, Tally, encode, encode_tokens, iter_texts
+from bothways.predict.encode import Features, encode, encode_tokens, iter_texts
 from bothways.predict.vectors import write_vectors
+from bothways.tasks.reading import Tally
 from bothways.text.windows import windows
 
 TEXTS = ["The cat sleeps.", "", "北京是中国的首都。", "Unbelievable walking! " * 3, "a", "the dog runs in paris"]
@@ -85,8 +86,8 @@ def test_the_same_vector_whatever_the_batch(model_folder: Path, monkeypatch: pyt
     together = encode(TEXTS, model_folder)
     for text, vector in zip(TEXTS, together, strict=True):
         assert np.abs(encode([text], model_folder)[0] - vector).max() < 1e-5
-    monkeypatch.setattr("bothways.predict.encode._TOKENS_AT_ONCE", {"cpu": 7})
-    monkeypatch.setattr("bothways.predict.encode._TEXTS_AT_ONCE", 2)
+    monkeypatch.setattr("bothways.tasks.engine.TOKENS_AT_ONCE", {"cpu": 7})
+    monkeypatch.setattr("bothways.tasks.engine._EXAMPLES_AT_ONCE", 2)
     assert np.abs(encode(TEXTS, model_folder) - together).max() < 1e-5
 
 
@@ -142,7 +143,7 @@ def test_windows_own_every_token_once(length: int, room: int, data: st.DataObjec
 
 def test_a_long_text_is_an_error_unless_told(model_folder: Path) -> None:
     long = "the cat sleeps " * 40
-    message = "text 2 has 122 tokens and this model reads 48: pass --long window .* or --long cut to drop 74"
+    message = "text 2 has 122 tokens and this model reads 48: set --long to window .* or to cut to drop 74"
     with pytest.raises(BothwaysError, match=message):
         encode(["a", long], model_folder)
 
@@ -151,7 +152,7 @@ def test_cutting_is_counted(model_folder: Path) -> None:
     tally = Tally()
     texts = ["a", "the cat sleeps " * 40, "the dog " * 30]
     rows = list(iter_texts(texts, load(model_folder), pool="mean", features=Features(long="cut"), tally=tally))
-    assert (tally.texts, tally.texts_cut, tally.tokens_cut) == (3, 2, 122 - 48 + 62 - 48)
+    assert (tally.texts, tally.cut, tally.tokens_cut) == (3, 2, 122 - 48 + 62 - 48)
     assert "2 texts cut, 88 tokens lost" in str(tally)
     short = " ".join((["the", "cat", "sleeps"] * 40)[:46])
     assert np.abs(rows[1] - encode([short], model_folder)[0]).max() < 1e-5
@@ -180,8 +181,8 @@ def test_windows_read_everything(model_folder: Path) -> None:
     tally = Tally()
     features = Features(long="window")
     [pooled] = list(iter_texts([long], load(model_folder), pool="mean", features=features, tally=tally))
-    assert tally.texts_in_windows == 1
-    assert tally.texts_cut == 0
+    assert tally.in_windows == 1
+    assert tally.cut == 0
     [tokens] = encode_tokens([long], model_folder, long="window")
     model = load(model_folder)
     assert model.tokenizer is not None

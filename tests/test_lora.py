@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from torch import Tensor
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
-from bothways.model.lora import Adapted, LoraSettings, adapt, merge, save_adapter
+from bothways.model.lora import Adapted, LoraSettings, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
@@ -112,10 +111,12 @@ def test_it_begins_as_the_base_and_only_its_own_weights_and_the_head_train(name:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_merged_it_is_the_same_model(name: str, base: Path) -> None:
-    adapted = adapt(classifier(base), LoraSettings(rank=3, alpha=5.0, targets=TARGETS[name])).eval()
+def test_loaded_it_is_the_same_model_worked_into_the_weights(name: str, base: Path, tmp_path: Path) -> None:
+    settings = LoraSettings(rank=3, alpha=5.0, targets=TARGETS[name])
+    adapted = adapt(classifier(base), settings).eval()
     shout(adapted)
-    plain = merge(adapted)
+    save_adapter(adapted, settings, str(base), tmp_path / "adapter")
+    plain = load(tmp_path / "adapter")
     assert not any(isinstance(part, Adapted) for part in plain.modules())
     assert distance(outputs(plain), outputs(adapted)) <= LIMIT
     assert distance(outputs(plain), outputs(classifier(base))) > 0.1
@@ -452,12 +453,16 @@ def test_an_adapter_folder_can_move_with_its_base(base: Path, tmp_path: Path) ->
     assert distance(outputs(load(tmp_path / "adapter")), outputs(model)) <= LIMIT
 
 
-def test_the_scale_is_alpha_over_rank(base: Path) -> None:
+def test_the_scale_is_alpha_over_rank(base: Path, tmp_path: Path) -> None:
     """Twice the alpha moves a layer twice as far."""
-    one, two = (adapt(classifier(base), replace(LoraSettings(rank=4), alpha=alpha)) for alpha in (3.0, 6.0))
-    shout(one)
-    shout(two)
     key = "encoder.blocks.0.attention.qkv.weight"
     start = load(base).state_dict()[key]
-    moved = [merge(model).state_dict()[key] - start for model in (one, two)]
+    moved = []
+    for alpha in (3.0, 6.0):
+        settings = LoraSettings(rank=4, alpha=alpha)
+        model = adapt(classifier(base), settings)
+        shout(model)
+        save_adapter(model, settings, str(base), tmp_path / f"{alpha}")
+        moved.append(load(tmp_path / f"{alpha}").state_dict()[key] - start)
+    assert float(moved[0].abs().max()) > 0.1
     assert torch.allclose(2 * moved[0], moved[1], atol=1e-5)

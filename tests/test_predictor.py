@@ -36,7 +36,7 @@ def predictor_for(tokenizer: Tokenizer, name: str, seed: int = 0, **config: Any)
     return Predictor(model)
 
 
-KINDS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "single": ("classify", "single", ("a", "b", "c")),
     "multi": ("classify", "multi", ("a", "b", "c")),
     "regression": ("classify", "regression", ("score",)),

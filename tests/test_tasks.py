@@ -407,6 +407,15 @@ def test_several_labels_can_be_weighed_and_smoothed(base: Path, tmp_path: Path) 
     assert take(work) == pytest.approx(float(each), abs=LIMIT)
 
 
+def test_several_labels_can_be_focal(base: Path, tmp_path: Path) -> None:
+    """Each label of each text counts (1 - the probability of what is right about it)^γ."""
+    case = CASES["multi"]
+    work = start(recipe_for("classify", base, classify=ClassifySettings(focal=2.0)), case.examples)
+    logits, gold = logits_and_golds(work, case, tmp_path / "ours")
+    right = torch.where(gold > 0, logits.sigmoid(), (-logits).sigmoid())
+    assert take(work) == pytest.approx(float((-right.log() * (1 - right) ** 2).mean()), abs=LIMIT)
+
+
 LONG = Text((" ".join(["the cat runs in paris"] * 9),), "bad")
 
 

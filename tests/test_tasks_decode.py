@@ -299,7 +299,7 @@ def test_an_empty_context_has_no_answer() -> None:
 def test_chances_of_labels(temperature: float, rows: list[NDArray[np.float32]]) -> None:
     """Of the mean logits over windows: softmax for one label, a sigmoid for each of several, the number itself."""
     mean = np.mean(np.array(rows, np.float64), 0)
-    expected = {
+    expected: dict[Any, Any] = {
         "single": np.exp(mean / temperature - np.logaddexp.reduce(mean / temperature)),
         "multi": np.exp(-np.logaddexp(0, -mean / temperature)),
         "regression": mean,

@@ -49,7 +49,7 @@ def words(count: int, seed: int = 0) -> list[str]:
 def model_for(
     tokenizer: Tokenizer, task: str, labels: Sequence[str] = (), window: WindowSettings = LONG, limit: int = 48
 ) -> Model:
-    kind = "single" if task == "classify" else ""
+    kind: Any = "single" if task == "classify" else ""
     base = Model.new(ModelConfig(replace(SMALL, positions=Learned(limit)), ("pooler",)), tokenizer)
     model = with_task(base, TaskConfig(task, kind, window), labels)
     make_loud(model)

@@ -12,8 +12,9 @@ from bothways.predict.choices import Combine, Long, Pool, Unit
 
 if TYPE_CHECKING:
     from bothways.model.model import Model
-    from bothways.predict.encode import Features, Tally
+    from bothways.predict.encode import Features
     from bothways.predict.vectors import Row
+    from bothways.tasks.reading import Tally
 
 
 def encode(
@@ -53,8 +54,9 @@ def encode(
     Example: bothways encode reviews.txt --model my-model --layers last-four --combine sum --out reviews.npy
     """
     from bothways.model.checkpoint import load
-    from bothways.predict.encode import Features, Tally
+    from bothways.predict.encode import Features
     from bothways.predict.vectors import beside, write_vectors, writer_for
+    from bothways.tasks.reading import Tally
     from bothways.text.files import STDIN, read_texts, require_files
 
     require_files([file])

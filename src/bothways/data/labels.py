@@ -44,6 +44,14 @@ def label_names(examples: Iterable[Text]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
+def as_number(example: Text) -> float:
+    """The gold as a number."""
+    number = None if example.gold is None else _number(example.gold)
+    if number is None:
+        raise BothwaysError(f"{example.where} has the label {example.gold!r}: expected a number")
+    return number
+
+
 def as_kind(example: Text, kind: Kind) -> Text:
     """The example with its label in the form of this kind: a name, a tuple of names, or a number.
 
@@ -54,10 +62,7 @@ def as_kind(example: Text, kind: Kind) -> Text:
     if gold is None:
         return example
     if kind == "regression":
-        number = _number(gold)
-        if number is None:
-            raise BothwaysError(f"{example.where} has the label {gold!r}: expected a number")
-        return replace(example, gold=number)
+        return replace(example, gold=as_number(example))
     names = _as_names(gold)
     if kind == "multi":
         return replace(example, gold=names)

@@ -5,7 +5,7 @@ Two different texts share eight bytes by chance once in some 37 million files of
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,19 +189,6 @@ class Survey:
                     some.append(where)
             elif len(self.places) < _NAMES:
                 self.places[name] = [where]
-
-
-def chunks(examples: Iterable[Any], rows: int = 1_024, characters: int = 2_000_000) -> Iterator[list[Any]]:
-    """Some examples at a time, fewer if they are long."""
-    some, size = list[Any](), 0
-    for example in examples:
-        some.append(example)
-        size += sum(map(len, texts_of(example)))
-        if len(some) >= rows or size >= characters:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
 
 
 def _is_empty(example: Any) -> bool:

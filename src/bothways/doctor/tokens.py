@@ -10,10 +10,11 @@ from bothways.data.examples import Choice
 from bothways.data.words import split_words
 from bothways.doctor.diagnosis import Finding, Reading, percent
 from bothways.doctor.identity import short, texts_of
-from bothways.doctor.survey import Spots, chunks
+from bothways.doctor.survey import Spots
 from bothways.errors import BothwaysError
 from bothways.model.model import Model
 from bothways.tasks.answer import Answer, answer_tokens
+from bothways.tasks.engine import chunks
 from bothways.tasks.kinds import in_form
 from bothways.tasks.task import Item, Sample, Task, TaskConfig
 

@@ -37,7 +37,7 @@ def load_base(folder: str) -> Model:
 def with_head(base: Model, task: str, survey: Survey) -> tuple[Task, Model, TaskConfig]:
     """The model with the head that these data need, and its task; an error where training would have it too."""
     recipe = FinetuneRecipe(task=task)
-    config, labels = plan(recipe, _one_of_each(task, survey))
+    config, labels = plan(recipe, _one_of_each(task, survey), base.config.encoder.limit)
     model = with_task(base, config, labels, seed=recipe.run.seed)
     return make_task(model, recipe), model, config
 

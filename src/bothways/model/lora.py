@@ -69,14 +69,6 @@ class Adapted(nn.Module):
         nothing = y.new_zeros(1).expand(*y.shape[:-1], y.shape[-1] // self.parts)
         return y + self.scale * torch.cat([nothing if part is None else part for part in beside], -1)
 
-    def merged(self) -> Tensor:
-        """The one weight that does the same."""
-        weight = self.base.weight.detach().clone()
-        rows = weight.chunk(self.parts)
-        for name, up in self.up.items():
-            rows[int(name)].add_(up.detach() @ self.down[name].detach(), alpha=self.scale)
-        return weight
-
 
 def adapt(model: Model, settings: LoraSettings, *, seed: int = 0) -> Model:
     """Freeze the encoder and put trained layers beside the chosen ones. The model is changed in place."""
@@ -95,20 +87,6 @@ def adapt(model: Model, settings: LoraSettings, *, seed: int = 0) -> Model:
             nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=draws)
         _put(model, ours, layer)
     return model
-
-
-def merge(model: Model) -> Model:
-    """The same model with its adapters worked into the weights, as any other."""
-    with torch.device("meta"):
-        plain = Model(model.config, model.tokenizer)
-    state = dict(model.state_dict())
-    for name, module in model.named_modules():
-        if isinstance(module, Adapted):
-            for own in module.state_dict():
-                del state[f"{name}.{own}"]
-            state |= {f"{name}.weight": module.merged(), f"{name}.bias": module.base.bias.detach()}
-    plain.load_state_dict(state, assign=True)
-    return plain.eval()
 
 
 # ---------------------------------------------------------------------- files

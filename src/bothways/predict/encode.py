@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import get_args
 
@@ -21,15 +20,13 @@ from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
 from bothways.model.model import Model
 from bothways.predict.choices import Combine, Long, Per, Pool
-from bothways.text.tokenizer import Encoding, Tokenizer
-from bothways.text.windows import windows
+from bothways.tasks.engine import by_budget, chunks
+from bothways.tasks.reading import Read, Reader, Tally, View, WindowSettings
+from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
 
 NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2, -1)}
-_TEXTS_AT_ONCE = 1024
-# Enough work to fill the device, little enough to hold in memory.
-_TOKENS_AT_ONCE = {"cpu": 4096, "cuda": 65_536}
 
 
 @dataclass(frozen=True)
@@ -90,25 +87,6 @@ class Features:
         return stacked.sum(0) if self.combine == "sum" else stacked.mean(0)
 
 
-@dataclass
-class Tally:
-    """What happened to the texts: nothing is shortened without a word."""
-
-    texts: int = 0
-    tokens: int = 0
-    texts_cut: int = 0
-    tokens_cut: int = 0
-    texts_in_windows: int = 0
-
-    def __str__(self) -> str:
-        parts = [f"{self.texts:,} texts, {self.tokens:,} tokens"]
-        if self.texts_cut:
-            parts.append(f"{self.texts_cut:,} texts cut, {self.tokens_cut:,} tokens lost")
-        if self.texts_in_windows:
-            parts.append(f"{self.texts_in_windows:,} long texts read in windows, nothing lost")
-        return "; ".join(parts)
-
-
 @dataclass(frozen=True)
 class TokenVectors:
     """The tokens or words of one text."""
@@ -126,10 +104,7 @@ class _Job:
     """One sequence to run: a text, or one window of it."""
 
     text: int
-    start: int
-    """Where in its text it starts."""
-    ids: list[int]
-    segments: list[int]
+    view: View
     keep: slice
     """The rows that count: all of a text, or the part of it that this window answers for."""
 
@@ -201,13 +176,13 @@ def iter_tokens(
             for job, rows in zip(group, states.split(batch.lengths.tolist()), strict=True):
                 parts[job.text].append((job, rows[job.keep].clone()))
         for text, encoding, found in zip(some, encodings, parts, strict=True):
-            found.sort(key=lambda part: part[0].start)
+            found.sort(key=lambda part: part[0].view.shift)
             yield _by_token(text, encoding, torch.cat([rows for _, rows in found]), per)
 
 
 def _warn_of_losses(tally: Tally) -> None:
     """Whoever asked for texts to be cut still hears how many were."""
-    if tally.texts_cut:
+    if tally.cut:
         warnings.warn(str(tally), stacklevel=3)
 
 
@@ -221,84 +196,33 @@ def _chunks(
     """Some texts at a time, with their encodings and the jobs that cover them."""
     if isinstance(texts, str):
         raise BothwaysError("several texts were expected, as a list, and one text was given: put it into brackets")
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
     features.numbers(model.config.encoder.layers)  # a wrong layer is told before any work
-    limit = model.config.encoder.limit
-    stream = iter(texts)
-    while some := list(islice(stream, _TEXTS_AT_ONCE)):
-        encodings = tokenizer.batch(some)
-        jobs: list[_Job] = []
-        for i, encoding in enumerate(encodings):
-            if len(encoding) > limit:
-                encoding = encodings[i] = _meet_limit(some[i], encoding, tokenizer, limit, features.long, tally)
-            if not len(encoding):
-                raise BothwaysError(f"text {tally.texts + 1} has no tokens, and this model's tokenizer adds none")
-            jobs += _jobs(i, encoding, tokenizer, limit)
-            tally.texts += 1
-            tally.tokens += len(encoding)
-        yield some, encodings, jobs
+    reader = Reader(model, WindowSettings(long=features.long), switch="--long")
+    reader.tally = tally
+    for some in chunks(texts):
+        reads = reader([(text,) for text in some])
+        yield some, [read.encoding for read in reads], [job for i, read in enumerate(reads) for job in _jobs(i, read)]
 
 
-def _meet_limit(text: str, encoding: Encoding, tokenizer: Tokenizer, limit: int, long: Long, tally: Tally) -> Encoding:
-    """A text that is too long, as the caller wants it met."""
-    if long == "error":
-        raise BothwaysError(
-            f"text {tally.texts + 1} has {len(encoding)} tokens and this model reads {limit}: "
-            f"pass --long window to read it in parts, or --long cut to drop {len(encoding) - limit} of them"
-        )
-    if long == "window":
-        tally.texts_in_windows += 1
-        return encoding
-    short = tokenizer(text, limit=limit, long="cut")
-    tally.texts_cut += 1
-    tally.tokens_cut += short.cut
-    return short
-
-
-def _jobs(text: int, encoding: Encoding, tokenizer: Tokenizer, limit: int) -> list[_Job]:
-    ids, kinds = encoding.ids, encoding.segments
-    if len(ids) <= limit:
-        return [_Job(text, 0, ids, kinds, slice(0, len(ids)))]
-    front = encoding.sources.index(0)  # [CLS] goes before every window, [SEP] after it
-    back = tokenizer.specials_around(1) - front
-    inside = slice(front, len(ids) - back)
-    jobs = []
-    found = windows(len(ids[inside]), limit - front - back, overlap=min(128, (limit - front - back) // 4))
-    for w in found:
-        span = slice(front + w.start, front + w.end)
-        keep = slice(
-            0 if w is found[0] else front + w.own - w.start,
-            front + w.own_end - w.start + (back if w is found[-1] else 0),
-        )
-        read = [*ids[:front], *ids[span], *ids[len(ids) - back :]]
-        jobs.append(_Job(text, w.start, read, [0] * len(read), keep))
-    return jobs
+def _jobs(text: int, read: Read) -> Iterator[_Job]:
+    """The first window answers for what comes before the text, [CLS], and the last for what comes after it."""
+    if not len(read.encoding):
+        raise BothwaysError(f"text {text + 1} has no tokens, and this model's tokenizer adds none")
+    after = len(read.encoding) - read.inside.stop
+    for view in read.views:
+        own, end = view.window.own - view.shift, view.window.own_end - view.shift
+        keep = slice(0 if view is read.views[0] else own, end + (after if view is read.views[-1] else 0))
+        yield _Job(text, view, keep)
 
 
 @torch.inference_mode()
 def _run(jobs: list[_Job], model: Model, features: Features) -> Iterator[tuple[list[_Job], Batch, Tensor]]:
     """Jobs in batches of similar length, each with its combined states (N, W) in fp32 on the CPU."""
-    budget = _TOKENS_AT_ONCE.get(model.device.type, 4096)
     layers = features.numbers(model.config.encoder.layers)
-    for group in _by_budget(jobs, budget):
-        batch = Batch.pack([job.ids for job in group], [job.segments for job in group])
+    for group in by_budget(jobs, lambda job: len(job.view), model.device):
+        batch = Batch.pack([job.view.ids for job in group], [job.view.segments for job in group])
         look = model.encoder.look(batch.to(model.device), hidden=set(layers))
         yield group, batch, features.combined([look.hidden[n] for n in layers]).float().cpu()
-
-
-def _by_budget(jobs: list[_Job], budget: int) -> Iterator[list[_Job]]:
-    group: list[_Job] = []
-    tokens = 0
-    for job in sorted(jobs, key=lambda job: len(job.ids)):
-        if group and tokens + len(job.ids) > budget:
-            yield group
-            group, tokens = [], 0
-        group.append(job)
-        tokens += len(job.ids)
-    if group:
-        yield group
 
 
 def _pooled(states: Tensor, batch: Batch, group: list[_Job], pool: Pool) -> tuple[Tensor, list[int]]:

@@ -16,6 +16,7 @@ from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.rows import Accumulator
 from bothways.scoring.significance import Comparison, compare, interval
 from bothways.scoring.worst import Worst
+from bothways.tasks.classify import Classify
 from bothways.tasks.folder import task_config
 from bothways.tasks.kinds import in_form, read_examples
 from bothways.tasks.recipe import DataSettings
@@ -103,9 +104,9 @@ class _Run:
         wrong = self.task.wrongness(item, decision)
         if wrong > 0:
             self.worst.add(wrong, (item.example, self.task.present(item, decision)))
-        if isinstance(self.judge, Classes) and len(self.golds) < _TO_CALIBRATE:
+        if isinstance(self.task, Classify) and isinstance(self.judge, Classes) and len(self.golds) < _TO_CALIBRATE:
             self.logs.append(np.log(np.maximum(decision, 1e-30)))
-            self.golds.append(self.task.gold(item.example))  # type: ignore[attr-defined]
+            self.golds.append(self.task.gold(item.example))
 
     def result(self) -> Evaluation:
         if not self.examples:

@@ -17,6 +17,7 @@ from bothways.train.diagnose import Diagnosis
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session
+from bothways.train.state import Checkpoints
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def pretrain(
         alone = plateau if recipe.objectives == ("mlm",) else None  # it is a loss of words, not a sum of losses
         ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, diagnosis, alone)
         if ranks.is_first and ended.complete:
-            _publish(out)
+            _publish(out, recipe.run.keep)
         before, after = first_and_last_scores(out)
         ranks.wait()
         return Pretrained(out / "model", ended.step, ended.complete, before, after)
@@ -125,7 +126,8 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
     return model
 
 
-def _publish(out: Path) -> None:
+def _publish(out: Path, keep: int) -> None:
     """The last checkpoint's model as out/model."""
-    latest = sorted((out / "checkpoints").glob("step-*"))[-1]
+    latest = Checkpoints(out, keep).latest()
+    assert latest is not None  # a run that is complete has saved
     checkpoint.save(checkpoint.load(latest / "model"), out / "model")

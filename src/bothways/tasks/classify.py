@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.data.examples import Text
+from bothways.data.labels import as_number
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import nameless
@@ -93,7 +94,7 @@ class Classify:
     def gold(self, example: Text) -> Any:
         """The gold in numbers."""
         if self.config.kind == "regression":
-            return float(example.gold)  # type: ignore[arg-type]
+            return as_number(example)
         names = example.gold if isinstance(example.gold, tuple) else (example.gold,)
         if unknown := [name for name in names if name not in self.number]:
             raise BothwaysError(
@@ -131,7 +132,7 @@ class Classify:
         smooth = self.settings.smoothing
         each = torch.as_tensor(self.weights, device=gold.device) * gold + (1 - gold)
         gold = gold * (1 - smooth) + smooth / 2
-        return binary_cross_entropy(logits, gold, each * weight[:, None] / len(self.labels))
+        return binary_cross_entropy(logits, gold, each * weight[:, None] / len(self.labels), self.settings.focal)
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits("sequence", states, batch)

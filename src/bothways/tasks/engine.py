@@ -4,15 +4,16 @@ The same engine predicts, evaluates and evaluates during training. Memory does n
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bothways.model.batch import Batch
-from bothways.tasks.reading import View
 from bothways.tasks.task import Item, Outputs, Task
 
+Job = TypeVar("Job")
 Forward = Callable[[Batch], Tensor]
 """Batch → the task's outputs."""
 
@@ -26,15 +27,15 @@ def decisions(
     task: Task, forward: Forward, examples: Iterable[Any], device: torch.device
 ) -> Iterator[tuple[Item, Any]]:
     """Every example with what the model decides, in order."""
-    for some in _chunks(examples):
+    for some in chunks(examples):
         items = task.items(some)
         for item, outputs in zip(items, _run(task, forward, items, device), strict=True):
             yield item, task.decide(item, outputs)
 
 
-def _chunks(examples: Iterable[Any]) -> Iterator[list[Any]]:
-    """Some examples at a time: a thousand, or fewer long ones."""
-    some: list[Any] = []
+def chunks(examples: Iterable[Job]) -> Iterator[list[Job]]:
+    """Some examples, or plain texts, at a time: a thousand, or fewer long ones."""
+    some: list[Job] = []
     size = 0
     for example in examples:
         some.append(example)
@@ -47,7 +48,7 @@ def _chunks(examples: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _characters(example: Any) -> int:
-    values = vars(example).values()
+    values = [example] if isinstance(example, str) else vars(example).values()
     return sum(
         len(part)
         for value in values
@@ -59,9 +60,9 @@ def _characters(example: Any) -> int:
 @torch.inference_mode()
 def _run(task: Task, forward: Forward, items: Sequence[Item], device: torch.device) -> list[list[Outputs]]:
     """For every item the outputs of each of its views."""
-    found: list[list[Outputs]] = [[None] * len(item.views) for item in items]  # type: ignore[list-item]
+    found = [[np.empty(0, np.float32)] * len(item.views) for item in items]
     jobs = [(i, j, view) for i, item in enumerate(items) for j, view in enumerate(item.views)]
-    for group in _by_budget(jobs, TOKENS_AT_ONCE.get(device.type, 4_096)):
+    for group in by_budget(jobs, lambda job: len(job[2]), device):
         batch = Batch.pack([view.ids for _, _, view in group], [view.segments for _, _, view in group])
         rows = forward(batch.to(device)).float().cpu()
         parts = rows.split(batch.lengths.tolist()) if task.per_token else rows.unbind()
@@ -70,14 +71,16 @@ def _run(task: Task, forward: Forward, items: Sequence[Item], device: torch.devi
     return found
 
 
-def _by_budget(jobs: Sequence[tuple[int, int, View]], budget: int) -> Iterator[list[tuple[int, int, View]]]:
-    group: list[tuple[int, int, View]] = []
+def by_budget(jobs: Iterable[Job], size: Callable[[Job], int], device: torch.device) -> Iterator[list[Job]]:
+    """Jobs of so many tokens each, in groups of similar size that the device takes at once."""
+    budget = TOKENS_AT_ONCE.get(device.type, 4_096)
+    group: list[Job] = []
     tokens = 0
-    for job in sorted(jobs, key=lambda job: len(job[2])):
-        if group and tokens + len(job[2]) > budget:
+    for job in sorted(jobs, key=size):
+        if group and tokens + size(job) > budget:
             yield group
             group, tokens = [], 0
         group.append(job)
-        tokens += len(job[2])
+        tokens += size(job)
     if group:
         yield group

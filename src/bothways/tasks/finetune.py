@@ -17,13 +17,14 @@ from bothways.model.model import Model
 from bothways.tasks.answer import NULL
 from bothways.tasks.folder import task_config, with_config, with_task
 from bothways.tasks.kinds import in_form, make_task, plan, read_examples
-from bothways.tasks.recipe import FinetuneRecipe, read_finetune_recipe
+from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe
 from bothways.tasks.task import Sample, Task
 from bothways.tasks.work import FineTuning
 from bothways.train.curve import entries
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, run_session
+from bothways.train.state import Checkpoints, read_state
 
 _AT_ONCE = 1_024
 
@@ -104,11 +105,12 @@ def finetune(
             _claim_data(out, samples)
         ranks.wait()
         ended = run_session(work, _in_steps(recipe, work), recipe.optim, out, ranks, listeners)
-        latest = _latest_state(out)
-        best: int | None = latest["best_step"]
+        latest = Checkpoints(out, recipe.run.keep).latest()
+        assert latest is not None  # a run that ended has saved
+        best = read_state(latest).best_step
         scores = _scores_at(out, best)
         if ended.complete and ranks.is_first:
-            _publish(out, best if best is not None else latest["step"], scores)
+            _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores)
         ranks.wait()
         return Finetuned(
             out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.goal, best, scores
@@ -163,7 +165,7 @@ def _freeze(model: Model, what: str | int) -> None:
         block.requires_grad_(False)
 
 
-def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> Any:
+def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> FinetuneRun:
     """The run with its length in steps, evaluated and saved after every epoch unless said."""
     run, each = recipe.run, work.steps_per_epoch
     if run.epochs:
@@ -172,21 +174,14 @@ def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> Any:
     return replace(run, evaluate_every=every, save_every=run.save_every or every)
 
 
-def _latest_state(out: Path) -> dict[str, Any]:
-    latest = sorted((out / "checkpoints").glob("step-*"))[-1]
-    state: dict[str, Any] = json.loads((latest / "state.json").read_text(encoding="utf-8"))
-    return state
-
-
-def _publish(out: Path, step: int, scores: Mapping[str, float]) -> None:
+def _publish(out: Path, chosen: Path, scores: Mapping[str, float]) -> None:
     """A checkpoint's model as out/model. An adapter is worked into its base, and lies beside it as out/adapter."""
-    chosen = out / "checkpoints" / f"step-{step:08}" / "model"
-    model = checkpoint.load(chosen)
+    model = checkpoint.load(chosen / "model")
     config = task_config(model)
     if NULL in config.thresholds and "best_f1_threshold" in scores:
         model = with_config(model, replace(config, thresholds={NULL: scores["best_f1_threshold"]}))
     checkpoint.save(model, out / "model")
-    copy_adapter(chosen, out / "adapter")
+    copy_adapter(chosen / "model", out / "adapter")
 
 
 def _scores_at(out: Path, step: int | None) -> dict[str, float]:

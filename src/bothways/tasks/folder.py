@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from bothways.data.labels import Kind
 from bothways.errors import BothwaysError
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
@@ -12,7 +13,7 @@ from bothways.train.recipe import read
 
 _KEY = "bothways"
 _HEADS = {"classify": "sequence", "score": "sequence", "tag": "token", "answer": "span", "choose": "choice"}
-_PROBLEMS = {
+_PROBLEMS: dict[Kind, str] = {
     "single": "single_label_classification",
     "multi": "multi_label_classification",
     "regression": "regression",
@@ -31,7 +32,7 @@ def with_task(base: Model, config: TaskConfig, labels: Sequence[str] = (), *, se
     foreign: dict[str, Any] = {key: value for key, value in base.config.foreign.items() if key not in _STALE}
     foreign[_KEY] = asdict(config)
     if config.task == "classify":
-        foreign["problem_type"] = _PROBLEMS[config.kind]
+        foreign["problem_type"] = _PROBLEMS[config.kind or "single"]
     model = Model.new(
         replace(base.config, heads=heads, labels=tuple(labels), foreign=foreign), base.tokenizer, seed=seed
     )
@@ -62,7 +63,7 @@ def task_config(model: Model) -> TaskConfig:
     raise BothwaysError(f"this model has no head that answers (it has: {has}): fine-tune it first")
 
 
-def _kind(model: Model) -> str:
+def _kind(model: Model) -> Kind:
     problem = model.config.foreign.get("problem_type")
     named = [kind for kind, theirs in _PROBLEMS.items() if theirs == problem]
     # One output of no type is the logit of a yes, as in transformers' pipeline.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from bothways.data.choices import read_choices
 from bothways.data.columns import Columns
 from bothways.data.examples import Tagged
-from bothways.data.labels import as_kind, label_kind, label_names
+from bothways.data.labels import as_kind, as_number, label_kind, label_names
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.data.tagged import read_tagged
@@ -65,7 +65,7 @@ def plan(recipe: FinetuneRecipe, examples: Sequence[Any], limit: int = 512) -> t
                 raise BothwaysError(f"all rows have the label {labels[0]!r}: there is nothing to tell apart")
             return replace(config, kind=kind), labels
         case "score":
-            numbers = [float(as_kind(e, "regression").gold) for e in examples if e.gold is not None]  # type: ignore[arg-type]
+            numbers = [as_number(e) for e in examples if e.gold is not None]
             return replace(config, range=(min(0.0, *numbers), max(1.0, *numbers))), ("score",)
         case "tag":
             return config, tag_names(golds)
@@ -80,7 +80,7 @@ def in_form(config: TaskConfig, example: Any) -> Any:
     """The example with its gold in the task's form."""
     if config.task == "score":
         return as_kind(example, "regression")
-    return as_kind(example, config.kind) if config.task == "classify" else example  # type: ignore[arg-type]
+    return as_kind(example, config.kind) if config.task == "classify" and config.kind else example
 
 
 def make_task(model: Model, recipe: FinetuneRecipe | None = None, examples: Sequence[Any] = ()) -> Task:

@@ -36,6 +36,11 @@ def grouped_log_softmax(scores: Tensor, owner: Tensor, groups: int) -> Tensor:
     return shifted - total.log()[owner]
 
 
-def binary_cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor) -> Tensor:
-    """The weighted sum; all three of one shape, or such that they broadcast."""
-    return (F.binary_cross_entropy_with_logits(logits.float(), gold, reduction="none") * weight).sum()
+def binary_cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor, focal: float = 0.0) -> Tensor:
+    """The weighted sum; all three of one shape, or such that they broadcast. `focal` as above, for each number."""
+    logits = logits.float()
+    loss = F.binary_cross_entropy_with_logits(logits, gold, reduction="none")
+    if focal:
+        chance = logits.sigmoid()
+        loss = loss * torch.where(gold > 0.5, 1 - chance, chance) ** focal
+    return (loss * weight).sum()

@@ -82,7 +82,10 @@ class Read:
 class Reader:
     """Encodes texts and lays windows over them."""
 
-    def __init__(self, model: Model, settings: WindowSettings, part: Part = "longer") -> None:
+    def __init__(
+        self, model: Model, settings: WindowSettings, part: Part = "longer", switch: str = "window.long"
+    ) -> None:
+        """Of a pair, windows go over its longer text or its second. `switch` is where a user sets `long`."""
         if model.tokenizer is None:
             raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
         limit = model.config.encoder.limit
@@ -90,7 +93,7 @@ class Reader:
             raise BothwaysError(f"window.length is {settings.length}, and this model reads {limit} tokens")
         self.tokenizer, self.settings, self.part = model.tokenizer, settings, part
         self.length, self.segments = settings.length or limit, model.config.encoder.segments
-        self.tally = Tally()
+        self.switch, self.tally = switch, Tally()
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Read]:
         """One text each, or two."""
@@ -130,13 +133,13 @@ class Reader:
         if self.settings.long == "error":
             raise BothwaysError(
                 f"text {self.tally.texts:,} has {len(encoding):,} tokens and this model reads {self.length}: "
-                f"set window.long to window to read it in parts, or to cut to drop {len(encoding) - self.length:,}"
+                f"set {self.switch} to window to read it in parts, or to cut to drop {len(encoding) - self.length:,}"
             )
         if room < self.length // 8:
             beside = len(encoding) - len(inside)
             raise BothwaysError(
                 f"text {self.tally.texts:,} is a pair with {beside:,} tokens beside its longer part, and this model "
-                f"reads {self.length}: too little room is left for windows; shorten it, or set window.long to cut"
+                f"reads {self.length}: too little room is left for windows; shorten it, or set {self.switch} to cut"
             )
         ids, segments = encoding.ids, encoding.segments
         views = []

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bothways.data.examples import Text
+from bothways.data.labels import as_number
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
@@ -42,7 +43,7 @@ class Score:
     def gold(self, example: Text) -> float:
         """The gold between 0 and 1."""
         low, high = self.config.range
-        return (float(example.gold) - low) / (high - low)  # type: ignore[arg-type]
+        return (as_number(example) - low) / (high - low)
 
     def check(self, example: Text) -> None:
         self.gold(example)

@@ -5,12 +5,13 @@ No task knows the training loop, and the loop knows no task. N tokens in the bat
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bothways.data.labels import Kind
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.rows import Accumulator
@@ -54,7 +55,7 @@ class TaskConfig:
     """What a fine-tuned folder says of its task, in config.json under "bothways"."""
 
     task: str
-    kind: str = ""
+    kind: Literal["", Kind] = ""
     """For classify: single, multi or regression."""
     window: WindowSettings = field(default_factory=WindowSettings)
     temperature: float = 1.0

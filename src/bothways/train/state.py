@@ -50,6 +50,11 @@ class State:
     """Of fp16's loss scaling."""
 
 
+def read_state(path: Path) -> State:
+    """The state of one checkpoint."""
+    return replace(State(), **json.loads((path / "state.json").read_text(encoding="utf-8")))
+
+
 class Storable(Protocol):
     """Who can write a model's weights as a folder and read them back."""
 
@@ -131,7 +136,8 @@ class Checkpoints:
         return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").exists())
 
     def latest(self) -> Path | None:
-        return (self.all() or [None])[-1]  # type: ignore[list-item]
+        found = self.all()
+        return found[-1] if found else None
 
     def clean(self) -> None:
         """Remove what a kill left half-written."""
@@ -142,7 +148,7 @@ class Checkpoints:
     def load(work: Storable, path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
         """State, weights, and the optimiser's memory."""
         try:
-            state = replace(State(), **json.loads((path / "state.json").read_text(encoding="utf-8")))
+            state = read_state(path)
             memory = safetensors.torch.load_file(path / "optimizer.safetensors")
             return state, work.load(path), memory
         except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
