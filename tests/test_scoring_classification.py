@@ -298,3 +298,25 @@ def test_what_is_no_number_is_refused() -> None:
         Numbers().add([1.0], [float("nan")])
     with pytest.raises(BothwaysError, match="twice"):
         Numbers().add([1.0, 2.0], [1.0])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_thresholds_are_the_best_there_are(seed: int) -> None:
+    """No threshold at all gives a label a higher F1 by scikit-learn, where scores differ by more than a bin."""
+    draws = np.random.default_rng(seed)
+    gold = draws.random((300, 3)) < [0.5, 0.1, 0.02]
+    scores = 1 / (1 + np.exp(-draws.normal(gold * 2.0 - [0, 3, -1], 1.0).round(1) - 0.003))
+    many = ManyLabels(["a", "b", "c"])
+    many.add(gold, scores)
+    for column, (name, threshold) in enumerate(many.best_thresholds().items()):
+        assert name == "abc"[column]
+        truth, chances = gold[:, column], scores[:, column]
+        best = max(metrics.f1_score(truth, chances >= cut) for cut in chances)
+        assert metrics.f1_score(truth, chances >= threshold) >= best - 1e-12
+
+
+def test_a_label_without_gold_keeps_the_usual_threshold() -> None:
+    many = ManyLabels(["a", "b"])
+    many.add([[1, 0], [0, 0]], [[0.2, 0.9], [0.1, 0.8]])
+    assert many.best_thresholds()["b"] == 0.5
+    assert 0.1 < many.best_thresholds()["a"] <= 0.2

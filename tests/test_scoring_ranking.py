@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sklearn import metrics  # type: ignore[import-untyped]
 
 from bothways.errors import BothwaysError
-from bothways.scoring.ranking import Ranking, Right
+from bothways.scoring.ranking import Pairs, Ranking, Right
+from bothways.scoring.regression import Numbers
 
 QUERY = st.lists(st.integers(0, 3), min_size=2, max_size=12)
 
@@ -89,3 +90,27 @@ def test_right_or_wrong() -> None:
     right.add(np.array([True]))
     right.add([])
     assert right.scores() == {"accuracy": pytest.approx(2 / 3)}
+
+
+def test_pairs_are_ranked_where_a_first_text_has_several() -> None:
+    """As if each query had been ranked by itself; a query with one text alone says nothing of ranking."""
+    rows = [("b", 0.0, 0.9), ("a", 1.0, 0.2), ("中", 0.5, 0.3), ("b", 1.0, 0.8), ("a", 0.0, 0.1), ("alone", 1.0, 0.5)]
+    pairs, ranking, numbers = Pairs(), Ranking(), Numbers()
+    for first, gold, predicted in rows:
+        pairs.add_pair(first, gold, predicted)
+        numbers.add([gold], [predicted])
+    assert numbers.scores().items() <= pairs.scores().items()
+    for query in ("a", "b"):
+        mine = [(gold, predicted) for first, gold, predicted in rows if first == query]
+        ranking.add([gold for gold, _ in mine], [predicted for _, predicted in mine])
+    assert ranking.scores().items() <= pairs.scores().items()
+    assert pairs.scores()["mrr@10"] == 0.75
+    assert pairs.rows("mrr@10").value() == 0.75
+    assert pairs.rows("spearman").value() == numbers.scores()["spearman"]
+
+
+def test_pairs_without_repeated_texts_have_no_ranking() -> None:
+    pairs = Pairs()
+    pairs.add_pair("a", 1.0, 0.5)
+    pairs.add_pair("b", 0.0, 0.5)
+    assert set(pairs.scores()) == set(Numbers().scores())

@@ -10,6 +10,7 @@ from bothways.cli.output import print_json, print_table, progress, say
 
 if TYPE_CHECKING:
     from bothways.predict.evaluation import Evaluation
+    from bothways.tasks.task import TaskConfig
 
 
 def evaluate(
@@ -27,6 +28,15 @@ def evaluate(
     pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
     label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
     worst: Annotated[int, typer.Option(help="So many of the worst errors.", min=0)] = 5,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A .png of the scores, the confusion and the calibration.", show_default=False
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Write the temperature and thresholds found into the model's folder.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
 ) -> None:
     """Score a fine-tuned model on labelled files: with intervals, by label, and with its worst errors.
@@ -34,8 +44,10 @@ def evaluate(
     Example: bothways evaluate examples/reviews-dev.tsv --model my-classifier/model
     """
     from bothways.data.notes import Notes
+    from bothways.predict.evaluation import calibrate as write
     from bothways.predict.evaluation import compare_models
     from bothways.predict.evaluation import evaluate as run
+    from bothways.predict.picture import draw_evaluation
     from bothways.predict.predictor import Predictor
     from bothways.tasks.recipe import DataSettings
 
@@ -47,7 +59,11 @@ def evaluate(
     compared = compare_models(files, predictor, Predictor.load(against), data) if against else None
     if notes:
         say(str(notes))
+    if picture and not draw_evaluation(found, predictor.labels, picture):
+        say("no picture was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
     if as_json:
+        if calibrate:
+            write(model, found)
         print_json({**asdict(found), "labels": predictor.labels, **({"against": asdict(compared)} if compared else {})})
         return
     _print(found, predictor.labels)
@@ -57,6 +73,13 @@ def evaluate(
             f"{compared.low:+.4f} and {compared.high:+.4f}; p = {compared.p:.3f}"
         )
     say(found.read)
+    if calibrate:
+        say(f"{model} now has {_settings(write(model, found))}: evaluate it on other data than these")
+
+
+def _settings(config: "TaskConfig") -> str:
+    thresholds = ", ".join(f"{name} {value:.2f}" for name, value in config.thresholds.items())
+    return f"the thresholds {thresholds}" if thresholds else f"the temperature {config.temperature:.2f}"
 
 
 def _print(found: "Evaluation", labels: tuple[str, ...]) -> None:

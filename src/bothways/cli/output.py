@@ -1,6 +1,7 @@
 """How verbs speak: results to standard output, words and progress to standard error."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,17 @@ def say(words: str) -> None:
 
 def print_json(value: Any) -> None:
     """A result for a program."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None, default=str))
+    indent = 2 if sys.stdout.isatty() else None
+    typer.echo(json.dumps(_strict(value), ensure_ascii=False, indent=indent, default=str, allow_nan=False))
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no word for a number that is none: null stands for it."""
+    if isinstance(value, dict):
+        return {key: _strict(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:

@@ -1,15 +1,17 @@
 """How good is a model on labelled files: scores with intervals, details, the worst errors."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
+from bothways.model import checkpoint
 from bothways.predict.predictor import Predictor
-from bothways.scoring.calibration import fit_temperature
+from bothways.scoring.calibration import Bin, fit_temperature
 from bothways.scoring.classification import Classes
 from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
@@ -17,9 +19,10 @@ from bothways.scoring.rows import Accumulator
 from bothways.scoring.significance import Comparison, compare, interval
 from bothways.scoring.worst import Worst
 from bothways.tasks.classify import Classify
-from bothways.tasks.folder import task_config
+from bothways.tasks.folder import rewrite_config, task_config
 from bothways.tasks.kinds import in_form, read_examples
 from bothways.tasks.recipe import DataSettings
+from bothways.tasks.task import TaskConfig
 
 _TO_CALIBRATE = 10_000  # rows whose probabilities are held, to find a temperature by
 
@@ -41,6 +44,10 @@ class Evaluation:
     """How often each label (row) was taken for each (column)."""
     temperature: float | None = None
     """By which to divide the logits, so that probabilities mean what they say."""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Of several labels, from which probability on to give each for the highest F1."""
+    reliability: list[Bin] = field(default_factory=list)
+    """Accuracy beside confidence."""
     worst: list[dict[str, Any]] = field(default_factory=list)
     """The worst errors first."""
     read: str = ""
@@ -61,6 +68,21 @@ def evaluate(
     for item, decision in predictor.decisions(watch(_labelled(files, predictor, data, notes))):
         run.add(item, decision)
     return run.result()
+
+
+def calibrate(folder: Path, found: Evaluation) -> TaskConfig:
+    """Write the temperature and the thresholds that were found into a model's folder: it answers by them from now on.
+
+    Take data for this that the model was not trained on, and others to report its scores on.
+    """
+    if found.temperature is None and not found.thresholds:
+        raise BothwaysError(f"there is nothing to calibrate in a model for {found.task} of this kind")
+    config = task_config(checkpoint.load(folder))
+    config = replace(
+        config, temperature=found.temperature or config.temperature, thresholds=found.thresholds or config.thresholds
+    )
+    rewrite_config(folder, config)
+    return config
 
 
 def compare_models(
@@ -125,6 +147,8 @@ class _Run:
             _details(self.judge),
             confusion,
             before * fit_temperature(self.logs, self.golds) if self.golds else None,
+            self.judge.best_thresholds() if isinstance(self.judge, ManyLabels) else {},
+            self.judge.reliability() if isinstance(self.judge, Classes) else [],
             worst,
             str(self.predictor.tally),
         )

@@ -22,13 +22,13 @@ from bothways.tasks.task import Item
 class Predictor:
     """A model folder that answers.
 
-    One input gives one answer, a list of inputs a list of answers:
+    One input gives one answer, a list of inputs a list of answers. So a list of words is several texts; a tuple is one:
 
     | task     | an input                                       | an answer                                          |
     |----------|------------------------------------------------|----------------------------------------------------|
     | classify | a text, or (text, text)                        | {"label", "score"}; of several labels a list       |
     | score    | (text, text)                                   | {"label", "score"}                                 |
-    | tag      | a text, or a list of words                     | [{"entity_group", "score", "word", "start", "end"}]|
+    | tag      | a text, or a tuple of words                    | [{"entity_group", "score", "word", "start", "end"}]|
     | answer   | {"question", "context"}, or (question, context)| {"score", "start", "end", "answer"}                |
     | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |
     """
@@ -101,7 +101,7 @@ def _tagged(given: Any) -> Tagged:
     if isinstance(given, str):
         return Tagged(given, tuple(split_words(given)))
     if not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
-        raise BothwaysError(f"a text or a list of words was expected, and {given!r} was given")
+        raise BothwaysError(f"a text or a tuple of words was expected, and {given!r} was given")
     return Tagged(*join_words(given))
 
 

@@ -1,5 +1,6 @@
 """Scores of rankings, and of answers that are simply right or wrong."""
 
+import hashlib
 import zlib
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bothways.errors import BothwaysError
+from bothways.scoring.regression import Numbers
 from bothways.scoring.rows import Column, Floats, Rows, mean_rows, no_rows
 
 
@@ -69,6 +71,49 @@ class Ranking:
         precision = float((np.arange(1, len(places) + 1) / places).sum()) / total
         recall = int(relevant[: self._k].sum()) / total
         return [reciprocal, gain, precision, recall, float(relevant[:1].any())]
+
+
+class Pairs(Numbers):
+    """Numbers for pairs; where a first text was paired with several, the scores of their ranking too.
+
+    >>> pairs = Pairs(k=10)
+    >>> pairs.add_pair("capital of France", 0.0, 0.9)
+    >>> pairs.add_pair("capital of France", 1.0, 0.8)
+    >>> pairs.scores()["mrr@10"]
+    0.5
+    """
+
+    def __init__(self, k: int = 10):
+        super().__init__()
+        self._k = k
+        self._queries = Column(np.int64)
+
+    def add_pair(self, first: str, gold: float, predicted: float) -> None:
+        """Count one pair."""
+        self.add([gold], [predicted])
+        digest = hashlib.blake2b(first.encode(errors="surrogatepass"), digest_size=8).digest()
+        self._queries.extend(np.frombuffer(digest, np.int64))
+
+    def scores(self) -> dict[str, float]:
+        """Those of Numbers, and if anything was ranked, of Ranking."""
+        ranking = self._ranking()
+        return super().scores() | (ranking.scores() if ranking else {})
+
+    def rows(self, name: str) -> Rows:
+        """The pairs, or the queries, as one score sees them."""
+        ranking = self._ranking() if "@" in name or name == "map" else None
+        return ranking.rows(name) if ranking else super().rows(name)
+
+    def _ranking(self) -> Ranking | None:
+        queries = self._queries.values()
+        order = np.argsort(queries, kind="stable")
+        starts = np.flatnonzero(np.diff(queries[order])) + 1
+        groups = [group for group in np.split(order, starts) if len(group) > 1]
+        ranking = Ranking(self._k)
+        gold, predicted = self._gold.values(), self._predicted.values()
+        for group in groups:
+            ranking.add(gold[group], predicted[group])
+        return ranking if len(groups) > ranking.without_relevant else None
 
 
 def _discounted(relevances: Floats) -> float:

@@ -1,11 +1,15 @@
 """A model made ready for a task, and what its folder says of it."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+from bothways import atomic
 from bothways.data.labels import Kind
 from bothways.errors import BothwaysError
+from bothways.model import checkpoint
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.tasks.task import TaskConfig
@@ -48,6 +52,15 @@ def with_config(model: Model, config: TaskConfig) -> Model:
     """The same model, saying something else of its task."""
     model.config = replace(model.config, foreign={**model.config.foreign, _KEY: asdict(config)})
     return model
+
+
+def rewrite_config(folder: Path, config: TaskConfig) -> None:
+    """Let a folder say something else of its task; nothing else in it changes."""
+    said = checkpoint.read_json(folder / "config.json")
+    with atomic.new_file(folder / "config.json") as fresh:
+        fresh.write_text(
+            json.dumps({**said, _KEY: asdict(config)}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 def task_config(model: Model) -> TaskConfig:

@@ -15,7 +15,7 @@ from bothways.data.labels import as_number
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
-from bothways.scoring.regression import Numbers
+from bothways.scoring.ranking import Pairs
 from bothways.tasks.folder import task_config
 from bothways.tasks.losses import binary_cross_entropy
 from bothways.tasks.reading import Reader
@@ -69,11 +69,11 @@ class Score:
     def present(self, item: Item, decision: float, top: int = 1) -> Any:
         return {"label": self.labels[0], "score": decision}
 
-    def judge(self) -> Numbers:
-        return Numbers()
+    def judge(self) -> Pairs:
+        return Pairs()
 
     def wrongness(self, item: Item, decision: float) -> float:
         return abs(decision - self.gold(item.example))
 
     def mark(self, judge: Any, item: Item, decision: float) -> None:
-        judge.add([self.gold(item.example)], [decision])
+        judge.add_pair(item.example.texts[0], self.gold(item.example), decision)
