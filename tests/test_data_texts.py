@@ -108,10 +108,14 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
         pairs(path)
 
 
-def test_pairs_without_a_gold_label_are_counted(tmp_path: Path) -> None:
+def test_pairs_without_a_gold_label_are_counted_and_have_none(tmp_path: Path) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "gold_label": label, "annotator_labels": ["neutral"]} for label in ("-", "neutral", "-")]  # fmt: skip
     notes = Notes()
-    assert pairs(write_json(tmp_path / "snli.jsonl", *rows), notes=notes) == [(("a", "b"), "neutral")]
+    assert pairs(write_json(tmp_path / "snli.jsonl", *rows), notes=notes) == [
+        (("a", "b"), None),
+        (("a", "b"), "neutral"),
+        (("a", "b"), None),
+    ]
     assert list(notes.counts.values()) == [2]
     assert list(notes.first.values()) == [f"{tmp_path / 'snli.jsonl'}, line 1"]
     # One text: here it is a label like +.

@@ -8,6 +8,10 @@ class BothwaysError(Exception):
     """
 
 
+class StoppedError(BothwaysError):
+    """A run was asked to stop, by Ctrl-C or a signal, and has saved: the same call goes on from there."""
+
+
 def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a value that is none of those allowed: a misspelt choice must not mean another one."""
     if value not in allowed:

@@ -1,6 +1,7 @@
 """bothways finetune"""
 
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -128,5 +129,5 @@ def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> 
 
 
 def _stopped(steps: int) -> NoReturn:
-    say(f"stopped at step {steps:,} and saved; to go on: {' '.join(['bothways', *sys.argv[1:]])}")
+    say(f"stopped at step {steps:,} and saved; to go on: {shlex.join(['bothways', *sys.argv[1:]])}")
     raise typer.Exit(130)

@@ -1,5 +1,7 @@
 """bothways glue | squad | conll"""
 
+import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,15 +78,17 @@ def _run(
     settings: list[str],
     as_json: bool,
 ) -> None:
-    from bothways.errors import BothwaysError
+    from bothways.errors import StoppedError
     from bothways.tasks.suites import draw_rows, run_suite
 
-    if not folder.is_dir():
-        raise BothwaysError(f"there is no folder {folder}")
     rows: list[Row] = []
-    for row in run_suite(suite, folder, model, out, range(seeds), settings, only=only, listen=_listen, say=say):
-        rows.append(row)
-        say(f"{row.name}: {row.score} {_shown(row.runs)}")
+    try:
+        for row in run_suite(suite, folder, model, out, range(seeds), settings, only=only, listen=_listen, say=say):
+            rows.append(row)
+            say(f"{row.name}: {row.score} {_shown(row.runs)}")
+    except StoppedError:
+        say(f"stopped and saved; to go on: {shlex.join(['bothways', *sys.argv[1:]])}")
+        raise typer.Exit(130) from None
     if not draw_rows(rows, out / f"{suite}.png", title):
         say("no picture was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
     if as_json:

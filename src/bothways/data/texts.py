@@ -67,8 +67,7 @@ def _file(path: Path, columns: Columns, kind: str, notes: Notes) -> Iterator[Tex
             if layouts[names].label is None:
                 place = f"{name_of(path)} with the columns {', '.join(names)}"
                 notes.add("files or rows without a column known to be a label, read without", place)
-        if (example := _example(row, layouts[names], where, kind, notes)) is not None:
-            yield example
+        yield _example(row, layouts[names], where, kind, notes)
 
 
 def _form(first: str, columns: Columns) -> str:
@@ -99,13 +98,13 @@ def _lines(path: Path, lines: Iterable[str], first: str) -> Iterator[Text]:
             yield Text((text,), gold, f"{name_of(path)}, line {number}")
 
 
-def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, notes: Notes) -> Text | None:
+def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, notes: Notes) -> Text:
     texts = tuple(" ".join(text_of(row[name], where, name) for name in names) for names in layout.texts)
     value = row[layout.label] if layout.label is not None else None
     # MNLI, SNLI, OCNLI: the annotators did not agree.
     if value == "-" and len(texts) == 2:
-        notes.add("pairs with the label -, on which annotators did not agree, left out", where)
-        return None
+        notes.add("pairs with the label -, on which annotators did not agree: they have none", where)
+        return Text(texts, None, where)
     if not all(text.strip() for text in texts):
         notes.add("examples with an empty text, kept", where)
     gold = _gold(value, where, kind)

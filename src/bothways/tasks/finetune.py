@@ -20,10 +20,9 @@ from bothways.tasks.kinds import in_form, make_task, plan, read_examples
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe
 from bothways.tasks.task import Sample, Task
 from bothways.tasks.work import FineTuning
-from bothways.train.curve import entries
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
-from bothways.train.session import Listener, Listeners, Say, claim, run_session
+from bothways.train.session import Listener, Listeners, Say, claim, run_session, scores_at
 from bothways.train.state import Checkpoints, read_state
 
 _AT_ONCE = 1_024
@@ -108,7 +107,7 @@ def finetune(
         latest = Checkpoints(out, recipe.run.keep).latest()
         assert latest is not None  # a run that ended has saved
         best = read_state(latest).best_step
-        scores = _scores_at(out, best)
+        scores = scores_at(out, best)
         if ended.complete and ranks.is_first:
             _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores)
         ranks.wait()
@@ -182,11 +181,3 @@ def _publish(out: Path, chosen: Path, scores: Mapping[str, float]) -> None:
         model = with_config(model, replace(config, thresholds={NULL: scores["best_f1_threshold"]}))
     checkpoint.save(model, out / "model")
     copy_adapter(chosen / "model", out / "adapter")
-
-
-def _scores_at(out: Path, step: int | None) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for _, entry in entries(out / "metrics.jsonl"):
-        if "valid" in entry and entry["step"] == step:
-            found = entry["valid"]
-    return found

@@ -1,5 +1,6 @@
 """The same recipe with several seeds: one lucky run says little."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,10 +54,13 @@ def finetune_seeds(
         if not runs[-1].complete:
             break
     goal = runs[0].goal
-    sign = -1 if goal in LOWER_IS_BETTER else 1
-    place = max(range(len(runs)), key=lambda i: sign * runs[i].scores.get(goal, float("-inf")))
+    place = max(range(len(runs)), key=lambda i: _goodness(runs[i].scores.get(goal, math.nan), goal))
     scores = {name: summary([run.scores[name] for run in runs if run.scores]) for name in runs[0].scores}
     found = Seeds(out / "model", runs, goal, seeds[place], scores)
     if found.complete:
         checkpoint.save(checkpoint.load(runs[place].folder), out / "model")
     return found
+
+
+def _goodness(score: float, goal: str) -> float:
+    return -math.inf if math.isnan(score) else -score if goal in LOWER_IS_BETTER else score

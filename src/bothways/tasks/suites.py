@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bothways import atomic
-from bothways.errors import BothwaysError
+from bothways.data.sources import kind_of
+from bothways.errors import BothwaysError, StoppedError
 from bothways.scoring.significance import Summary
 from bothways.tasks.recipe import finetune_recipe
 from bothways.tasks.seeds import finetune_seeds
@@ -25,8 +26,6 @@ class Case:
     name: str
     """As the benchmark writes it; its folder may be called so, or like glue_cola."""
     task: str
-    score: str
-    """The one that tables show."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """What of its recipe is not usual."""
     dev: str = "dev"
@@ -34,7 +33,7 @@ class Case:
 
 
 def _classify(name: str, score: str, kind: str = "single", dev: str = "dev") -> Case:
-    return Case(name, "classify", score, {"classify": {"kind": kind, "goal": score}}, dev)
+    return Case(name, "classify", {"classify": {"kind": kind, "goal": score}}, dev)
 
 
 SUITES: dict[str, tuple[Case, ...]] = {
@@ -49,8 +48,8 @@ SUITES: dict[str, tuple[Case, ...]] = {
         _classify("RTE", "accuracy"),
         _classify("WNLI", "accuracy"),
     ),
-    "squad": (Case("SQuAD", "answer", "f1", {"optim": {"lr": 5e-5}}),),
-    "conll": (Case("CoNLL", "tag", "f1", {"optim": {"lr": 5e-5}}),),
+    "squad": (Case("SQuAD", "answer", {"optim": {"lr": 5e-5}}),),
+    "conll": (Case("CoNLL", "tag", {"optim": {"lr": 5e-5}}),),
 }
 
 
@@ -76,12 +75,14 @@ class Found:
 
 def find_cases(suite: str, folder: Path) -> tuple[list[Found], list[str]]:
     """The tasks whose training and development files are there, and those of which something is missing."""
+    if not folder.is_dir():
+        raise BothwaysError(f"there is no folder {folder}")
     found, missing = [], []
     for case in SUITES[suite]:
         # With one task only, its files may lie in the folder itself.
         homes = [
             p
-            for p in (*folder.iterdir(), folder)
+            for p in (*sorted(folder.iterdir()), folder)
             if p.is_dir() and (_same(p.name, case.name) or _alone(suite, p, folder))
         ]
         sets = [(_files(home, "train"), _files(home, case.dev)) for home in homes]
@@ -104,9 +105,8 @@ def _same(folder: str, name: str) -> bool:
 
 def _files(folder: Path, beginning: str) -> list[str]:
     kinds = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".conll", ".txt", ".conllu")
-    return sorted(
-        str(p) for p in folder.iterdir() if p.name.startswith(beginning) and any(k in p.suffixes for k in kinds)
-    )
+    named = [p for p in folder.iterdir() if p.name.startswith(beginning) and kind_of(p) in kinds]
+    return sorted(str(p) for p in named if not p.name.startswith("dev_ids"))  # which MRPC has beside its dev.tsv
 
 
 def run_suite(
@@ -121,7 +121,10 @@ def run_suite(
     listen: Callable[[str, int], Sequence[Listener]] = lambda name, seed: (),
     say: Say = lambda words: None,
 ) -> Iterator[Row]:
-    """Fine-tune and score every task found, a row as each is done. Done ones are not repeated."""
+    """Fine-tune and score every task found, a row as each is done. Done ones are not repeated.
+
+    Raises StoppedError if a run was asked to stop.
+    """
     cases, missing = find_cases(suite, folder)
     if only and (unknown := [name for name in only if not any(_same(name, f.case.name) for f in cases)]):
         raise BothwaysError(
@@ -144,8 +147,8 @@ def run_suite(
         recipe = finetune_recipe(table, settings)
         result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say)
         if not result.complete:
-            return
-        yield Row(case.name, case.score, result.runs[0].examples, result.scores[case.score], result.scores)
+            raise StoppedError(f"{case.name} was stopped, and has saved: the same call goes on from there")
+        yield Row(case.name, result.goal, result.runs[0].examples, result.scores[result.goal], result.scores)
 
 
 def draw_rows(rows: Sequence[Row], path: Path, title: str) -> bool:
@@ -162,7 +165,7 @@ def draw_rows(rows: Sequence[Row], path: Path, title: str) -> bool:
         axes.text(mean + sd + 1, place, f"{mean:.1f}" + (f" ± {sd:.1f}" if sd else ""), va="center")
     axes.set_yticks(range(len(rows)), [f"{row.name}\n{row.score}" for row in rows])
     axes.invert_yaxis()
-    axes.set_xlim(0, 112)
+    axes.set_xlim(min(0.0, *(100 * row.runs.mean for row in rows)) * 1.1, 112)
     axes.set_title(title, loc="left", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     with atomic.new_file(path) as fresh:

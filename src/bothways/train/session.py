@@ -1,6 +1,7 @@
 """A run from its beginning or its last checkpoint to its end, with everyone who listens."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,8 @@ from bothways.train.recipe import write
 from bothways.train.report import Log, TensorBoard
 from bothways.train.work import Event, Finished, RunSettings, Started, Work
 
+FINAL = -1
+"""In place of a step: the end, wherever that is."""
 Listener = Callable[[Event], None]
 Say = Callable[[str], None]
 
@@ -67,14 +70,24 @@ def run_session(
 
 def first_and_last_scores(out: Path) -> tuple[dict[str, float], dict[str, float]]:
     """The evaluations before the first step and after the last, whichever session made them."""
-    before: dict[str, float] = {}
-    after: dict[str, float] = {}
+    found = dict(_evaluations(out))
+    return found.get(0, {}), found.get(FINAL, {})
+
+
+def scores_at(out: Path, step: int | None) -> dict[str, float]:
+    """The latest evaluation at this step."""
+    found = [scores for place, scores in _evaluations(out) if place == step]
+    return found[-1] if found else {}
+
+
+def _evaluations(out: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """The scores of each evaluation by step; the final ones at FINAL too. What JSON could not write is nan again."""
     for _, entry in entries(out / "metrics.jsonl"):
-        if "valid" in entry and entry["step"] == 0:
-            before = entry["valid"]
-        if entry.get("final"):
-            after = entry["valid"]
-    return before, after
+        if "valid" in entry:
+            scores = {name: math.nan if value is None else value for name, value in entry["valid"].items()}
+            yield entry["step"], scores
+            if entry.get("final"):
+                yield FINAL, scores
 
 
 # What may differ when a run goes on: where and how it computes, and what it tells; not what it learns.

@@ -1,0 +1,640 @@
+"""finetune, evaluate and predict from the command line say what the library says from Python."""
+
+import csv
+import json
+import math
+import os
+import re
+import signal
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import bothways
+from bothways.data.notes import Notes
+from bothways.model.checkpoint import load, save
+from bothways.model.config import ModelConfig
+from bothways.model.model import Model
+from bothways.predict.evaluation import compare_models
+from bothways.predict.predictor import Predictor
+from bothways.tasks.folder import with_task
+from bothways.tasks.kinds import read_examples
+from bothways.tasks.reading import WindowSettings
+from bothways.tasks.recipe import DataSettings, read_finetune_recipe
+from bothways.tasks.task import TaskConfig
+from bothways.text.tokenizer import Tokenizer
+from bothways.train.report import Console
+from bothways.train.work import Event, Stepped
+from conftest import make_loud
+from test_cli import Run, run, run_apart
+from test_predictor import KINDS, LABELS, near, written
+from test_tasks import SMALL, base, no_picture
+
+__all__ = ["base", "no_picture", "run"]
+
+Models = dict[str, Path]
+Feed = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Models:
+    """Two loud models of each kind, as in "tag" and "tag, another"; nobody writes into them."""
+    folder, found = tmp_path_factory.mktemp("models"), Models()
+    for name, (task, kind, labels) in KINDS.items():
+        for seed, own in ((0, name), (1, f"{name}, another")):
+            start = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
+            config = TaskConfig(task, kind, WindowSettings(32, 8), range=(-1.0, 3.0))
+            model = with_task(start, config, LABELS.get(name, labels))
+            make_loud(model, seed)
+            found[own] = folder / own
+            save(model, found[own])
+    return found
+
+
+@pytest.fixture
+def feed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Feed]:
+    """Puts a text on standard input."""
+    with ExitStack() as stack:
+
+        def put(text: str) -> None:
+            path = tmp_path / "standard-input"
+            path.write_bytes(text.encode())
+            monkeypatch.setattr(sys, "stdin", stack.enter_context(path.open(encoding="utf-8")))
+
+        yield put
+
+
+WORDS = ("the cat", "a dog", "北京", "unbelievable", "paris", "狗", "the white tree", "walking")
+
+
+def write_rows(path: Path, count: int = 24, labels: Sequence[str] = LABELS["single"]) -> str:
+    """Labelled texts, English and Chinese."""
+    rows = [
+        {"text": f"{WORDS[i % 8]} {WORDS[i * 5 % 7]} {i}", "label": labels[i * i % 11 % len(labels)]}
+        for i in range(count)
+    ]
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def strict(text: str) -> Any:
+    """JSON as the standard has it, which knows no NaN."""
+
+    def refuse(word: str) -> NoReturn:
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def plain(value: Any) -> Any:
+    """What a result is in JSON: lists for tuples, null for what is no number."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lines(text: str) -> list[str]:
+    """Without rules, blank lines and the white space that makes columns."""
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip() and "─" not in line]
+
+
+# ---------------------------------------------------------------------- evaluate
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_evaluate_says_what_the_library_says(name: str, models: Models, tmp_path: Path, run: Run) -> None:
+    path = str(written(tmp_path, name))
+    predictor = Predictor.load(models[name])
+    expected = bothways.evaluate([path], predictor, worst=5)
+    done = run("evaluate", path, "--model", models[name], "--json")
+    assert done.returncode == 0, done.stderr
+    told = strict(done.stdout)
+    assert near(told, {**plain(asdict(expected)), "labels": list(predictor.labels)})
+    shown = run("evaluate", path, "--model", models[name])
+    assert shown.returncode == 0, shown.stderr
+    low, high = expected.interval
+    table = lines(shown.stdout)
+    assert table[0] == f"{expected.examples} examples score 95 %"
+    for score, value in expected.scores.items():
+        between = f" {low:.4f} to {high:.4f}" if score == expected.goal else ""
+        assert f"{score} {value:.4f}{between}" in table
+    assert expected.read in shown.stderr
+
+
+def test_the_tables_of_labels(models: Models, tmp_path: Path, run: Run) -> None:
+    """Precision, recall, f1 and support of each; and what was taken for what."""
+    path = write_rows(tmp_path / "rows.jsonl")
+    found = bothways.evaluate([path], Predictor.load(models["single"]))
+    table = lines(run("evaluate", path, "--model", models["single"], "--worst", 0).stdout)
+    assert "precision recall f1 support" in table
+    assert "gold ↓ predicted → bad good so-so" in table
+    assert found.confusion is not None
+    assert sum(map(sum, found.confusion)) == 24
+    for label, counts in zip(LABELS["single"], found.confusion, strict=True):
+        detail = found.details[label]
+        assert sum(counts) == detail["support"]
+        scores = " ".join(f"{detail[score]:.4f}" for score in ("precision", "recall", "f1"))
+        assert f"{label} {scores} {detail['support']}" in table
+        assert f"{label} {' '.join(map(str, counts))}" in table
+
+
+def test_several_files_are_scored_as_one(models: Models, tmp_path: Path, run: Run) -> None:
+    whole = write_rows(tmp_path / "rows.jsonl")
+    rows = Path(whole).read_text().splitlines(keepends=True)
+    parts = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
+    parts[0].write_text("".join(rows[:7]))
+    parts[1].write_text("".join(rows[7:]))
+    told = [strict(run("evaluate", *some, "--model", models["single"], "--json").stdout) for some in ([whole], parts)]
+    assert told[0]["scores"] == pytest.approx(told[1]["scores"])
+    assert told[1]["examples"] == 24
+
+
+def test_columns_can_be_named(models: Models, tmp_path: Path, run: Run) -> None:
+    """With names that are not the usual ones, and a pair."""
+    usual, odd = tmp_path / "usual.csv", tmp_path / "odd.csv"
+    for path, header in ((usual, ["sentence1", "sentence2", "label"]), (odd, ["left", "right", "verdict"])):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            writer.writerows([[f'{WORDS[i]}, "{i}"', WORDS[-i], LABELS["single"][i % 3]] for i in range(8)])
+    expected = strict(run("evaluate", usual, "--model", models["single"], "--json").stdout)
+    named = ("--text", "left", "--pair", "right", "--label", "verdict")
+    told = strict(run("evaluate", odd, "--model", models["single"], "--json", *named).stdout)
+    assert near(told["scores"], expected["scores"])
+    single = strict(run("evaluate", odd, "--model", models["single"], "--json", *named[:2], *named[4:]).stdout)
+    assert single["scores"]["brier"] != pytest.approx(expected["scores"]["brier"], abs=1e-4)
+
+
+def test_against_another_model(models: Models, tmp_path: Path, run: Run) -> None:
+    """The difference is that of `compare_models`, positive if the first is better."""
+    path = write_rows(tmp_path / "rows.jsonl")
+    first, second = models["single"], models["single, another"]
+    accuracies = [bothways.evaluate([path], Predictor.load(folder)).scores["accuracy"] for folder in (first, second)]
+    assert abs(accuracies[0] - accuracies[1]) > 0.04
+    for one, other, sign in ((first, second, 1), (second, first, -1)):
+        expected = compare_models([path], Predictor.load(one), Predictor.load(other))
+        assert expected.difference == pytest.approx(sign * (accuracies[0] - accuracies[1]))
+        done = run("evaluate", path, "--model", one, "--against", other)
+        assert done.returncode == 0, done.stderr
+        assert (
+            f"accuracy of {one} minus that of {other}: {expected.difference:+.4f}, with 95 % between "
+            f"{expected.low:+.4f} and {expected.high:+.4f}; p = {expected.p:.3f}\n"
+        ) in done.stderr
+        told = strict(run("evaluate", path, "--model", one, "--against", other, "--json").stdout)
+        assert told["against"] == pytest.approx(asdict(expected))
+        assert told["scores"]["accuracy"] == accuracies[0 if sign == 1 else 1]
+    assert "against" not in strict(run("evaluate", path, "--model", first, "--json").stdout)
+
+
+def test_against_itself_there_is_no_difference(models: Models, tmp_path: Path, run: Run) -> None:
+    path = write_rows(tmp_path / "rows.jsonl")
+    told = strict(run("evaluate", path, "--model", models["single"], "--against", models["single"], "--json").stdout)
+    assert told["against"] == {"difference": 0.0, "low": 0.0, "high": 0.0, "p": 1.0}
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 100])
+def test_the_worst_errors_come_first(count: int, models: Models, tmp_path: Path, run: Run) -> None:
+    """By how little probability the gold label was given."""
+    path = write_rows(tmp_path / "rows.jsonl")
+    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    predictor = Predictor.load(models["single"])
+    chances = [
+        {one["label"]: one["score"] for one in answer} for answer in predictor([row["text"] for row in rows], top=3)
+    ]
+    wrongness = sorted(
+        (
+            (1 - chance[row["label"]], row["text"], i)
+            for i, (row, chance) in enumerate(zip(rows, chances, strict=True), 1)
+        ),
+        reverse=True,
+    )[:count]
+    told = strict(run("evaluate", path, "--model", models["single"], "--worst", count, "--json").stdout)
+    assert [one["texts"] for one in told["worst"]] == [[text] for _, text, _ in wrongness]
+    assert [one["where"] for one in told["worst"]] == [f"{path}, line {line}" for _, _, line in wrongness]
+    assert [one["wrongness"] for one in told["worst"]] == pytest.approx([wrong for wrong, _, _ in wrongness], abs=1e-5)
+    shown = run("evaluate", path, "--model", models["single"], "--worst", count).stdout
+    assert re.findall(r"^(\d\.\d{3})  .+, line (\d+): gold ", shown, re.MULTILINE) == [
+        (f"{wrong:.3f}", str(line)) for wrong, _, line in wrongness
+    ]
+    for one in told["worst"]:
+        answer = one["answer"]
+        assert f"gold '{one['gold']}', answered '{answer['label']}' {answer['score']:.2f}\n" in shown
+        assert f"       {one['texts'][0]}\n" in shown
+
+
+def test_rows_without_a_label_are_left_out_and_said(models: Models, tmp_path: Path, run: Run) -> None:
+    whole = write_rows(tmp_path / "rows.jsonl", 8)
+    rows = Path(whole).read_text().splitlines()
+    part = tmp_path / "part.jsonl"
+    part.write_text(
+        "\n".join([*rows[:2], '{"text": "北京", "label": ""}', *rows[2:], '{"text": "a dog", "label": null}'])
+    )
+    done = run("evaluate", part, "--model", models["single"], "--json")
+    assert done.returncode == 0, done.stderr
+    assert f"Rows without a label, left out: 2, first in {part}, line 3." in done.stderr
+    told = strict(done.stdout)
+    assert told["examples"] == 8
+    assert near(told["scores"], strict(run("evaluate", whole, "--model", models["single"], "--json").stdout)["scores"])
+
+
+# ---------------------------------------------------------------------- predict
+
+ASKED = (
+    "the cat",
+    "",
+    "北京是中国的首都。",
+    'a "big" dog, and é',
+    "the black cat sleeps in paris " * 12,
+    "  unbelievable   walks  ",
+    "猫" * 50,
+)
+"""An empty one, Chinese, a quote, and two that are longer than a window."""
+
+
+def write_texts(folder: Path, ending: str) -> Path:
+    path = folder / f"texts{ending}"
+    match ending:
+        case ".txt":
+            path.write_text("".join(f"{text}\n" for text in ASKED), encoding="utf-8")
+        case ".jsonl":
+            rows = [json.dumps({"id": i, "text": text}, ensure_ascii=i % 2 == 0) for i, text in enumerate(ASKED)]
+            path.write_text("\n".join(rows), encoding="utf-8")
+        case ".csv":
+            with path.open("w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows([("id", "text"), *enumerate(ASKED)])
+        case ".tsv":
+            rows = ["id\ttext", *(f"{i}\t{text}" for i, text in enumerate(ASKED))]
+            path.write_text("\r\n".join(rows), encoding="utf-8")
+    return path
+
+
+def as_line(answers: Sequence[dict[str, Any]], text: str) -> str:
+    return ", ".join(f"{one['label']} {one['score']:.3f}" for one in answers) + "\t" + " ".join(text.split())
+
+
+@pytest.mark.parametrize("source", [".txt", ".jsonl", ".csv", ".tsv", "standard input", "standard input by name"])
+def test_predict_answers_every_line_in_order(source: str, models: Models, tmp_path: Path, run: Run, feed: Feed) -> None:
+    """From whatever the texts come, the lines are those of a Predictor."""
+    expected = Predictor.load(models["single"])(list(ASKED))
+    assert len({answer["label"] for answer in expected}) > 1
+    given: list[object] = ["-"] if source.endswith("name") else []
+    if source.startswith("."):
+        given = [write_texts(tmp_path, source)]
+    for more in ([], ["--json"]):
+        if not source.startswith("."):
+            feed("\n".join(ASKED))  # without an end of the last line
+        done = run("predict", *given, "--model", models["single"], *more)
+        assert done.returncode == 0, done.stderr
+        told = done.stdout.split("\n")
+        assert told.pop() == ""
+        if more:
+            assert near([strict(line) for line in told], expected)
+        else:
+            assert told == [as_line([answer], text) for answer, text in zip(expected, ASKED, strict=True)]
+        assert "7 texts" in done.stderr
+        assert "2 long texts read in windows" in done.stderr
+
+
+def test_predict_gives_the_likeliest_few(models: Models, tmp_path: Path, run: Run) -> None:
+    path = write_texts(tmp_path, ".txt")
+    expected = Predictor.load(models["single"])(list(ASKED), top=2)
+    told = run("predict", path, "--model", models["single"], "--top", 2).stdout.splitlines()
+    assert told == [as_line(answers, text) for answers, text in zip(expected, ASKED, strict=True)]
+    told = run("predict", path, "--model", models["single"], "--top", 2, "--json").stdout.splitlines()
+    assert near([strict(line) for line in told], expected)
+    assert [len(answers) for answers in expected] == [2] * 7
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_predict_answers_rows_of_every_task(name: str, models: Models, tmp_path: Path, run: Run) -> None:
+    """Pairs, sentences in words, questions, choices: with what a Predictor makes of the same rows."""
+    path = written(tmp_path, name)
+    predictor = Predictor.load(models[name])
+    examples = list(read_examples(predictor.name, [str(path)], DataSettings(), Notes()))
+    expected = list(predictor.stream(examples))
+    done = run("predict", path, "--model", models[name], "--json")
+    assert done.returncode == 0, done.stderr
+    assert near([strict(line) for line in done.stdout.splitlines()], expected)
+    shown = run("predict", path, "--model", models[name])
+    assert shown.returncode == 0, shown.stderr
+    assert len(shown.stdout.splitlines()) == len(examples)
+    for line, answer in zip(shown.stdout.splitlines(), expected, strict=True):
+        for one in answer if isinstance(answer, list) else [answer]:
+            assert f"{one['score']:.3f}" in line.partition("\t")[0]
+
+
+def test_predict_tags_plain_lines(models: Models, run: Run, feed: Feed) -> None:
+    texts = ["Paris walks in 北京", "", "the cat, unbelievable talking dog in Berlin"]
+    feed("\n".join(texts) + "\n")
+    done = run("predict", "--model", models["tag"])
+    assert done.returncode == 0, done.stderr
+    expected = Predictor.load(models["tag"])(texts)
+    assert any(expected)
+    assert done.stdout.split("\n")[:-1] == [
+        ", ".join(f"{one['word']}/{one['entity_group']} {one['score']:.3f}" for one in answers) + f"\t{text}"
+        for answers, text in zip(expected, texts, strict=True)
+    ]
+
+
+def test_predict_reads_the_columns_that_are_named(models: Models, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("left,right\nthe cat,北京\na dog,the tree\n", encoding="utf-8")
+    done = run("predict", path, "--model", models["score"], "--text", "right", "--pair", "left", "--json")
+    assert done.returncode == 0, done.stderr
+    expected = Predictor.load(models["score"])([("北京", "the cat"), ("the tree", "a dog")])
+    assert near([strict(line) for line in done.stdout.splitlines()], expected)
+    done = run("predict", path, "--model", models["single"], "--text", "right", "--json")
+    expected = Predictor.load(models["single"])(["北京", "the tree"])
+    assert near([strict(line) for line in done.stdout.splitlines()], expected)
+
+
+def test_predict_answers_rows_that_annotators_disagreed_on(models: Models, tmp_path: Path, run: Run) -> None:
+    """A label is none of its business: every row has its line."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("sentence1\tsentence2\tgold_label\nthe cat\ta dog\t-\na dog\tthe cat\tgood\n")
+    done = run("predict", path, "--model", models["single"], "--json")
+    expected = Predictor.load(models["single"])([("the cat", "a dog"), ("a dog", "the cat")])
+    assert near([strict(line) for line in done.stdout.splitlines()], expected)
+
+
+@pytest.mark.slow
+def test_predict_in_a_pipe(models: Models) -> None:
+    """In a process of its own: words go to standard error, the network is not touched."""
+    done = run_apart("predict", "--model", models["single"], "--json", stdin="\n".join(ASKED))
+    assert done.returncode == 0, done.stderr
+    assert near([strict(line) for line in done.stdout.splitlines()], Predictor.load(models["single"])(list(ASKED)))
+
+
+# ---------------------------------------------------------------------- finetune
+
+SHORT = ("--set", "run.steps=2", "--set", "run.device=cpu", "--set", "optim.warmup=0", "--lr", "1e-2", "--batch", 8)
+
+
+def weights_equal(one: Path, other: Path) -> bool:
+    ours, theirs = load(one).state_dict(), load(other).state_dict()
+    return ours.keys() == theirs.keys() and all(bool((ours[name] == theirs[name]).all()) for name in ours)
+
+
+def test_finetune_does_what_the_library_does(base: Path, tmp_path: Path, run: Run) -> None:
+    """The same scores in table, JSON and Python, of the same weights; `evaluate` finds them again."""
+    train, dev = write_rows(tmp_path / "train.jsonl"), write_rows(tmp_path / "dev.jsonl", 12)
+    recipe = bothways.finetune_recipe(
+        {"task": "classify", "data": {"train": [train], "dev": [dev]}, "model": {"init": str(base)}},
+        ["run.steps=2", "run.device=cpu", "optim.warmup=0", "optim.lr=1e-2", "run.batch=8"],
+    )
+    expected = bothways.finetune(recipe, tmp_path / "python")
+    command = (
+        "finetune",
+        "classify",
+        "--train",
+        train,
+        "--dev",
+        dev,
+        "--model",
+        base,
+        "--out",
+        tmp_path / "cli",
+        *SHORT,
+    )
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    assert lines(done.stdout) == [
+        f"on the development data step {expected.best_step}",
+        *(f"{name} {value:.4f}" for name, value in expected.scores.items()),
+    ]
+    assert f"bothways predict --model {tmp_path / 'cli/model'}" in done.stderr
+    assert weights_equal(tmp_path / "cli/model", tmp_path / "python/model")
+    told = strict(run(*command, "--json").stdout)  # the run is done, and only looked at
+    assert told == {**plain(asdict(expected)), "folder": str(tmp_path / "cli/model")}
+    scores = strict(run("evaluate", dev, "--model", tmp_path / "cli/model", "--json").stdout)["scores"]
+    assert near(scores, expected.scores)
+
+
+def test_options_become_the_recipe(base: Path, tmp_path: Path, run: Run) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,one,two,verdict\n1,the cat,北京,yes\n2,a dog,the tree,no\n", encoding="utf-8")
+    options: dict[str, object] = {
+        "--train": rows,
+        "--dev": rows,
+        "--model": base,
+        "--text": "two",
+        "--pair": "one",
+        "--label": "verdict",
+        "--epochs": 2,
+        "--batch": 1,
+        "--lr": 1e-3,
+        "--seed": 9,
+    }
+    given = [word for pair in options.items() for word in pair]
+    done = run("finetune", "classify", *given, "--out", tmp_path / "out", "--set", "optim.decay=0.25")
+    assert done.returncode == 0, done.stderr
+    recipe = read_finetune_recipe(tmp_path / "out/recipe.toml")
+    assert recipe.data == DataSettings((str(rows),), (str(rows),), "two", "one", "verdict")
+    assert (recipe.run.epochs, recipe.run.batch, recipe.run.seed) == (2.0, 1, 9)
+    assert (recipe.optim.lr, recipe.optim.decay, recipe.model.init) == (1e-3, 0.25, str(base))
+    assert Predictor.load(tmp_path / "out/model").labels == ("no", "yes")
+
+
+def test_options_come_before_a_recipe_file_and_settings_before_options(base: Path, tmp_path: Path, run: Run) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", 6)
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'task = "classify"\n[run]\nsteps = 1\nbatch = 2\nseed = 3\ndevice = "cpu"\n[optim]\nlr = 1e-3\ndecay = 0.5\n'
+    )
+    arguments = ("--train", rows, "--model", base, "--out", tmp_path / "out", "--batch", 3, "--seed", 4)
+    done = run("finetune", file, *arguments, "--set", "run.seed=5", "--json")
+    assert done.returncode == 0, done.stderr
+    recipe = read_finetune_recipe(tmp_path / "out/recipe.toml")
+    assert (recipe.run.steps, recipe.run.batch, recipe.run.seed) == (1, 3, 5)
+    assert (recipe.optim.lr, recipe.optim.decay) == (1e-3, 0.5)
+    told = strict(done.stdout)
+    assert (told["best_step"], told["scores"], told["steps"]) == (None, {}, 1)
+
+
+def test_several_seeds(base: Path, tmp_path: Path, run: Run) -> None:
+    """A table of means and deviations, by hand from the runs in JSON; the best of them is the model."""
+    rows = write_rows(tmp_path / "rows.jsonl")
+    command = ("finetune", "classify", "--train", rows, "--dev", rows, "--model", base, "--out", tmp_path / "out",
+               "--seeds", 3, *SHORT)  # fmt: skip
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    told = strict(run(*command, "--json").stdout)
+    runs = [one["scores"] for one in told["runs"]]
+    assert len(runs) == 3
+    assert lines(done.stdout) == [
+        "3 runs, development data mean sd",
+        *(
+            f"{name} {statistics.mean(one[name] for one in runs):.4f} {statistics.stdev(one[name] for one in runs):.4f}"
+            for name in runs[0]
+        ),
+    ]
+    best = max(range(3), key=lambda seed: runs[seed]["accuracy"])
+    assert (told["best"], told["goal"], told["folder"]) == (best, "accuracy", str(tmp_path / "out/model"))
+    assert weights_equal(tmp_path / "out/model", tmp_path / f"out/seed-{best}/model")
+    assert f"is the model of seed {best}, the best" in done.stderr
+
+
+def test_an_interrupted_run_says_how_to_go_on(
+    base: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl")
+    command = ("finetune", "classify", "--train", rows, "--model", base, "--out", tmp_path / "out", *SHORT)
+    hear = Console.__call__
+
+    def interrupt(self: Console, event: Event) -> None:
+        hear(self, event)
+        if isinstance(event, Stepped) and event.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Console, "__call__", interrupt)
+        done = run(*command)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert f"stopped at step 1 and saved; to go on: bothways {' '.join(map(str, command))}\n" in done.stderr
+    assert not (tmp_path / "out/model").exists()
+    assert run(*command).returncode == 0
+    run(*[tmp_path / "whole" if word == tmp_path / "out" else word for word in command])
+    assert weights_equal(tmp_path / "out/model", tmp_path / "whole/model")
+
+
+def test_a_score_that_does_not_exist_is_shown_all_the_same(base: Path, tmp_path: Path, run: Run) -> None:
+    """No row of the development data has a label: there is no average precision."""
+    train, dev = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    train.write_text('{"text": "the cat", "label": ["a", "b"]}\n{"text": "a dog", "label": ["a"]}\n')
+    dev.write_text('{"text": "the cat", "label": []}\n{"text": "a dog", "label": []}\n')
+    command = ("finetune", "classify", "--train", train, "--dev", dev, "--model", base, *SHORT)
+    done = run(*command, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "micro_f1" in done.stdout
+    assert strict(run(*command, "--out", tmp_path / "out", "--json").stdout)["complete"]
+    assert run(*command, "--out", tmp_path / "seeds", "--seeds", 2).returncode == 0
+
+
+# ---------------------------------------------------------------------- what cannot be done
+
+LEARN = ["finetune", "classify", "--train", "{rows}", "--model", "{base}", "--out", "{out}"]
+BAD = {
+    "evaluate: no file": (["evaluate", "{tmp}/none.jsonl", "--model", "{single}"], "there is no file {tmp}/none.jsonl"),
+    "evaluate: no column": (
+        ["evaluate", "{table}", "--model", "{single}", "--text", "body"],
+        "{table} has no column 'body', which --text asks for: its columns are sentence, label",
+    ),
+    "evaluate: no label": (
+        ["evaluate", "{table}", "--model", "{single}", "--label", "gold"],
+        "{table} has no column 'gold', which --label asks for: its columns are sentence, label",
+    ),
+    "evaluate: unlabelled": (["evaluate", "{texts}", "--model", "{single}"], "no labelled rows to evaluate on"),
+    "evaluate: unknown label": (
+        ["evaluate", "{strange}", "--model", "{single}"],
+        "line 2 has the label '怪', and this model knows bad, good, so-so",
+    ),
+    "evaluate: not JSON": (["evaluate", "{broken}", "--model", "{single}"], "{broken}, line 2 is not JSON"),
+    "evaluate: no head": (
+        ["evaluate", "{rows}", "--model", "{base}"],
+        "no head that answers (it has: pooler, masked): fine-tune it first",
+    ),
+    "evaluate: no model": (["evaluate", "{rows}", "--model", "{tmp}/none"], "there is no folder {tmp}/none"),
+    "evaluate: not a model": (
+        ["evaluate", "{rows}", "--model", "{tmp}"],
+        "is not a model folder: it has no config.json",
+    ),
+    "evaluate: against no head": (
+        ["evaluate", "{rows}", "--model", "{single}", "--against", "{base}"],
+        "no head that answers",
+    ),
+    "evaluate: against another task": (
+        ["evaluate", "{rows}", "--model", "{single}", "--against", "{answer}"],
+        "{rows}",
+    ),
+    "predict: no file": (["predict", "{tmp}/none.txt", "--model", "{single}"], "there is no file {tmp}/none.txt"),
+    "predict: no file to tag": (["predict", "{tmp}/none.txt", "--model", "{tag}"], "there is no file {tmp}/none.txt"),
+    "predict: no column": (
+        ["predict", "{table}", "--model", "{single}", "--text", "body"],
+        "{table} has no column 'body', which --text asks for",
+    ),
+    "predict: no head": (["predict", "{texts}", "--model", "{base}"], "no head that answers"),
+    "predict: no model": (["predict", "{texts}", "--model", "{tmp}/none"], "there is no folder"),
+    "predict: one text of two": (["predict", "{texts}", "--model", "{score}"], "score compares two"),
+    "predict: no questions": (["predict", "{rows}", "--model", "{answer}"], "is not in a layout known here"),
+    "predict: not UTF-8": (["predict", "{binary}", "--model", "{single}"], "{binary} is not UTF-8 text in line 2"),
+    "finetune: unknown task": (["finetune", "dance", *LEARN[2:]], "there is no recipe dance"),
+    "finetune: no file": ([*LEARN, "--dev", "{tmp}/none.jsonl"], "there is no file {tmp}/none.jsonl"),
+    "finetune: no column": ([*LEARN, "--label", "gold"], "has no column 'gold', which --label asks for"),
+    "finetune: nothing to learn": ([*LEARN[:2], *LEARN[4:]], "give --train FILE"),
+    "finetune: no start": ([*LEARN[:4], *LEARN[6:]], "give --model DIR"),
+    "finetune: no model": ([*LEARN, "--model", "{tmp}/none"], "there is no folder {tmp}/none"),
+    "finetune: no labels": (
+        ["finetune", "classify", "--train", "{texts}", *LEARN[4:]],
+        "none of the 2 examples to train on has a label",
+    ),
+    "finetune: strange dev": ([*LEARN, "--dev", "{strange}"], "has the label '怪', and this model knows"),
+    "finetune: unknown key": ([*LEARN, "--set", "optim.rate=1"], "has no key optim.rate"),
+    "finetune: seeds without dev": ([*LEARN, "--seeds", "2"], "give --dev FILE"),
+    "finetune: broken recipe": (["finetune", "{broken}", *LEARN[2:]], "{broken} is not a TOML file"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_gets_one_sentence_and_exit_code_1(
+    what: str, base: Path, models: Models, tmp_path: Path, run: Run
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    files = {
+        "rows": write_rows(work / "rows.jsonl", 6),
+        "table": work / "table.csv",
+        "texts": work / "texts.txt",
+        "strange": work / "strange.jsonl",
+        "broken": work / "broken.jsonl",
+        "binary": work / "binary.txt",
+    }
+    (work / "table.csv").write_text("sentence,label\nthe cat,good\n")
+    (work / "texts.txt").write_text("the cat\na dog\n")
+    (work / "strange.jsonl").write_text(
+        '{"text": "a", "label": "good"}\n{"text": "b", "label": "怪"}\n', encoding="utf-8"
+    )
+    (work / "broken.jsonl").write_text('{"text": "a", "label": "good"}\n{"text": "b", "label"\n')
+    (work / "binary.txt").write_bytes(b"ok\n\xff\xfe\x00\n")
+    before = {path.name: path.read_bytes() for path in work.iterdir()}
+    places = {**models, **files, "base": base, "tmp": work, "out": work / "out"}
+    arguments, says = BAD[what]
+    done = run(*[word.format(**places) for word in arguments])
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("bothways: ")
+    assert says.format(**places) in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in work.iterdir()} == before  # no run was begun
+
+
+USAGE = {
+    "evaluate without a file": ["evaluate", "--model", "m"],
+    "evaluate without a model": ["evaluate", "a.jsonl"],
+    "evaluate with fewer than none": ["evaluate", "a.jsonl", "--model", "m", "--worst", "-1"],
+    "predict without a model": ["predict", "a.txt"],
+    "predict with no answers": ["predict", "a.txt", "--model", "m", "--top", "0"],
+    "finetune without out": ["finetune", "classify", "--train", "a.jsonl"],
+    "finetune with no seeds": ["finetune", "classify", "--out", "o", "--seeds", "0"],
+    "finetune with words for numbers": ["finetune", "classify", "--out", "o", "--epochs", "many"],
+}
+
+
+@pytest.mark.parametrize("what", USAGE)
+def test_wrong_usage_is_exit_code_2(what: str, run: Run) -> None:
+    done = run(*USAGE[what])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["finetune", "evaluate", "predict"])
+def test_every_verb_shows_an_example(verb: str, run: Run) -> None:
+    assert f"Example: bothways {verb} " in " ".join(run(verb, "--help").stdout.split())
