@@ -326,7 +326,7 @@ def test_settings_reach_every_recipe(name: str, glue: Benchmark) -> None:
         assert (recipe.run.steps, recipe.optim.lr, recipe.optim.warmup, recipe.run.seed) == (2, 1e-2, 0, seed)
         assert recipe.model.init == str(glue.base)
         assert recipe.data.train == (str(glue.data / name / "train.tsv"),)
-        assert recipe.classify.goal == case.score
+        assert recipe.classify.goal == case.settings["classify"]["goal"]
         assert recipe.classify.kind == ("regression" if name == "STS-B" else "single")
 
 
