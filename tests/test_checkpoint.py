@@ -264,7 +264,7 @@ WRONG: dict[str, tuple[Break, str]] = {
     "special token odd": (lambda f: (f / "tokenizer_config.json").write_text('{"mask_token": {"foo": 1}}'), "special token"),
     "lower-case odd": (lambda f: (f / "tokenizer.json").unlink() or (f / "tokenizer_config.json").write_text('{"do_lower_case": "yes"}'), "do_lower_case should be true or false"),  # type: ignore[func-returns-value]
     "config a list": (lambda f: (f / "config.json").write_text("[]"), "should hold a JSON object"),
-    "unknown family": (_config({"model_type": "gpt9"}), "model_type 'gpt9', which is not known here: expected bert"),
+    "unknown family": (_config({"model_type": "gpt9"}), "model_type 'gpt9', which is not known here: expected albert, bert"),
     "no width": (_config({"hidden_size": "DELETE"}), "config.json has no hidden_size"),
     "width a word": (_config({"hidden_size": "wide"}), "width must be a positive whole number"),
     "odd heads": (_config({"num_attention_heads": 5}), "cannot be split into 5"),

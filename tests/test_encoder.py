@@ -10,6 +10,7 @@ from bothways.errors import BothwaysError
 from bothways.model.activations import FastGelu
 from bothways.model.attention import Bias
 from bothways.model.batch import Batch
+from bothways.model.blocks import SelfAttention
 from bothways.model.config import BASE, LARGE, EncoderConfig, Learned, ModelConfig
 from bothways.model.dropout import Dropout
 from bothways.model.encoder import Encoder
@@ -167,13 +168,12 @@ class Turned(Positions):
     def at_input(self, positions: Tensor) -> Tensor:
         return positions[:, None] * torch.linspace(-1, 1, TINY.width)
 
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def turn(self, q: Tensor, k: Tensor, positions: Tensor, is_local: bool) -> tuple[Tensor, Tensor]:
         sign = 1 - 2 * (positions % 2)[:, None, None]
         return q * sign, k
 
-    def bias(self, q: Tensor, k: Tensor, batch: Batch) -> Bias:
-        places = batch.positions
-        return lambda h, i, j: -0.1 * (h + 1) * (places[i] - places[j]).abs()
+    def bias(self, q: Tensor, k: Tensor, layer: SelfAttention) -> Bias:
+        return lambda h, i, j: -0.1 * (h + 1) * (i - j).abs()
 
 
 @pytest.mark.parametrize("hook", ["at_input", "turn", "bias"])

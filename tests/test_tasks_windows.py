@@ -62,6 +62,7 @@ def plant(model: Model, head: str, chosen: Sequence[str]) -> Model:
     with torch.no_grad():
         embeddings = model.encoder.embeddings
         embeddings.positions.rows.weight.zero_()  # type: ignore[union-attr, operator]
+        assert embeddings.segments is not None
         embeddings.segments.weight.zero_()
         for block in model.encoder.blocks:
             for layer in (block.attention.out, block.feed_forward.down):  # type: ignore[union-attr]

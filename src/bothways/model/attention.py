@@ -37,6 +37,19 @@ Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """bias(h, i, j): what is added to the score of head h between query token i and key token j, where i and j
 count through the whole batch. The three are whole numbers of shapes that broadcast."""
 
+
+class GridBias:
+    """A bias that has a faster way for whole grids. Subclasses answer both."""
+
+    def __call__(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """As `Bias`."""
+        raise NotImplementedError
+
+    def grid(self, rows: Tensor) -> Tensor:
+        """For grids of tokens, rows (S, L), each from the beginning of its sequence: (S or 1, H, L, L)."""
+        raise NotImplementedError
+
+
 # A grid holds sequences at least this full, so that at most a fifth of its places is padding. Equal lengths only
 # would make many small products; one grid for all would pad a short text to the longest.
 _FULL = 0.8
@@ -220,8 +233,7 @@ def _flex(
 def _block_mask(batch: Batch, window: Window | None) -> Any:
     _, create_block_mask = _compiled_flex()
     tokens, device = batch.ids.shape[0], batch.cu.device
-    place = torch.arange(tokens, device=device, dtype=torch.int32)
-    document = torch.searchsorted(batch.cu[1:], place, right=True)
+    document = batch.owners
     # Tensors, not numbers: the compiler makes numbers that change symbolic, and its kernel cannot use those.
     left, right = (torch.tensor(tokens if n < 0 else n, device=device) for n in window or (-1, -1))
 
@@ -258,7 +270,7 @@ def _mask(rows: Tensor, real: Tensor | None, q: Tensor, window: Window | None, b
     if bias is None:
         return seen
     heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
-    added = bias(heads, i, j).to(q.dtype)
+    added = (bias.grid(rows) if isinstance(bias, GridBias) else bias(heads, i, j)).to(q.dtype)
     return added if seen is None else added.masked_fill(~seen, float("-inf"))
 
 

@@ -59,6 +59,11 @@ class Batch:
         return self.cu[:-1].clamp(max=self.ids.shape[0] - 1)
 
     @property
+    def owners(self) -> Tensor:
+        """(N,) which sequence each token is of."""
+        return torch.searchsorted(self.cu[1:], torch.arange(len(self.ids), device=self.cu.device).int(), right=True)
+
+    @property
     def is_even(self) -> bool:
         """Whether all sequences are equally long, so that (N, …) is (B, longest, …). Known from shapes alone."""
         return self.size * self.longest == self.ids.shape[0]

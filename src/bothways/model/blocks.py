@@ -1,52 +1,80 @@
 """The parts an encoder is made of.
 
-N tokens in the batch · B sequences · H heads · D per head · W width · F feed-forward width.
+N tokens in the batch · B sequences · H heads · D per head · W width · F feed-forward width · R buckets of distances.
 """
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bothways.model.activations import ACTIVATIONS
 from bothways.model.attention import Bias, Plan, Window, attend, maps
 from bothways.model.batch import Batch
-from bothways.model.config import EncoderConfig
+from bothways.model.config import Disentangled, EncoderConfig
 from bothways.model.dropout import Dropout
-from bothways.model.positions import LearnedPositions, Positions
+from bothways.model.positions import Positions, make_positions
+
+
+def make_norm(config: EncoderConfig, width: int | None = None) -> nn.LayerNorm:
+    """A norm as this encoder has them."""
+    return nn.LayerNorm(width or config.width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class Embeddings(nn.Module):
-    """token + segment + position, then norm and dropout."""
+    """token + segment + position, then norm and dropout; brought to the layers' width if they have another."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(config.vocabulary, config.width)
-        self.segments = nn.Embedding(config.segments, config.width)
-        self.positions: Positions = LearnedPositions(config.positions, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        width = config.table_width
+        self.tokens = nn.Embedding(config.vocabulary, width)
+        self.segments = nn.Embedding(config.segments, width) if config.segments else None
+        self.positions: Positions = make_positions(config)
+        self.norm = make_norm(config, config.width if config.project_first else width)
         self.dropout = Dropout(config.dropout)
+        self.project_first = config.project_first
+        self.project = nn.Linear(width, config.width, bias=not config.project_first) if config.embedding else None
 
     def forward(self, batch: Batch) -> Tensor:
         """→ (N, W)."""
-        x: Tensor = self.tokens(batch.ids) + self.segments(batch.segments)
+        x: Tensor = self.tokens(batch.ids)
+        if self.segments is not None:
+            x = x + self.segments(batch.segments)
         placed = self.positions.at_input(batch.positions)
         if placed is not None:
             x = x + placed
+        if self.project is not None and self.project_first:
+            x = self.project(x)
         x = self.dropout(self.norm(x))
+        if self.project is not None and not self.project_first:
+            x = self.project(x)
         return x
 
 
 class SelfAttention(nn.Module):
     """Every token asks (q) all tokens of its sequence, on both sides, what they hold (k) and takes it (v)."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, window: Window | None) -> None:
         super().__init__()
-        self.heads = config.heads
-        self.scale = (config.width // config.heads) ** -0.5
-        self.qkv = nn.Linear(config.width, 3 * config.width)  # one product instead of three
-        self.out = nn.Linear(config.width, config.width)
+        self.heads, self.scale = config.heads, config.scale
+        self.window = window
+        self.is_local = window is not None and not config.causal
+        # One product instead of three.
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.biases == "all")
+        self.out = nn.Linear(config.width, config.width, bias=config.biases != "none")
         self.dropout = config.attention_dropout
-        self.window: Window | None = (-1, 0) if config.causal else None
+        self.query_bias = self.value_bias = None
+        if config.biases == "query-value":
+            self.query_bias = nn.Parameter(torch.zeros(config.width))
+            self.value_bias = nn.Parameter(torch.zeros(config.width))
+        self.distance_key = self.distance_query = None
+        if isinstance(config.positions, Disentangled) and not config.positions.shared:
+            all_biased = config.biases == "all"
+            if "c2p" in config.positions.terms:
+                self.distance_key = nn.Linear(config.width, config.width, bias=all_biased)
+            if "p2c" in config.positions.terms:
+                self.distance_query = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
         """(N, W) → (N, W)."""
@@ -61,10 +89,20 @@ class SelfAttention(nn.Module):
         q, k, _, bias = self._project(x, batch, positions)
         return maps(q, k, batch, scale=self.scale, window=self.window, bias=bias)
 
+    def distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and queries of distances: (R, W) → (R, H, D) each."""
+        if self.distance_key is None and self.distance_query is None:
+            q, k, _ = self.qkv(table).unflatten(1, (3, self.heads, -1)).unbind(1)
+            return k, q
+        keys, queries = (table if layer is None else layer(table) for layer in (self.distance_key, self.distance_query))
+        return keys.unflatten(1, (self.heads, -1)), queries.unflatten(1, (self.heads, -1))
+
     def _project(self, x: Tensor, batch: Batch, positions: Positions) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
         q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).unbind(1)  # (N, H, D) each
-        q, k = positions.turn(q, k, batch.positions)
-        return q, k, v, positions.bias(q, k, batch)
+        if self.query_bias is not None and self.value_bias is not None:
+            q, v = (y + b.unflatten(0, (self.heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
+        q, k = positions.turn(q, k, batch.positions, self.is_local)
+        return q, k, v, positions.bias(q, k, self)
 
 
 class FeedForward(nn.Module):
@@ -72,33 +110,76 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.width, config.hidden)
+        biased = config.biases != "none"
+        self.gated = config.gated
+        self.up = nn.Linear(config.width, config.hidden * (2 if config.gated else 1), bias=biased)
         self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[config.activation]
-        self.down = nn.Linear(config.hidden, config.width)
+        self.down = nn.Linear(config.hidden, config.width, bias=biased)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, W) → (N, F) → (N, W)."""
-        out: Tensor = self.down(self.activation(self.up(x)))
+        x = self.up(x)
+        if self.gated:
+            bent, gate = x.chunk(2, -1)
+            x = self.activation(bent) * gate
+        else:
+            x = self.activation(x)
+        out: Tensor = self.down(x)
         return out
 
 
 class Block(nn.Module):
-    """One layer: attention, then feed-forward, each added to its input and normed after (BERT's post-norm)."""
+    """One layer: attention, then feed-forward, each added to its input; normed after (BERT) or before (ModernBERT)."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, window: Window | None = None, norms_input: bool = True) -> None:
+        """`norms_input`: of blocks that norm first, the first has its input normed already, by the embeddings."""
         super().__init__()
-        self.attention = SelfAttention(config)
-        self.attention_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.attention = SelfAttention(config, window)
+        self.attention_norm = make_norm(config) if norms_input or not config.norm_first else None
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.feed_forward_norm = make_norm(config)
         self.dropout = Dropout(config.dropout)
+        self.norm_first = config.norm_first
 
     def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
         """(N, W) → (N, W)."""
-        x = self.attention_norm(x + self.dropout(self.attention(x, plan, positions)))
-        x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        if self.norm_first:
+            x = x + self.dropout(self.attention(self._normed(x), plan, positions))
+            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        else:
+            x = self._normed(x + self.dropout(self.attention(x, plan, positions)))
+            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         return x
 
     def look(self, x: Tensor, batch: Batch, positions: Positions) -> list[Tensor]:
         """The attention weights that this layer uses on x."""
-        return self.attention.look(x, batch, positions)
+        return self.attention.look(self._normed(x) if self.norm_first else x, batch, positions)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        normed: Tensor = x if self.attention_norm is None else self.attention_norm(x)
+        return normed
+
+
+class Convolution(nn.Module):
+    """DeBERTa v2's: neighbouring embeddings, mixed and added to what the first layer gave."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.width, config.width, config.convolution))
+        self.bias = nn.Parameter(torch.zeros(config.width))
+        self.norm = make_norm(config)
+        self.dropout = Dropout(config.dropout)
+        self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[config.convolution_activation]
+
+    def forward(self, embedded: Tensor, x: Tensor, batch: Batch) -> Tensor:
+        """The embeddings and the first layer's output, (N, W) each → (N, W). Sequences do not see each other."""
+        size, reach = self.weight.shape[-1], (self.weight.shape[-1] - 1) // 2
+        place = torch.arange(len(x), device=x.device)
+        owner = batch.owners
+        mixed = self.bias.expand_as(x)
+        for step, weight in zip(range(-reach, size - reach), self.weight.unbind(-1), strict=True):
+            there = (place + step).clamp(0, len(x) - 1)
+            is_near = (owner[there] == owner) & (there == place + step)
+            mixed = mixed + F.linear(embedded[there] * is_near[:, None], weight)
+        out: Tensor = self.norm(x + self.activation(self.dropout(mixed)))
+        return out

@@ -4,7 +4,8 @@ Every tensor of a file is used or named as ignored, and every parameter is fille
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,21 +133,18 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
     kind = raw.get("model_type")
-    if kind is None:  # files from before model_type existed: the tensor names tell
-        known = [family for family in FAMILIES.values() if _names_fit(family, set(tensors))]
-        if len(known) == 1:
-            return known[0]
+    if kind is None:  # files from before model_type existed: the tensor names tell, and nameless ones are BERT's
+        names = set(tensors)
+        for family in FAMILIES.values():
+            first = family.body[0].parts[0]
+            if family.prefix + first in names or (family.name == "bert" and first in names):
+                return family
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise BothwaysError(
             f"{folder / 'config.json'} has the model_type {kind!r}, which is not known here: "
             f"expected {', '.join(sorted(FAMILIES))}"
         )
     return FAMILIES[kind]
-
-
-def _names_fit(family: Family, names: set[str]) -> bool:
-    first = family.body[0].parts[0]
-    return first in names or family.prefix + first in names
 
 
 def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -236,20 +234,28 @@ def _fill(
     model: Model, family: Family, tensors: dict[str, Tensor], dtype: torch.dtype, folder: Path
 ) -> dict[str, Tensor]:
     """Our state dict from their tensors; too many, too few or misshapen ones are errors."""
-    rows = key_table(family, model.config)
+    shapes = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
+    rows = key_table(family, model.config, shapes)
     expected = {part for row in rows for part in row.parts}
     if missing := expected - set(tensors):
         raise BothwaysError(f"{folder}: the weights lack {_some(missing)}")
     if left := set(tensors) - expected:
         raise BothwaysError(f"{folder}: the weights hold tensors that this {family.name} has no use for: {_some(left)}")
-    shapes = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
     state: dict[str, Tensor] = {}
     for row in rows:
         length, *rest = shapes[row.ours]
         for part in row.parts:
             _check(part, tensors[part], [length // len(row.parts), *rest], folder)
         state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
+        if row.by_head > 1:
+            state[row.ours] = _regrouped(state[row.ours], model.config.encoder.heads, row.by_head)
     return state
+
+
+def _regrouped(tensor: Tensor, outer: int, inner: int) -> Tensor:
+    """Rows that are grouped by one thing and then by another, the other way round."""
+    regrouped: Tensor = tensor.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
+    return regrouped
 
 
 def _check(name: str, tensor: Tensor, shape: list[int], folder: Path) -> None:
@@ -270,13 +276,14 @@ def _some(names: Iterable[str]) -> str:
 # ---------------------------------------------------------------------- writing
 
 
-def key_table(family: Family, config: ModelConfig) -> list[Row]:
-    """The key table of this very model: its layers written out, its heads added."""
+def key_table(family: Family, config: ModelConfig, names: Collection[str]) -> list[Row]:
+    """The key table of a model with parameters of these names: its layers written out, its heads added."""
     rows = [*family.body, *(row for name in config.heads for row in family.heads[name].rows)]
     full: list[Row] = []
     for row in rows:
-        repeats = range(config.encoder.layers) if "{}" in row.ours else range(1)
-        full += [Row(tuple(part.format(i) for part in row.parts), row.ours.format(i)) for i in repeats]
+        for i in range(config.encoder.blocks) if "{}" in row.ours else range(1):
+            if row.ours.format(i) in names:
+                full.append(replace(row, theirs=tuple(part.format(i) for part in row.parts), ours=row.ours.format(i)))
     return full
 
 
@@ -290,8 +297,11 @@ def _their_names(family: Family, config: ModelConfig, state: Mapping[str, Tensor
         if not family.heads[name].in_body
     }
     tensors: dict[str, Tensor] = {}
-    for row in key_table(family, config):
-        for part, tensor in zip(row.parts, state[row.ours].chunk(len(row.parts)), strict=True):
+    for row in key_table(family, config, state):
+        whole = state[row.ours]
+        if row.by_head > 1:
+            whole = _regrouped(whole, row.by_head, config.encoder.heads)
+        for part, tensor in zip(row.parts, whole.chunk(len(row.parts)), strict=True):
             name = part if body_only or part in apart else family.prefix + part
             if name in tensors:
                 raise BothwaysError(f"two heads of this model are both called {name} in a folder: save them apart")

@@ -1,10 +1,12 @@
-"""BERT's encoder, whole.
+"""The encoder, whole.
 
 N tokens in the batch · B sequences · H heads · W width.
 
     embeddings = norm(token + segment + position)
     each layer   x = norm(x + attention(x))
                  x = norm(x + feed_forward(x))
+
+Its successors differ in details, each a field of EncoderConfig.
 """
 
 from collections.abc import Collection
@@ -15,9 +17,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bothways.errors import BothwaysError
-from bothways.model.attention import Backend, Plan, choose, make_plan
+from bothways.model.attention import Backend, Plan, Window, choose, make_plan
 from bothways.model.batch import Batch
-from bothways.model.blocks import Block, Embeddings
+from bothways.model.blocks import Block, Convolution, Embeddings, make_norm
 from bothways.model.config import EncoderConfig
 
 
@@ -45,7 +47,9 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, _window(config, n), n > 0) for n in range(config.blocks))
+        self.convolution = Convolution(config) if config.convolution else None
+        self.norm = make_norm(config) if config.norm_first else None
         self.backend: Backend = "auto"
         """Which attention computes: see attention.py."""
         self.recompute = False
@@ -54,8 +58,9 @@ class Encoder(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """The last layer's states: (N, W)."""
         x, plan = self._start(batch)
-        for block in self.blocks:
-            x = self._through(block, x, plan)
+        embedded = x
+        for layer in range(1, self.config.layers + 1):
+            x = self._through(layer, x, plan, embedded)
         return x
 
     def look(self, batch: Batch, hidden: Collection[int] = (), maps: Collection[int] = ()) -> Look:
@@ -67,13 +72,11 @@ class Encoder(nn.Module):
         self._check_layers(maps, lowest=1)
         x, plan = self._start(batch)
         states = {0: x} if 0 in hidden else {}
-        seen = {}
+        seen, embedded = {}, x
         for layer in range(1, max((0, *hidden, *maps)) + 1):
-            block = self.blocks[layer - 1]
-            assert isinstance(block, Block)
             if layer in maps:
-                seen[layer] = block.look(x, batch, self.embeddings.positions)
-            x = self._through(block, x, plan)
+                seen[layer] = self._block(layer).look(x, batch, self.embeddings.positions)
+            x = self._through(layer, x, plan, embedded)
             if layer in hidden:
                 states[layer] = x
         return Look(states, seen)
@@ -87,24 +90,43 @@ class Encoder(nn.Module):
             device=kind,
             dtype=dtype,
             is_even=batch.is_even,
-            window=self.config.causal,
+            window=self.config.causal or any(self.config.windows),
             bias=self.embeddings.positions.has_bias,
             dropout=self.training and self.config.attention_dropout > 0,
         )
         return x, make_plan(batch, backend)
 
-    def _through(self, block: nn.Module, x: Tensor, plan: Plan) -> Tensor:
-        positions = self.embeddings.positions
+    def _block(self, layer: int) -> Block:
+        """The block of a layer, counted from 1."""
+        block = self.blocks[self.config.order[layer - 1] if self.config.order else layer - 1]
+        assert isinstance(block, Block)
+        return block
+
+    def _through(self, layer: int, x: Tensor, plan: Plan, embedded: Tensor) -> Tensor:
+        """What a layer, counted from 1, makes of x; the last one with the norm at the end."""
+        block, positions = self._block(layer), self.embeddings.positions
         if self.recompute and self.training:
             x = checkpoint(block, x, plan, positions, use_reentrant=False)
         else:
             x = block(x, plan, positions)
+        if layer == 1 and self.convolution is not None:
+            x = self.convolution(embedded, x, plan.batch)
+        if layer == self.config.layers and self.norm is not None:
+            x = self.norm(x)
         return x
 
     def _check_layers(self, asked: Collection[int], lowest: int) -> None:
         for layer in asked:
             if not lowest <= layer <= self.config.layers:
                 raise BothwaysError(f"there is no layer {layer}: this model has {lowest} to {self.config.layers}")
+
+
+def _window(config: EncoderConfig, block: int) -> Window | None:
+    if config.causal:
+        return (-1, 0)
+    layer = config.order.index(block) if config.order else block
+    reach = config.windows[layer] if config.windows else 0
+    return (reach, reach) if reach else None
 
 
 def initialise(module: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
@@ -114,7 +136,7 @@ def initialise(module: nn.Module, std: float, generator: torch.Generator | None 
     """
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
-            if name == "bias":
+            if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif isinstance(part, nn.LayerNorm):
                 nn.init.ones_(parameter)

@@ -1,9 +1,10 @@
 """What turns an encoder's states into answers. Each head is a few lines.
 
-N tokens in the batch · B sequences · M asked places · W width · V vocabulary.
+N tokens in the batch · B sequences · M asked places · W width · E width of the token table · V vocabulary.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,29 +16,32 @@ from bothways.model.dropout import Dropout
 
 
 class Pooler(nn.Module):
-    """BERT's summary of a sequence: tanh(dense([CLS]))."""
+    """BERT's summary of a sequence: tanh(dense([CLS])). DeBERTa's drops first, and bends with GELU."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, activation: str = "tanh", dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = Dropout(dropout)
         self.dense = nn.Linear(config.width, config.width)
+        self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[activation]
 
     def forward(self, first: Tensor) -> Tensor:
         """(B, W) → (B, W)."""
-        return torch.tanh(self.dense(first))
+        return self.activation(self.dense(self.dropout(first)))
 
 
 class MaskedHead(nn.Module):
     """Which token stood here? The output matrix is the token table itself, plus a bias for each token."""
 
-    def __init__(self, config: EncoderConfig) -> None:
+    def __init__(self, config: EncoderConfig, activation: str = "", dense_bias: bool = True) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.width, config.width)
-        self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[config.activation]
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        width = config.table_width
+        self.dense = nn.Linear(config.width, width, bias=dense_bias)
+        self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[activation or config.activation]
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
         self.bias = nn.Parameter(torch.zeros(config.vocabulary))
 
     def forward(self, asked: Tensor, table: Tensor) -> Tensor:
-        """States at the asked places (M, W) and the token table (V, W) → logits (M, V)."""
+        """States at the asked places (M, W) and the token table (V, E) → logits (M, V)."""
         x = self.norm(self.activation(self.dense(asked)))
         if x.is_cuda:
             return _logits_on_gpu(x, table, self.bias)
@@ -68,4 +72,37 @@ class Classifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(…, W) → (…, outputs)."""
         out: Tensor = self.linear(self.dropout(x))
+        return out
+
+
+class DenseClassifier(nn.Module):
+    """A hidden layer, then a linear one: RoBERTa's classifier, ELECTRA's detector, and others."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        outputs: int,
+        activation: str,
+        dropouts: tuple[float, float] = (0.0, 0.0),
+        *,
+        norm: Literal["none", "before", "between"] = "none",
+        dense_bias: bool = True,
+    ) -> None:
+        """`dropouts` come before the layers; `norm` norms what was read (DeBERTa v3) or what was bent (ModernBERT)."""
+        super().__init__()
+        self.before, self.between = (Dropout(p) for p in dropouts)
+        self.dense = nn.Linear(config.width, config.width, bias=dense_bias)
+        self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[activation]
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps, bias=config.norm_bias) if norm != "none" else None
+        self.norm_first = norm == "before"
+        self.linear = nn.Linear(config.width, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, W) → (…, outputs)."""
+        if self.norm is not None and self.norm_first:
+            x = self.norm(x)
+        x = self.activation(self.dense(self.before(x)))
+        if self.norm is not None and not self.norm_first:
+            x = self.norm(x)
+        out: Tensor = self.linear(self.between(x))
         return out

@@ -193,7 +193,7 @@ def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
 def _places(model: Model) -> dict[str, tuple[str, int, int]]:
     """Where each of their tensors is in ours: the parameter, which part of it, and how many parts it has."""
     found: dict[str, tuple[str, int, int]] = {}
-    for row in checkpoint.key_table(FAMILIES[model.config.family], model.config):
+    for row in checkpoint.key_table(FAMILIES[model.config.family], model.config, model.state_dict()):
         found |= {part: (row.ours, i, len(row.parts)) for i, part in enumerate(row.parts)}
     return found
 
@@ -251,7 +251,7 @@ def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every linear layer of the blocks: our name, and theirs of each part that is stacked in it."""
     for row in FAMILIES[model.config.family].body:
         if "{}" in row.ours and row.ours.endswith(".weight") and "norm" not in row.ours:
-            for i in range(model.config.encoder.layers):
+            for i in range(model.config.encoder.blocks):
                 theirs = tuple(part.format(i).removesuffix(".weight") for part in row.parts)
                 yield row.ours.format(i).removesuffix(".weight"), theirs
 

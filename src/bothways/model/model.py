@@ -78,7 +78,7 @@ class Model(nn.Module):
         highest = max(max(row) for row in ids)
         if highest >= vocabulary:
             raise BothwaysError(f"the token id {highest} is out of range: this model has {vocabulary} token rows")
-        if max(max(row) for row in kinds) >= segments:
+        if segments and max(max(row) for row in kinds) >= segments:
             raise BothwaysError(f"a pair of texts needs two segments, and this model has {segments}")
         return Batch.pack(ids, kinds).to(self.device)
 
@@ -94,9 +94,18 @@ class Model(nn.Module):
 
     def logits(self, head: str, states: Tensor, batch: Batch) -> Tensor:
         """A classifier's output: (B, outputs) for "next", "sequence", "choice", (N, outputs) for "token", "span"."""
-        module = self._head(head)
-        reads_summary = FAMILIES[self.config.family].heads[head].reads_summary
-        logits: Tensor = module(self.summary(states, batch) if reads_summary else states)
+        match FAMILIES[self.config.family].heads[head].reads_in(self.config):
+            case "tokens":
+                read = states
+            case "tokens + first":
+                read = states + states[batch.first][batch.owners]
+            case "first":
+                read = states[batch.first]
+            case "mean":
+                read = mean_of(states, batch)
+            case "pooled":
+                read = self.summary(states, batch)
+        logits: Tensor = self._head(head)(read)
         return logits
 
     def _head(self, name: str) -> nn.Module:
@@ -104,3 +113,10 @@ class Model(nn.Module):
             has = ", ".join(self.heads) or "none"
             raise BothwaysError(f"this model has no {name!r} head (it has: {has})")
         return self.heads[name]
+
+
+def mean_of(states: Tensor, batch: Batch) -> Tensor:
+    """The mean of each sequence's tokens: (N, W) → (B, W)."""
+    sums = states.new_zeros(batch.size, states.shape[1], dtype=torch.float32)
+    sums = sums.index_add(0, batch.owners, states.float())
+    return (sums / batch.lengths.clamp(min=1)[:, None]).to(states.dtype)

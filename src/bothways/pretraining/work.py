@@ -180,9 +180,8 @@ class Pretraining:
         """Six for every weight a token meets, twelve for every token it looks at and every width and layer."""
         shape, settings = self.config.encoder, self.recipe.phases[phase]
         rate = 1.0 if shape.causal else settings.rate or self.recipe.mlm.rate
-        block = 4 * shape.width**2 + 2 * shape.width * shape.hidden
-        head = rate * (shape.width**2 + shape.width * shape.vocabulary)
-        return 6 * (shape.layers * block + head) + 12 * shape.layers * shape.width * settings.length
+        head = rate * shape.table_width * (shape.width + shape.vocabulary)
+        return 6 * (shape.layers * shape.block_weights + head) + 12 * shape.layers * shape.width * settings.length
 
     # ------------------------------------------------------------------ folders
 

@@ -102,7 +102,7 @@ class Reader:
 
     def _read(self, text: tuple[str, ...], encoding: Encoding) -> Read:
         self.tally.texts += 1
-        if len(text) > 1 and max(encoding.segments, default=0) >= self.segments:
+        if len(text) > 1 and 0 < self.segments <= max(encoding.segments, default=0):
             raise BothwaysError(f"a pair of texts needs two segments, and this model has {self.segments}")
         if len(encoding) > self.length and self.settings.long == "cut":
             encoding = self.tokenizer(*text, limit=self.length, long="cut")

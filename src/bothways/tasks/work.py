@@ -138,8 +138,7 @@ class FineTuning:
     def flops(self, phase: int) -> float:
         """Six for every weight of the blocks, twelve for every token it looks at and every width and layer."""
         shape = self.config.encoder
-        block = 4 * shape.width**2 + 2 * shape.width * shape.hidden
-        return shape.layers * (6 * block + 12 * shape.width * self.mean_length)
+        return shape.layers * (6 * shape.block_weights + 12 * shape.width * self.mean_length)
 
     # ------------------------------------------------------------------ folders
 

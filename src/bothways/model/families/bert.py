@@ -3,9 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
-from bothways.model.families.family import Family, Head, Row
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
 from bothways.model.heads import Classifier, MaskedHead, Pooler
 
 # Settings that change what the model computes and that no published BERT uses, with the value we can read.
@@ -16,7 +15,7 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "tie_word_embeddings": (True,),
 }
 
-_KEYS = {
+KEYS = {
     "vocab_size": "vocabulary",
     "hidden_size": "width",
     "num_hidden_layers": "layers",
@@ -31,7 +30,7 @@ _KEYS = {
     "is_decoder": "causal",
 }
 # Google's bert_config.json leaves these out.
-_MAY_MISS = {
+MAY_MISS = {
     "layer_norm_eps",
     "initializer_range",
     "hidden_dropout_prob",
@@ -40,92 +39,79 @@ _MAY_MISS = {
 }
 
 
+def refuse(raw: Mapping[str, Any]) -> None:
+    """Refuse a config.json of what we do not compute."""
+    refuse_other(raw, _FIXED)
+
+
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
-    for key, allowed in _FIXED.items():
-        if key in raw and raw[key] is not None and raw[key] not in allowed:
-            raise BothwaysError(f"config.json has {key} = {raw[key]!r}, and only {allowed[0]!r} can be read here")
-    own = raw.get("classifier_dropout")
-    if own is not None and not (isinstance(own, int | float) and 0 <= own < 1):
-        raise BothwaysError(f"config.json has classifier_dropout = {own!r}, and a number from 0 up to 1 was expected")
-    missing = [key for key in [*_KEYS, "max_position_embeddings"] if key not in raw and key not in _MAY_MISS]
-    if missing:
-        raise BothwaysError(f"config.json has no {', '.join(missing)}")
-    values = {ours: raw[theirs] for theirs, ours in _KEYS.items() if theirs in raw}
-    return EncoderConfig(**values, positions=Learned(raw["max_position_embeddings"]))
+    refuse(raw)
+    values = take(raw, {**KEYS, "max_position_embeddings": "rows"}, MAY_MISS)
+    return EncoderConfig(positions=Learned(values.pop("rows")), **values)
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
     """Ours → their config.json."""
-    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    assert isinstance(config.positions, Learned)
+    values = {theirs: getattr(config, ours) for theirs, ours in KEYS.items()}
     return values | {"max_position_embeddings": config.positions.rows}
 
 
-def _linear(theirs: str, ours: str) -> tuple[Row, Row]:
-    return Row(f"{theirs}.weight", f"{ours}.weight"), Row(f"{theirs}.bias", f"{ours}.bias")
-
-
-def _stacked(theirs: str, names: tuple[str, ...], ours: str) -> tuple[Row, Row]:
-    weights, biases = ([f"{theirs}.{name}.{kind}" for name in names] for kind in ("weight", "bias"))
-    return Row(tuple(weights), f"{ours}.weight"), Row(tuple(biases), f"{ours}.bias")
-
-
-BODY = (
+EMBEDDINGS = (
     Row("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
     Row("embeddings.token_type_embeddings.weight", "encoder.embeddings.segments.weight"),
     Row("embeddings.position_embeddings.weight", "encoder.embeddings.positions.rows.weight"),
-    *_linear("embeddings.LayerNorm", "encoder.embeddings.norm"),
-    *_stacked("encoder.layer.{}.attention.self", ("query", "key", "value"), "encoder.blocks.{}.attention.qkv"),
-    *_linear("encoder.layer.{}.attention.output.dense", "encoder.blocks.{}.attention.out"),
-    *_linear("encoder.layer.{}.attention.output.LayerNorm", "encoder.blocks.{}.attention_norm"),
-    *_linear("encoder.layer.{}.intermediate.dense", "encoder.blocks.{}.feed_forward.up"),
-    *_linear("encoder.layer.{}.output.dense", "encoder.blocks.{}.feed_forward.down"),
-    *_linear("encoder.layer.{}.output.LayerNorm", "encoder.blocks.{}.feed_forward_norm"),
+    *linear("embeddings.LayerNorm", "encoder.embeddings.norm"),
 )
-
-
-def _dropout(config: ModelConfig) -> float:
-    own = config.foreign.get("classifier_dropout")
-    return own if isinstance(own, int | float) else config.encoder.dropout
+LAYERS = (
+    *stacked("encoder.layer.{}.attention.self", ("query", "key", "value"), "encoder.blocks.{}.attention.qkv"),
+    *linear("encoder.layer.{}.attention.output.dense", "encoder.blocks.{}.attention.out"),
+    *linear("encoder.layer.{}.attention.output.LayerNorm", "encoder.blocks.{}.attention_norm"),
+    *linear("encoder.layer.{}.intermediate.dense", "encoder.blocks.{}.feed_forward.up"),
+    *linear("encoder.layer.{}.output.dense", "encoder.blocks.{}.feed_forward.down"),
+    *linear("encoder.layer.{}.output.LayerNorm", "encoder.blocks.{}.feed_forward_norm"),
+)
+BODY = (*EMBEDDINGS, *LAYERS)
 
 
 def _labelled(config: ModelConfig) -> Classifier:
-    return Classifier(config.encoder, len(config.labels), _dropout(config))
+    return Classifier(config.encoder, len(config.labels), dropout_of(config))
 
 
 _CLASSIFIER = "classifier"  # three of their heads use this one name; config.json's "architectures" tells them apart
 
 HEADS = {
-    "pooler": Head(lambda c: Pooler(c.encoder), _linear("pooler.dense", "heads.pooler.dense"), in_body=True),
+    "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),
     "masked": Head(
         lambda c: MaskedHead(c.encoder),
         (
-            *_linear("cls.predictions.transform.dense", "heads.masked.dense"),
-            *_linear("cls.predictions.transform.LayerNorm", "heads.masked.norm"),
+            *linear("cls.predictions.transform.dense", "heads.masked.dense"),
+            *linear("cls.predictions.transform.LayerNorm", "heads.masked.norm"),
             Row("cls.predictions.bias", "heads.masked.bias"),
         ),
     ),
     "next": Head(
         lambda c: Classifier(c.encoder, 2, 0.0),
-        _linear("cls.seq_relationship", "heads.next.linear"),
-        reads_summary=True,
+        linear("cls.seq_relationship", "heads.next.linear"),
+        reads="pooled",
         needs=("pooler",),
     ),
     "sequence": Head(
         _labelled,
-        _linear(_CLASSIFIER, "heads.sequence.linear"),
-        reads_summary=True,
+        linear(_CLASSIFIER, "heads.sequence.linear"),
+        reads="pooled",
         has_labels=True,
         needs=("pooler",),
     ),
-    "token": Head(_labelled, _linear(_CLASSIFIER, "heads.token.linear"), has_labels=True),
+    "token": Head(_labelled, linear(_CLASSIFIER, "heads.token.linear"), has_labels=True),
     "choice": Head(
-        lambda c: Classifier(c.encoder, 1, _dropout(c)),
-        _linear(_CLASSIFIER, "heads.choice.linear"),
-        reads_summary=True,
+        lambda c: Classifier(c.encoder, 1, dropout_of(c)),
+        linear(_CLASSIFIER, "heads.choice.linear"),
+        reads="pooled",
         needs=("pooler",),
     ),
-    "span": Head(lambda c: Classifier(c.encoder, 2, 0.0), _linear("qa_outputs", "heads.span.linear")),
+    "span": Head(lambda c: Classifier(c.encoder, 2, 0.0), linear("qa_outputs", "heads.span.linear")),
 }
 
 FAMILY = Family(

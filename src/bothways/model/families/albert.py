@@ -1,0 +1,115 @@
+"""ALBERT: a narrow token table, one block's weights in all layers, and sentence order instead of next sentence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bothways.errors import BothwaysError
+from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.families import bert
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
+from bothways.model.heads import Classifier, MaskedHead, Pooler
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "position_embedding_type": ("absolute",),
+    "inner_group_num": (1,),  # no published one has another
+    "tie_word_embeddings": (True,),
+}
+_KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"} | {"embedding_size": "embedding"}
+
+
+def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
+    """Their config.json → ours."""
+    refuse_other(raw, _FIXED)
+    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
+    layers, groups = values["layers"], raw.get("num_hidden_groups", 1)
+    if not isinstance(groups, int) or not 1 <= groups <= layers:
+        raise BothwaysError(f"config.json has num_hidden_groups = {groups!r} for {layers} layers")
+    order = tuple(int(layer / (layers / groups)) for layer in range(layers))
+    return EncoderConfig(positions=Learned(values.pop("rows")), order=order, **values)
+
+
+def write_config(config: EncoderConfig) -> dict[str, Any]:
+    """Ours → their config.json."""
+    assert isinstance(config.positions, Learned)
+    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    return values | {
+        "embedding_size": config.table_width,
+        "max_position_embeddings": config.positions.rows,
+        "num_hidden_groups": config.blocks,
+        "inner_group_num": 1,
+    }
+
+
+def _rate(config: ModelConfig) -> float:
+    return dropout_of(config, "classifier_dropout_prob")
+
+
+def _labelled(config: ModelConfig) -> Classifier:
+    return Classifier(config.encoder, len(config.labels), _rate(config))
+
+
+_BLOCK = "encoder.albert_layer_groups.{}.albert_layers.0"
+
+FAMILY = Family(
+    name="albert",
+    prefix="albert.",
+    read_config=read_config,
+    write_config=write_config,
+    body=(
+        *bert.EMBEDDINGS,
+        *linear("encoder.embedding_hidden_mapping_in", "encoder.embeddings.project"),
+        *stacked(f"{_BLOCK}.attention", ("query", "key", "value"), "encoder.blocks.{}.attention.qkv"),
+        *linear(f"{_BLOCK}.attention.dense", "encoder.blocks.{}.attention.out"),
+        *linear(f"{_BLOCK}.attention.LayerNorm", "encoder.blocks.{}.attention_norm"),
+        *linear(f"{_BLOCK}.ffn", "encoder.blocks.{}.feed_forward.up"),
+        *linear(f"{_BLOCK}.ffn_output", "encoder.blocks.{}.feed_forward.down"),
+        *linear(f"{_BLOCK}.full_layer_layer_norm", "encoder.blocks.{}.feed_forward_norm"),
+    ),
+    heads={
+        "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
+        "masked": Head(
+            lambda c: MaskedHead(c.encoder),
+            (
+                *linear("predictions.dense", "heads.masked.dense"),
+                *linear("predictions.LayerNorm", "heads.masked.norm"),
+                Row("predictions.bias", "heads.masked.bias"),
+            ),
+        ),
+        "next": Head(
+            lambda c: Classifier(c.encoder, 2, _rate(c)),
+            linear("sop_classifier.classifier", "heads.next.linear"),
+            reads="pooled",
+            needs=("pooler",),
+        ),
+        "sequence": Head(
+            _labelled,
+            linear("classifier", "heads.sequence.linear"),
+            reads="pooled",
+            has_labels=True,
+            needs=("pooler",),
+        ),
+        "token": Head(_labelled, linear("classifier", "heads.token.linear"), has_labels=True),
+        "choice": Head(
+            lambda c: Classifier(c.encoder, 1, _rate(c)),
+            linear("classifier", "heads.choice.linear"),
+            reads="pooled",
+            needs=("pooler",),
+        ),
+        "span": bert.HEADS["span"],
+    },
+    architectures=(
+        ("AlbertForSequenceClassification", frozenset({"pooler", "sequence"})),
+        ("AlbertForTokenClassification", frozenset({"token"})),
+        ("AlbertForQuestionAnswering", frozenset({"span"})),
+        ("AlbertForMultipleChoice", frozenset({"pooler", "choice"})),
+        ("AlbertForPreTraining", frozenset({"pooler", "masked", "next"})),
+        ("AlbertForMaskedLM", frozenset({"masked"})),
+        ("AlbertModel", frozenset({"pooler"})),
+        ("AlbertModel", frozenset()),
+    ),
+    ignored=("embeddings.position_ids",),
+    tied={
+        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+)

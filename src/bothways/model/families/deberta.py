@@ -1,0 +1,204 @@
+"""DeBERTa v1, v2 and v3: attention to content and to distance apart, no positions at the input."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bothways.errors import BothwaysError
+from bothways.model.config import Disentangled, EncoderConfig, ModelConfig
+from bothways.model.families import bert
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
+from bothways.model.heads import Classifier, DenseClassifier, Pooler
+
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "relative_attention": (True,),
+    "talking_head": (False,),
+    "tie_word_embeddings": (True,),
+    "conv_groups": (1,),
+}
+_KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"}
+
+
+def _terms(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    said = raw.get("pos_att_type") or ()
+    return tuple(said.lower().split("|") if isinstance(said, str) else said)
+
+
+def _common(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What both versions have: of the encoder, and of its positions."""
+    refuse_other(raw, _FIXED)
+    if not raw.get("relative_attention", False):
+        raise BothwaysError("config.json has no relative_attention = true, and only such models can be read here")
+    values = take(raw, {**_KEYS, "max_position_embeddings": "limit"}, bert.MAY_MISS)
+    limit = values.pop("limit")
+    far = raw.get("max_relative_positions", -1)
+    width = raw.get("embedding_size", values["width"])
+    values |= {"embedding": width if width != values["width"] else 0, "project_first": True}
+    places = {
+        "limit": limit,
+        "span": far if far >= 1 else limit,
+        "terms": _terms(raw),
+        "rows": limit if raw.get("position_biased_input", True) else 0,
+    }
+    return values, places
+
+
+def _read_first(raw: Mapping[str, Any]) -> EncoderConfig:
+    values, places = _common(raw)
+    return EncoderConfig(**values, positions=Disentangled(**places), biases="query-value")
+
+
+def _read_second(raw: Mapping[str, Any]) -> EncoderConfig:
+    values, places = _common(raw)
+    if (buckets := raw.get("position_buckets", -1)) > 0:
+        places |= {"span": buckets, "far": places["span"]}
+    places |= {
+        "shared": bool(raw.get("share_att_key", False)),
+        "norm": "layer_norm" in str(raw.get("norm_rel_ebd", "none")).lower(),
+    }
+    return EncoderConfig(
+        **values,
+        positions=Disentangled(**places),
+        convolution=raw.get("conv_kernel_size") or 0,
+        convolution_activation=raw.get("conv_act", "tanh"),
+    )
+
+
+def _write(config: EncoderConfig) -> dict[str, Any]:
+    places = config.positions
+    assert isinstance(places, Disentangled)
+    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    return values | {
+        "embedding_size": config.table_width,
+        "relative_attention": True,
+        "position_biased_input": places.rows > 0,
+        "pos_att_type": list(places.terms),
+        "max_position_embeddings": places.limit,
+        "max_relative_positions": places.far or places.span,
+        "legacy": True,
+    }
+
+
+def _write_second(config: EncoderConfig) -> dict[str, Any]:
+    places = config.positions
+    assert isinstance(places, Disentangled)
+    values = {
+        "position_buckets": places.span if places.far else -1,
+        "share_att_key": places.shared,
+        "norm_rel_ebd": "layer_norm" if places.norm else "none",
+    }
+    if config.convolution:
+        values |= {"conv_kernel_size": config.convolution, "conv_act": config.convolution_activation}
+    return _write(config) | values
+
+
+def _pooler(config: ModelConfig) -> Pooler:
+    activation = str(config.foreign.get("pooler_hidden_act", "gelu"))
+    rate = config.foreign.get("pooler_dropout", 0.0)
+    return Pooler(config.encoder, activation, rate if isinstance(rate, int | float) else 0.0)
+
+
+HEADS = {
+    "replaced": Head(  # v3's; transformers has no class for it
+        lambda c: DenseClassifier(c.encoder, 1, c.encoder.activation, norm="before"),
+        (
+            *linear("mask_predictions.LayerNorm", "heads.replaced.norm"),
+            *linear("mask_predictions.dense", "heads.replaced.dense"),
+            *linear("mask_predictions.classifier", "heads.replaced.linear"),
+        ),
+        reads="tokens + first",
+    ),
+    "pooler": Head(_pooler, linear("pooler.dense", "heads.pooler.dense")),
+    "masked": bert.HEADS["masked"],
+    "sequence": Head(
+        lambda c: Classifier(c.encoder, len(c.labels), dropout_of(c, "cls_dropout")),
+        linear("classifier", "heads.sequence.linear"),
+        reads="pooled",
+        has_labels=True,
+        needs=("pooler",),
+    ),
+    "token": Head(
+        lambda c: Classifier(c.encoder, len(c.labels), c.encoder.dropout),
+        linear("classifier", "heads.token.linear"),
+        has_labels=True,
+    ),
+    "choice": Head(
+        lambda c: Classifier(c.encoder, 1, dropout_of(c, "cls_dropout")),
+        linear("classifier", "heads.choice.linear"),
+        reads="pooled",
+        needs=("pooler",),
+    ),
+    "span": bert.HEADS["span"],
+}
+_EMBEDDINGS = (
+    *bert.EMBEDDINGS,
+    Row("embeddings.embed_proj.weight", "encoder.embeddings.project.weight"),
+    Row("encoder.rel_embeddings.weight", "encoder.embeddings.positions.distances.weight"),
+)
+_SELF, _OURS = "encoder.layer.{}.attention.self", "encoder.blocks.{}.attention"
+_AFTER_ATTENTION = bert.LAYERS[2:]
+# As the original files have it, and transformers when legacy is false.
+_NEW_MASKED = {
+    f"lm_predictions.lm_head.{new}": f"cls.predictions.{old}"
+    for new, old in {
+        "dense.weight": "transform.dense.weight",
+        "dense.bias": "transform.dense.bias",
+        "LayerNorm.weight": "transform.LayerNorm.weight",
+        "LayerNorm.bias": "transform.LayerNorm.bias",
+        "bias": "bias",
+    }.items()
+}
+
+
+def _architectures(classes: str) -> tuple[tuple[str, frozenset[str]], ...]:
+    return (
+        (f"{classes}ForSequenceClassification", frozenset({"pooler", "sequence"})),
+        (f"{classes}ForTokenClassification", frozenset({"token"})),
+        (f"{classes}ForQuestionAnswering", frozenset({"span"})),
+        (f"{classes}ForMultipleChoice", frozenset({"pooler", "choice"})),
+        (f"{classes}ForMaskedLM", frozenset({"masked"})),
+        (f"{classes}Model", frozenset()),
+    )
+
+
+FIRST = Family(
+    name="deberta",
+    prefix="deberta.",
+    read_config=_read_first,
+    write_config=_write,
+    body=(
+        *_EMBEDDINGS,
+        Row(f"{_SELF}.in_proj.weight", f"{_OURS}.qkv.weight", by_head=3),
+        Row(f"{_SELF}.q_bias", f"{_OURS}.query_bias"),
+        Row(f"{_SELF}.v_bias", f"{_OURS}.value_bias"),
+        Row(f"{_SELF}.pos_proj.weight", f"{_OURS}.distance_key.weight"),
+        *linear(f"{_SELF}.pos_q_proj", f"{_OURS}.distance_query"),
+        *_AFTER_ATTENTION,
+    ),
+    heads=HEADS,
+    architectures=_architectures("Deberta"),
+    ignored=("embeddings.position_ids",),
+    tied=bert.FAMILY.tied,
+    renamed=_NEW_MASKED,
+)
+
+SECOND = Family(
+    name="deberta-v2",
+    prefix="deberta.",
+    read_config=_read_second,
+    write_config=_write_second,
+    body=(
+        *_EMBEDDINGS,
+        *linear("encoder.LayerNorm", "encoder.embeddings.positions.norm"),
+        *linear("encoder.conv.conv", "encoder.convolution"),
+        *linear("encoder.conv.LayerNorm", "encoder.convolution.norm"),
+        *stacked(_SELF, ("query_proj", "key_proj", "value_proj"), f"{_OURS}.qkv"),
+        *linear(f"{_SELF}.pos_key_proj", f"{_OURS}.distance_key"),
+        *linear(f"{_SELF}.pos_query_proj", f"{_OURS}.distance_query"),
+        *_AFTER_ATTENTION,
+    ),
+    heads=HEADS,
+    architectures=_architectures("DebertaV2"),
+    ignored=("embeddings.position_ids",),
+    tied=bert.FAMILY.tied,
+    renamed=_NEW_MASKED,
+)

@@ -1,0 +1,95 @@
+"""DistilBERT: BERT without segments and pooler, half as deep, under names of its own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bothways.model.config import EncoderConfig, Learned
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
+from bothways.model.heads import Classifier, DenseClassifier, MaskedHead
+
+_FIXED: dict[str, tuple[Any, ...]] = {"tie_weights_": (True,), "tie_word_embeddings": (True,), "pruned_heads": ({},)}
+_KEYS = {
+    "vocab_size": "vocabulary",
+    "dim": "width",
+    "n_layers": "layers",
+    "n_heads": "heads",
+    "hidden_dim": "hidden",
+    "activation": "activation",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "initializer_range": "init_std",
+}
+
+
+def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
+    """Their config.json → ours. The norms' eps is BERT's, and not in the file."""
+    refuse_other(raw, _FIXED)
+    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"})
+    return EncoderConfig(positions=Learned(values.pop("rows")), segments=0, norm_eps=1e-12, **values)
+
+
+def write_config(config: EncoderConfig) -> dict[str, Any]:
+    """Ours → their config.json."""
+    assert isinstance(config.positions, Learned)
+    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    return values | {"max_position_embeddings": config.positions.rows}
+
+
+_LAYER, _BLOCK = "transformer.layer.{}", "encoder.blocks.{}"
+
+FAMILY = Family(
+    name="distilbert",
+    prefix="distilbert.",
+    read_config=read_config,
+    write_config=write_config,
+    body=(
+        Row("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
+        Row("embeddings.position_embeddings.weight", "encoder.embeddings.positions.rows.weight"),
+        *linear("embeddings.LayerNorm", "encoder.embeddings.norm"),
+        *stacked(f"{_LAYER}.attention", ("q_lin", "k_lin", "v_lin"), f"{_BLOCK}.attention.qkv"),
+        *linear(f"{_LAYER}.attention.out_lin", f"{_BLOCK}.attention.out"),
+        *linear(f"{_LAYER}.sa_layer_norm", f"{_BLOCK}.attention_norm"),
+        *linear(f"{_LAYER}.ffn.lin1", f"{_BLOCK}.feed_forward.up"),
+        *linear(f"{_LAYER}.ffn.lin2", f"{_BLOCK}.feed_forward.down"),
+        *linear(f"{_LAYER}.output_layer_norm", f"{_BLOCK}.feed_forward_norm"),
+    ),
+    heads={
+        "masked": Head(
+            lambda c: MaskedHead(c.encoder),
+            (
+                *linear("vocab_transform", "heads.masked.dense"),
+                *linear("vocab_layer_norm", "heads.masked.norm"),
+                Row("vocab_projector.bias", "heads.masked.bias"),
+            ),
+        ),
+        "sequence": Head(
+            lambda c: DenseClassifier(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+            (*linear("pre_classifier", "heads.sequence.dense"), *linear("classifier", "heads.sequence.linear")),
+            reads="first",
+            has_labels=True,
+        ),
+        "token": Head(
+            lambda c: Classifier(c.encoder, len(c.labels), c.encoder.dropout),
+            linear("classifier", "heads.token.linear"),
+            has_labels=True,
+        ),
+        "choice": Head(
+            lambda c: DenseClassifier(c.encoder, 1, "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+            (*linear("pre_classifier", "heads.choice.dense"), *linear("classifier", "heads.choice.linear")),
+            reads="first",
+        ),
+        "span": Head(
+            lambda c: Classifier(c.encoder, 2, dropout_of(c, "qa_dropout")), linear("qa_outputs", "heads.span.linear")
+        ),
+    },
+    architectures=(
+        ("DistilBertForSequenceClassification", frozenset({"sequence"})),
+        ("DistilBertForTokenClassification", frozenset({"token"})),
+        ("DistilBertForQuestionAnswering", frozenset({"span"})),
+        ("DistilBertForMultipleChoice", frozenset({"choice"})),
+        ("DistilBertForMaskedLM", frozenset({"masked"})),
+        ("DistilBertModel", frozenset()),
+    ),
+    ignored=("embeddings.position_ids",),
+    tied={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
+)

@@ -1,0 +1,89 @@
+"""ELECTRA: BERT with a narrower token table, and for each token the question whether it was replaced."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.families import bert
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, take
+from bothways.model.heads import DenseClassifier, MaskedHead
+
+
+def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
+    """Their config.json → ours."""
+    bert.refuse(raw)
+    values = take(raw, {**bert.KEYS, "embedding_size": "embedding", "max_position_embeddings": "rows"}, bert.MAY_MISS)
+    if values["embedding"] == values["width"]:
+        values["embedding"] = 0  # then nothing is projected
+    return EncoderConfig(positions=Learned(values.pop("rows")), **values)
+
+
+def write_config(config: EncoderConfig) -> dict[str, Any]:
+    """Ours → their config.json."""
+    return bert.write_config(config) | {"embedding_size": config.table_width}
+
+
+def _dense(config: ModelConfig) -> DenseClassifier:
+    rate = dropout_of(config)
+    return DenseClassifier(config.encoder, len(config.labels), "gelu", (rate, rate))
+
+
+def _choice(config: ModelConfig) -> DenseClassifier:
+    return DenseClassifier(config.encoder, 1, "gelu", (0.0, dropout_of(config, "summary_last_dropout")))
+
+
+FAMILY = Family(
+    name="electra",
+    prefix="electra.",
+    read_config=read_config,
+    write_config=write_config,
+    body=(*bert.EMBEDDINGS, *linear("embeddings_project", "encoder.embeddings.project"), *bert.LAYERS),
+    heads={
+        "replaced": Head(
+            lambda c: DenseClassifier(c.encoder, 1, c.encoder.activation),
+            (
+                *linear("discriminator_predictions.dense", "heads.replaced.dense"),
+                *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),
+            ),
+        ),
+        "masked": Head(
+            lambda c: MaskedHead(c.encoder, "gelu"),
+            (
+                *linear("generator_predictions.dense", "heads.masked.dense"),
+                *linear("generator_predictions.LayerNorm", "heads.masked.norm"),
+                Row("generator_lm_head.bias", "heads.masked.bias"),
+            ),
+        ),
+        "sequence": Head(
+            _dense,
+            (
+                *linear("classifier.dense", "heads.sequence.dense"),
+                *linear("classifier.out_proj", "heads.sequence.linear"),
+            ),
+            reads="first",
+            has_labels=True,
+        ),
+        "token": bert.HEADS["token"],
+        "choice": Head(
+            _choice,
+            (
+                *linear("sequence_summary.summary", "heads.choice.dense"),
+                *linear("classifier", "heads.choice.linear"),
+            ),
+            reads="first",
+        ),
+        "span": bert.HEADS["span"],
+    },
+    architectures=(
+        ("ElectraForSequenceClassification", frozenset({"sequence"})),
+        ("ElectraForTokenClassification", frozenset({"token"})),
+        ("ElectraForQuestionAnswering", frozenset({"span"})),
+        ("ElectraForMultipleChoice", frozenset({"choice"})),
+        ("ElectraForPreTraining", frozenset({"replaced"})),
+        ("ElectraForMaskedLM", frozenset({"masked"})),
+        ("ElectraModel", frozenset()),
+    ),
+    ignored=("embeddings.position_ids",),
+    tied={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
+    renamed=bert.FAMILY.renamed,
+)

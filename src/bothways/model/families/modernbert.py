@@ -1,0 +1,144 @@
+"""ModernBERT: norms before, rotary positions, gated layers without biases, two layers in three with a narrow window."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bothways.errors import BothwaysError
+from bothways.model.config import EncoderConfig, ModelConfig, Rotary
+from bothways.model.families.family import Family, Head, Reads, Row, dropout_of, linear, refuse_other, take
+from bothways.model.heads import DenseClassifier, MaskedHead
+
+_FIXED: dict[str, tuple[Any, ...]] = {"decoder_bias": (True,), "tie_word_embeddings": (True,)}
+_KEYS = {
+    "vocab_size": "vocabulary",
+    "hidden_size": "width",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "intermediate_size": "hidden",
+    "hidden_activation": "activation",
+    "norm_eps": "norm_eps",
+    "norm_bias": "norm_bias",
+    "embedding_dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "initializer_range": "init_std",
+}
+_GLOBAL, _LOCAL = "full_attention", "sliding_attention"
+
+
+def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
+    """Their config.json → ours, in its old form and in that of transformers 5."""
+    refuse_other(raw, _FIXED)
+    values = take(raw, {**_KEYS, "max_position_embeddings": "limit"})
+    if raw.get("attention_bias", False) != raw.get("mlp_bias", False):
+        raise BothwaysError("config.json has attention_bias and mlp_bias apart, and only both or none can be read here")
+    every = raw.get("global_attn_every_n_layers", 3)
+    kinds = raw.get("layer_types") or [_LOCAL if n % every else _GLOBAL for n in range(values["layers"])]
+    reach = raw.get("local_attention", 128) // 2
+    positions = Rotary(
+        values.pop("limit"),
+        _base(raw, _GLOBAL, raw.get("global_rope_theta") or 160_000.0),
+        _base(raw, _LOCAL, raw.get("local_rope_theta") or 10_000.0),
+    )
+    return EncoderConfig(
+        positions=positions,
+        segments=0,
+        gated=True,
+        norm_first=True,
+        biases="all" if raw.get("attention_bias") else "none",
+        windows=tuple(reach if kind == _LOCAL else 0 for kind in kinds),
+        **values,
+    )
+
+
+def _base(raw: Mapping[str, Any], kind: str, usual: float) -> float:
+    table = (raw.get("rope_parameters") or {}).get(kind) or {}
+    if table.get("rope_type", "default") != "default":
+        raise BothwaysError(f"config.json has rotary positions of the type {table['rope_type']!r}: expected default")
+    return float(table.get("rope_theta", usual))
+
+
+def write_config(config: EncoderConfig) -> dict[str, Any]:
+    """Ours → their config.json, in the form of transformers 5."""
+    assert isinstance(config.positions, Rotary)
+    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    bases = {_GLOBAL: config.positions.base, _LOCAL: config.positions.local_base}
+    return values | {
+        "max_position_embeddings": config.positions.limit,
+        "attention_bias": config.biases == "all",
+        "mlp_bias": config.biases == "all",
+        "layer_types": [_LOCAL if reach else _GLOBAL for reach in config.windows or (0,) * config.layers],
+        "local_attention": 2 * max(config.windows, default=0) or 128,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
+    }
+
+
+def _classifier(outputs: int | None = None) -> Any:
+    def build(config: ModelConfig) -> DenseClassifier:
+        return DenseClassifier(
+            config.encoder,
+            outputs or len(config.labels),
+            str(config.foreign.get("classifier_activation", "gelu")),
+            (0.0, dropout_of(config)),
+            norm="between",
+            dense_bias=bool(config.foreign.get("classifier_bias", False)),
+        )
+
+    return build
+
+
+def _rows(name: str) -> tuple[Row, ...]:
+    return (
+        *linear("head.dense", f"heads.{name}.dense"),
+        *linear("head.norm", f"heads.{name}.norm"),
+        *linear("classifier", f"heads.{name}.linear"),
+    )
+
+
+def _pooling(config: ModelConfig) -> Reads:
+    return "mean" if config.foreign.get("classifier_pooling") == "mean" else "first"
+
+
+FAMILY = Family(
+    name="modernbert",
+    prefix="model.",
+    read_config=read_config,
+    write_config=write_config,
+    body=(
+        Row("embeddings.tok_embeddings.weight", "encoder.embeddings.tokens.weight"),
+        *linear("embeddings.norm", "encoder.embeddings.norm"),
+        *linear("layers.{}.attn_norm", "encoder.blocks.{}.attention_norm"),
+        *linear("layers.{}.attn.Wqkv", "encoder.blocks.{}.attention.qkv"),
+        *linear("layers.{}.attn.Wo", "encoder.blocks.{}.attention.out"),
+        *linear("layers.{}.mlp_norm", "encoder.blocks.{}.feed_forward_norm"),
+        *linear("layers.{}.mlp.Wi", "encoder.blocks.{}.feed_forward.up"),
+        *linear("layers.{}.mlp.Wo", "encoder.blocks.{}.feed_forward.down"),
+        *linear("final_norm", "encoder.norm"),
+    ),
+    heads={
+        "masked": Head(
+            lambda c: MaskedHead(
+                c.encoder,
+                str(c.foreign.get("classifier_activation", "gelu")),
+                dense_bias=bool(c.foreign.get("classifier_bias", False)),
+            ),
+            (
+                *linear("head.dense", "heads.masked.dense"),
+                *linear("head.norm", "heads.masked.norm"),
+                Row("decoder.bias", "heads.masked.bias"),
+            ),
+        ),
+        "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),
+        "token": Head(_classifier(), _rows("token"), has_labels=True),
+        "choice": Head(_classifier(1), _rows("choice"), reads=_pooling),
+        "span": Head(_classifier(2), _rows("span")),
+    },
+    architectures=(
+        ("ModernBertForSequenceClassification", frozenset({"sequence"})),
+        ("ModernBertForTokenClassification", frozenset({"token"})),
+        ("ModernBertForQuestionAnswering", frozenset({"span"})),
+        ("ModernBertForMultipleChoice", frozenset({"choice"})),
+        ("ModernBertForMaskedLM", frozenset({"masked"})),
+        ("ModernBertModel", frozenset()),
+    ),
+    tied={"decoder.weight": "embeddings.tok_embeddings.weight"},
+)

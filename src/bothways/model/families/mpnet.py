@@ -1,0 +1,64 @@
+"""MPNet: RoBERTa without segments, and a score for each bucket of distances, the same in all layers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bothways.model.config import Bucketed, EncoderConfig
+from bothways.model.families import bert, roberta
+from bothways.model.families.family import Family, Row, linear, refuse_other, stacked, take
+
+_FIXED: dict[str, tuple[Any, ...]] = {"tie_word_embeddings": (True,), "relative_attention_num_buckets": (32,)}
+_KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs not in ("is_decoder", "type_vocab_size")}
+_OFFSET = 2
+
+
+def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
+    """Their config.json → ours."""
+    refuse_other(raw, _FIXED)
+    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
+    return EncoderConfig(positions=Bucketed(values.pop("rows"), _OFFSET), segments=0, **values)
+
+
+def write_config(config: EncoderConfig) -> dict[str, Any]:
+    """Ours → their config.json."""
+    assert isinstance(config.positions, Bucketed)
+    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    return values | {
+        "max_position_embeddings": config.positions.rows,
+        "relative_attention_num_buckets": config.positions.buckets,
+    }
+
+
+_LAYER, _BLOCK = "encoder.layer.{}", "encoder.blocks.{}"
+
+FAMILY = Family(
+    name="mpnet",
+    prefix="mpnet.",
+    read_config=read_config,
+    write_config=write_config,
+    body=(
+        *bert.EMBEDDINGS,
+        Row("encoder.relative_attention_bias.weight", "encoder.embeddings.positions.distances.weight"),
+        *stacked(f"{_LAYER}.attention.attn", ("q", "k", "v"), f"{_BLOCK}.attention.qkv"),
+        *linear(f"{_LAYER}.attention.attn.o", f"{_BLOCK}.attention.out"),
+        *linear(f"{_LAYER}.attention.LayerNorm", f"{_BLOCK}.attention_norm"),
+        *linear(f"{_LAYER}.intermediate.dense", f"{_BLOCK}.feed_forward.up"),
+        *linear(f"{_LAYER}.output.dense", f"{_BLOCK}.feed_forward.down"),
+        *linear(f"{_LAYER}.output.LayerNorm", f"{_BLOCK}.feed_forward_norm"),
+    ),
+    heads=roberta.HEADS,
+    architectures=(
+        ("MPNetForSequenceClassification", frozenset({"sequence"})),
+        ("MPNetForTokenClassification", frozenset({"token"})),
+        ("MPNetForQuestionAnswering", frozenset({"span"})),
+        ("MPNetForMultipleChoice", frozenset({"pooler", "choice"})),
+        ("MPNetForMaskedLM", frozenset({"masked"})),
+        ("MPNetModel", frozenset({"pooler"})),
+        ("MPNetModel", frozenset()),
+    ),
+    ignored=("embeddings.position_ids",),
+    tied={
+        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+)

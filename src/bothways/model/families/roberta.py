@@ -1,0 +1,86 @@
+"""RoBERTa, XLM-R and CamemBERT: BERT with positions from pad + 1 on, one segment, a classifier with a hidden layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bothways.errors import BothwaysError
+from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.families import bert
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, take
+from bothways.model.heads import DenseClassifier, MaskedHead
+
+
+def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
+    """Their config.json → ours."""
+    bert.refuse(raw)
+    values = take(raw, {**bert.KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
+    pad = raw.get("pad_token_id", 1)
+    if not isinstance(pad, int) or pad < 0:
+        raise BothwaysError(f"config.json has pad_token_id = {pad!r}, and positions are counted from it")
+    return EncoderConfig(positions=Learned(values.pop("rows"), offset=pad + 1), **values)
+
+
+def write_config(config: EncoderConfig) -> dict[str, Any]:
+    """Ours → their config.json."""
+    assert isinstance(config.positions, Learned)
+    return bert.write_config(config) | {"pad_token_id": config.positions.offset - 1}
+
+
+def _dense(config: ModelConfig) -> DenseClassifier:
+    rate = dropout_of(config)
+    return DenseClassifier(config.encoder, len(config.labels), "tanh", (rate, rate))
+
+
+HEADS = {
+    "pooler": bert.HEADS["pooler"],
+    "masked": Head(
+        lambda c: MaskedHead(c.encoder, "gelu"),  # whatever the layers have
+        (
+            *linear("lm_head.dense", "heads.masked.dense"),
+            *linear("lm_head.layer_norm", "heads.masked.norm"),
+            Row("lm_head.bias", "heads.masked.bias"),
+        ),
+    ),
+    "sequence": Head(
+        _dense,
+        (
+            *linear("classifier.dense", "heads.sequence.dense"),
+            *linear("classifier.out_proj", "heads.sequence.linear"),
+        ),
+        reads="first",
+        has_labels=True,
+    ),
+    "token": bert.HEADS["token"],
+    "choice": bert.HEADS["choice"],
+    "span": bert.HEADS["span"],
+}
+
+
+def family(name: str, classes: str) -> Family:
+    """One of the three: they differ in their tokenizers only."""
+    return Family(
+        name=name,
+        prefix="roberta.",
+        read_config=read_config,
+        write_config=write_config,
+        body=bert.BODY,
+        heads=HEADS,
+        architectures=(
+            (f"{classes}ForSequenceClassification", frozenset({"sequence"})),
+            (f"{classes}ForTokenClassification", frozenset({"token"})),
+            (f"{classes}ForQuestionAnswering", frozenset({"span"})),
+            (f"{classes}ForMultipleChoice", frozenset({"pooler", "choice"})),
+            (f"{classes}ForMaskedLM", frozenset({"masked"})),
+            (f"{classes}Model", frozenset({"pooler"})),
+            (f"{classes}Model", frozenset()),
+        ),
+        ignored=("embeddings.position_ids",),
+        tied={
+            "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+            "lm_head.decoder.bias": "lm_head.bias",
+        },
+        renamed=bert.FAMILY.renamed,
+    )
+
+
+FAMILIES = (family("roberta", "Roberta"), family("xlm-roberta", "XLMRoberta"), family("camembert", "Camembert"))

@@ -1,0 +1,332 @@
+"""Every family against its class in transformers, head by head, on loud weights; and the contracts all of them keep.
+
+The bodies differ, and the comparisons do not: a family is a table, and these tests read it from the first row to the last.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from bothways.model.batch import Batch
+from bothways.model.checkpoint import load, save
+from bothways.model.config import ModelConfig
+from bothways.model.families import FAMILIES
+from bothways.model.model import Model
+from conftest import TINY, make_loud
+
+LIMIT = 1e-5
+LABELS = ("no", "maybe", "yes")
+LENGTHS = (7, 40, 1, 20)
+VOCABULARY = TINY.vocabulary
+
+USUAL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "Roberta": USUAL,
+    "XLMRoberta": USUAL,
+    "Camembert": {**USUAL, "layer_norm_eps": 1e-5},
+    "Albert": {**USUAL, "embedding_size": 16, "num_hidden_groups": 1},
+    "Albert, two groups": {**USUAL, "num_hidden_layers": 5, "embedding_size": 32, "num_hidden_groups": 2},
+    "DistilBert": {
+        "vocab_size": VOCABULARY,
+        "dim": 32,
+        "n_layers": 3,
+        "n_heads": 4,
+        "hidden_dim": 64,
+        "max_position_embeddings": 48,
+    },
+    "Electra": {**USUAL, "embedding_size": 16},
+    "Electra, one width": {**USUAL, "embedding_size": 32},
+    "MPNet": USUAL,
+    "ModernBert": {**USUAL, "local_attention": 8, "num_hidden_layers": 5, "pad_token_id": 0},
+    "ModernBert, mean": {
+        **USUAL,
+        "local_attention": 6,
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "classifier_pooling": "mean",
+        "norm_bias": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "classifier_bias": True,
+        "global_attn_every_n_layers": 2,
+    },
+}
+DEBERTA = {**USUAL, "relative_attention": True, "position_biased_input": False, "pos_att_type": ["c2p", "p2c"]}
+SHAPES |= {
+    "Deberta": {**DEBERTA, "type_vocab_size": 0, "layer_norm_eps": 1e-7},
+    "Deberta, all at the input": {
+        **DEBERTA,
+        "position_biased_input": True,
+        "type_vocab_size": 2,
+        "max_relative_positions": 16,
+        "pos_att_type": "c2p",
+    },
+    "DebertaV2": {**DEBERTA, "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True},
+    "DebertaV2, convolution": {
+        **DEBERTA,
+        "position_buckets": 8,
+        "share_att_key": True,
+        "conv_kernel_size": 3,
+        "conv_act": "gelu",
+        "max_relative_positions": 20,
+        "type_vocab_size": 2,
+    },
+    "DebertaV2, apart": {**DEBERTA, "pos_att_type": ["p2c"], "embedding_size": 16, "position_biased_input": True},
+}
+ENDINGS: dict[str, tuple[str, ...]] = {
+    "Model": (),
+    "ForMaskedLM": ("masked",),
+    "ForPreTraining": ("pooler", "masked", "next"),
+    "ForSequenceClassification": ("sequence",),
+    "ForTokenClassification": ("token",),
+    "ForQuestionAnswering": ("span",),
+    "ForMultipleChoice": ("choice",),
+}
+POOLED = ("Roberta", "XLMRoberta", "Camembert", "Albert", "MPNet")
+CASES = [
+    (shape, ending) for shape in SHAPES for ending in ENDINGS if hasattr(transformers, shape.split(",")[0] + ending)
+]
+
+
+def heads_of(shape: str, ending: str) -> set[str]:
+    kind = shape.split(",")[0]
+    heads = set(ENDINGS[ending])
+    if ending == "ForPreTraining" and kind == "Electra":
+        heads = {"replaced"}
+    if kind.startswith("Deberta") and ending in ("ForSequenceClassification", "ForMultipleChoice"):
+        heads.add("pooler")
+    pooled = ("Model", "ForMultipleChoice", *(["ForSequenceClassification"] if kind == "Albert" else []))
+    if kind in POOLED and ending in pooled:
+        heads.add("pooler")
+    return heads
+
+
+def theirs(shape: str, ending: str) -> torch.nn.Module:
+    kind = shape.split(",")[0]
+    config = getattr(transformers, f"{kind}Config")(
+        **SHAPES[shape], id2label=dict(enumerate(LABELS)), label2id={label: i for i, label in enumerate(LABELS)}
+    )
+    if ending in ("ForQuestionAnswering", "ForPreTraining"):
+        config.num_labels = 2
+    model: torch.nn.Module = getattr(transformers, kind + ending)(config)
+    make_loud(model)
+    return model.eval()
+
+
+def rows_of_ids() -> list[list[int]]:
+    """Without the ids that some families take for padding."""
+    draws = torch.Generator().manual_seed(3)
+    return [torch.randint(5, VOCABULARY, (n,), generator=draws).tolist() for n in LENGTHS]
+
+
+def segments_for(model: torch.nn.Module) -> list[list[int]]:
+    two = (getattr(model.config, "type_vocab_size", 0) or 0) > 1
+    return [[int(i >= n // 2 and two) for i in range(n)] for n in LENGTHS]
+
+
+def their_outputs(model: torch.nn.Module, ending: str) -> list[Tensor]:
+    """What their class returns for the padded grid, padding removed: (N, …) or (B, …)."""
+    longest, pad = max(LENGTHS), int(model.config.pad_token_id or 0)  # type: ignore[union-attr, arg-type]
+    grid = {
+        "input_ids": torch.tensor([row + [pad] * (longest - len(row)) for row in rows_of_ids()]),
+        "attention_mask": torch.tensor([[1] * n + [0] * (longest - n) for n in LENGTHS]),
+    }
+    if getattr(model.config, "type_vocab_size", 0):
+        grid["token_type_ids"] = torch.tensor([row + [0] * (longest - len(row)) for row in segments_for(model)])
+    real = grid["attention_mask"].bool()
+    if ending == "ForMultipleChoice":
+        grid = {key: value[None] for key, value in grid.items()}
+    with torch.no_grad():
+        outputs = model(**grid, return_dict=True)
+    per_token = {"last_hidden_state", "start_logits", "end_logits", "prediction_logits"}
+    is_detector = isinstance(model, transformers.ElectraForPreTraining)
+    if ending in ("ForMaskedLM", "ForTokenClassification") or is_detector:
+        per_token.add("logits")
+    return [value[real] if key in per_token else value for key, value in outputs.items()]
+
+
+def our_outputs(model: Model, ending: str, segments: list[list[int]]) -> list[Tensor]:
+    """The same from ours, in the same order."""
+    batch = Batch.pack(rows_of_ids(), segments)
+    with torch.no_grad():
+        states = model.encoder(batch)
+        match ending:
+            case "Model":
+                return [states, *([model.summary(states, batch)] if "pooler" in model.heads else [])]
+            case "ForMaskedLM":
+                return [model.masked(states)]
+            case "ForPreTraining" if "replaced" in model.heads:
+                return [model.logits("replaced", states, batch)[:, 0]]
+            case "ForPreTraining":
+                return [model.masked(states), model.logits("next", states, batch)]
+            case "ForQuestionAnswering":
+                return list(model.logits("span", states, batch).unbind(-1))
+            case "ForMultipleChoice":
+                return [model.logits("choice", states, batch).view(1, -1)]
+        return [model.logits(ENDINGS[ending][0], states, batch)]
+
+
+def distance(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    assert [o.shape for o in ours] == [t.shape for t in theirs]
+    return max(float((o - t).abs().max()) for o, t in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(("shape", "ending"), CASES)
+def test_we_compute_what_they_compute(shape: str, ending: str, tmp_path: Path) -> None:
+    model = theirs(shape, ending)
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    ours = load(tmp_path)
+    assert set(ours.config.heads) == heads_of(shape, ending)
+    assert distance(our_outputs(ours, ending, segments_for(model)), their_outputs(model, ending)) <= LIMIT
+
+
+@pytest.mark.parametrize(("shape", "ending"), CASES)
+def test_they_open_what_we_write_and_a_round_trip_changes_no_bit(shape: str, ending: str, tmp_path: Path) -> None:
+    model = theirs(shape, ending)
+    model.save_pretrained(tmp_path / "theirs")  # type: ignore[operator]
+    ours = load(tmp_path / "theirs")
+    save(ours, tmp_path / "same")
+    kind = type(model)
+    again, report = kind.from_pretrained(tmp_path / "same", output_loading_info=True)  # type: ignore[attr-defined]
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    before, after = model.state_dict(), again.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert again.config.architectures == [kind.__name__]
+    make_loud(ours, seed=5)  # weights that never were in their file
+    save(ours, tmp_path / "loud")
+    opened = kind.from_pretrained(tmp_path / "loud").eval()  # type: ignore[attr-defined]
+    assert distance(our_outputs(ours, ending, segments_for(model)), their_outputs(opened, ending)) <= LIMIT
+
+
+# ---------------------------------------------------------------------- contracts
+
+
+def loaded(shape: str, ending: str, tmp_path: Path) -> Model:
+    theirs(shape, ending).save_pretrained(tmp_path)  # type: ignore[operator]
+    return load(tmp_path)
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """States that no norm has been over may be large: their last digits then weigh more."""
+    return float((one - other).abs().max()) <= LIMIT * max(1.0, float(other.abs().max()))
+
+
+def two_segments(model: Model) -> list[list[int]]:
+    return [[int(i >= n // 2 and model.config.encoder.segments > 1) for i in range(n)] for n in LENGTHS]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_number_matters(shape: str, tmp_path: Path) -> None:
+    """Each parameter planted with a bug: a comparison above that it does not break would prove nothing.
+
+    But for the key's part of a bias, which moves all scores of a query alike, and so none of the weights.
+    """
+    model = loaded(shape, "ForMaskedLM", tmp_path)
+    segments = two_segments(model)
+    before = our_outputs(model, "ForMaskedLM", segments)
+    dead = []
+    for name, parameter in model.named_parameters():
+        kept = parameter.data.clone()
+        parameter.data = kept.roll(1, 0) + 0.1
+        if distance(our_outputs(model, "ForMaskedLM", segments), before) < 3 * LIMIT:
+            dead.append(name)
+        parameter.data = kept
+    assert dead == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_parameter_gets_a_gradient(shape: str, tmp_path: Path) -> None:
+    model = loaded(shape, "ForMaskedLM", tmp_path).train()
+    batch = Batch.pack(rows_of_ids(), two_segments(model))
+    model.masked(model.encoder(batch)).square().mean().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_answer_whatever_the_batch_and_the_backend(shape: str, tmp_path: Path) -> None:
+    model = loaded(shape, "ForTokenClassification", tmp_path)
+    ids, segments = rows_of_ids(), two_segments(model)
+    with torch.no_grad():
+        together = model.encoder(Batch.pack(ids, segments))
+        alone = torch.cat([model.encoder(Batch.pack([i], [s])) for i, s in zip(ids, segments, strict=True)])
+        even = model.encoder(Batch.pack([ids[1]] * 3, [segments[1]] * 3))
+        model.encoder.backend = "reference"
+        slow = model.encoder(Batch.pack(ids, segments))
+    assert close(together, alone)
+    assert close(together, slow)
+    assert close(even[-LENGTHS[1] :], alone[LENGTHS[0] : LENGTHS[0] + LENGTHS[1]])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layers_and_maps_are_theirs(shape: str, tmp_path: Path) -> None:
+    """The hidden states of all layers, and the attention weights, as transformers gives them."""
+    model = theirs(shape, "Model")
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    model.set_attn_implementation("eager")  # type: ignore[operator]
+    ours, row = load(tmp_path), rows_of_ids()[1]
+    kinds = segments_for(model)[1]
+    extra = {"token_type_ids": torch.tensor([kinds])} if getattr(model.config, "type_vocab_size", 0) else {}
+    with torch.no_grad():
+        expected = model(torch.tensor([row]), output_hidden_states=True, output_attentions=True, **extra)
+        layers = ours.config.encoder.layers
+        look = ours.encoder.look(Batch.pack([row], [kinds]), hidden=range(layers + 1), maps=range(1, layers + 1))
+    for layer in range(layers + 1):
+        assert close(look.hidden[layer], expected.hidden_states[layer][0])
+    for layer in range(1, layers + 1):
+        assert close(look.maps[layer][0], expected.attentions[layer - 1][0])
+
+
+def test_the_detector_of_deberta_v3_is_that_of_its_paper(tmp_path: Path) -> None:
+    """transformers has no class for it: the equation written out, LayerNorm([CLS] + state), dense, bend, one number."""
+    model = loaded("DebertaV2", "Model", tmp_path).with_head("replaced")
+    make_loud(model, seed=2)
+    save(model, tmp_path / "ours")
+    model = load(tmp_path / "ours")
+    assert model.config.heads == ("replaced",)
+    head, batch = model.heads["replaced"], Batch.pack(rows_of_ids())
+    with torch.no_grad():
+        states = model.encoder(batch)
+        found = model.logits("replaced", states, batch)[:, 0].split(list(LENGTHS))
+        for own, logits in zip(states.split(list(LENGTHS)), found, strict=True):
+            x = torch.nn.functional.layer_norm(own[0] + own, (32,), head.norm.weight, head.norm.bias, 1e-7)  # type: ignore[union-attr, arg-type]
+            x = torch.nn.functional.gelu(x @ head.dense.weight.T + head.dense.bias)  # type: ignore[union-attr, operator]
+            expected = (x @ head.linear.weight.T + head.linear.bias)[:, 0]  # type: ignore[union-attr, operator]
+            assert float((logits - expected).abs().max()) <= LIMIT
+
+
+def test_the_mask_head_of_deberta_is_read_under_both_its_names(tmp_path: Path) -> None:
+    config = transformers.DebertaV2Config(**SHAPES["DebertaV2"], legacy=False)
+    model = transformers.DebertaV2ForMaskedLM(config)
+    make_loud(model)
+    model.eval().save_pretrained(tmp_path / "theirs")
+    ours = load(tmp_path / "theirs")
+    expected = their_outputs(model, "ForMaskedLM")
+    assert distance(our_outputs(ours, "ForMaskedLM", segments_for(model)), expected) <= LIMIT
+    save(ours, tmp_path / "ours")
+    again = transformers.DebertaV2ForMaskedLM.from_pretrained(tmp_path / "ours").eval()
+    assert distance(their_outputs(again, "ForMaskedLM"), expected) <= LIMIT
+
+
+def test_albert_base_has_twelve_million_parameters() -> None:
+    """11,683,584 in the body with its pooler, as transformers counts them, whatever the number of layers."""
+    config = transformers.AlbertConfig(
+        hidden_size=768, num_attention_heads=12, intermediate_size=3072, num_hidden_layers=12
+    )
+    encoder = FAMILIES["albert"].read_config(config.to_dict())
+    with torch.device("meta"):
+        ours = Model(ModelConfig(encoder, ("pooler",), family="albert"))
+        judge = transformers.AlbertModel(config)
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in judge.parameters()) == 11_683_584
