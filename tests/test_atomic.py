@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,23 @@ def test_other_peoples_folders_are_safe(tmp_path: Path) -> None:
         pytest.fail("the block ran")
     with pytest.raises(BothwaysError, match="is a folder"), atomic.new_file(tmp_path):
         pytest.fail("the block ran")
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """But nothing of one that is still at work."""
+    script = (
+        "import os, signal, sys; from pathlib import Path; from bothways import atomic\n"
+        "with atomic.new_folder(Path(sys.argv[1]), replaces=['mark']) as fresh:\n"
+        "    (fresh / 'mark').write_text('half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "made")], check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".made.")
+    with atomic.new_folder(tmp_path / "made", replaces=["mark"]) as first:
+        assert not left.exists()
+        with atomic.new_folder(tmp_path / "made", replaces=["mark"]) as second:
+            assert first.exists()
+            (second / "mark").write_text("second")
+        (first / "mark").write_text("first")
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]

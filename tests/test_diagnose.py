@@ -344,3 +344,20 @@ def test_a_smoothed_row_starts_fair_and_forgets() -> None:
     for _ in range(100):
         smooth.add(1.0)
     assert smooth.value == pytest.approx(1.0)
+
+
+def test_a_loss_above_that_of_the_beginning_is_the_rate() -> None:
+    """Exploding before anything has settled, it is measured against its first steps and not against its own ruin."""
+    ill = run(lambda done: 7.0 if done < 0.2 else 40.0, steps=60, noise=0.0)
+    (sentence,) = told(diagnosis(clip=0.0), ill)
+    assert "more than the 7 it began with" in sentence
+    assert "the learning rate (now" in sentence
+
+
+def test_numbers_that_explode_within_a_few_steps_are_not_blamed_on_the_precision() -> None:
+    look = diagnosis()
+    look(Started(0, 1000, "cpu", "fp32", 1e11))
+    first, second = list(run(lambda done: 7.0, steps=2, noise=0.0))
+    look(first)
+    with pytest.raises(BothwaysError, match="the learning rate is probably far too high"):
+        look(replace(second, loss=math.nan))

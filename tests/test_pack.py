@@ -1191,3 +1191,18 @@ def test_the_command_does_not_wait_for_torch(tmp_path: Path, vocabulary: Path) -
     done = subprocess.run([sys.executable, "-W", "error", "-c", script, *map(str, arguments)], capture_output=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["documents"] == len(MIXED)
+
+
+def test_json_on_standard_input_is_known_by_its_brace(
+    tmp_path: Path, vocabulary: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(tmp_path / "rows.jsonl", ROWS)
+    shutil.copyfile(tmp_path / "rows.jsonl", tmp_path / "stream")
+    told = []
+    for name, source in (("-", tmp_path / "stream"), (str(tmp_path / "rows.jsonl"), Path(os.devnull))):
+        with source.open(encoding="utf-8") as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            done = run("pack", name, "--model", vocabulary, "--out", tmp_path / "out", "--field", "body", "--json")
+        assert done.returncode == 0, done.stderr
+        told.append(read(tmp_path / "out"))
+    assert told[0] == told[1]

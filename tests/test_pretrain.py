@@ -1,6 +1,7 @@
 """From raw text to a trained model, as a user goes: commands, continued pretraining, mixing of sources."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,12 @@ from typer.testing import CliRunner
 import bothways
 from bothways.cli import app
 from bothways.errors import BothwaysError
+from bothways.pretraining.pack import pack
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import PretrainRecipe
+from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
+from bothways.train.work import Event, Stepped
 from test_fit import calm, recipe
 
 ENGLISH = "The cat sleeps in the house. The dog runs to the tree. A small cat reads."
@@ -192,3 +196,43 @@ def test_without_held_out_text_nothing_is_evaluated(tmp_path: Path, packed: Path
     assert result.after == {}
     assert any("--valid" in words for words in said)
     assert any("duplicate" in words or "dedup" in words for words in said)
+
+
+def test_other_text_under_the_same_name_is_noticed(packed: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """A run that goes on must go on with the text it had."""
+    data = tmp_path / "data"
+    shutil.copytree(packed, data)
+    plan = recipe(data, steps=2)
+    pretrain(plan, tmp_path / "run")
+    shutil.rmtree(data)
+    (tmp_path / "other.txt").write_text("\n\n".join("The cat runs. The dog sleeps." for _ in range(40)))
+    pack([tmp_path / "other.txt"], tokenizer, data, valid=0.1)
+    with pytest.raises(BothwaysError, match="holds a run on other data"):
+        pretrain(plan, tmp_path / "run")
+
+
+def test_a_folder_that_is_no_run_is_refused(packed: Path, tmp_path: Path) -> None:
+    for folder in (packed, tmp_path):
+        (tmp_path / "mine.txt").write_text("mine")
+        before = sorted(file.name for file in folder.iterdir())
+        with pytest.raises(BothwaysError, match="already holds other files"):
+            pretrain(recipe(packed, steps=2), folder)
+        assert sorted(file.name for file in folder.iterdir()) == before
+
+
+def test_two_cannot_train_in_one_folder(packed: Path, tmp_path: Path) -> None:
+    def start_another(event: Event) -> None:
+        if isinstance(event, Stepped):
+            with pytest.raises(BothwaysError, match="another process is training"):
+                pretrain(recipe(packed, steps=2), tmp_path / "run")
+
+    pretrain(recipe(packed, steps=2), tmp_path / "run", listen=[start_another])
+
+
+def test_the_recipe_that_is_kept_has_the_shape_of_the_model_it_began_with(packed: Path, tmp_path: Path) -> None:
+    pretrain(recipe(packed, steps=1), tmp_path / "first")
+    second = continued(packed, tmp_path / "first/model", steps=1)
+    second = replace(second, model=replace(second.model, width=64))
+    pretrain(second, tmp_path / "second")
+    assert bothways.read_recipe(tmp_path / "second/recipe.toml").model.width == 32
+    pretrain(second, tmp_path / "second")  # and it is known again

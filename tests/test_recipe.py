@@ -50,7 +50,7 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
         ("objectives = ['mlm', 'nsp', 'sop']\n", "choose one of them"),
         ("objectives = ['nsp']\n", "needs the objective mlm"),
         ("[model]\ncausal = true\n", "left-to-right"),
-        ("[run]\nsteps = 5\nminutes = 5\n", "one of them"),
+        ("[run]\nsteps = 5\nminutes = 5\n", "it has run.steps = 5 and run.minutes = 5"),
         ("[[phases]]\nlength = 128\n", "tokens or sequences"),
         ("[[phases]]\nlength = 1024\nsequences = 1\n", "model.positions is 512"),
         ("phases = 3\n", "phases should be a list"),

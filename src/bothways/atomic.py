@@ -6,9 +6,12 @@ moment leaves the old content or the new, never half of one.
 
 import contextlib
 import ctypes
+import glob
 import os
+import platform
 import secrets
 import shutil
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -89,7 +92,9 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise BothwaysError(f"{path} could not be written: {error.strerror or error}") from error
+        # numpy's has neither a number nor a reason, only how many it wrote: that is a full disk.
+        reason = error.strerror or f"No space left on device ({error})"
+        raise BothwaysError(f"{path} could not be written: {reason}") from error
 
 
 def _flush(path: Path) -> None:
@@ -101,5 +106,23 @@ def _flush(path: Path) -> None:
 
 
 def _hidden_name(path: Path) -> Path:
-    """Chosen before anything is made, so that whoever interrupts us finds the clean-up already in place."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{path.suffix}")
+    """Chosen before anything is made, so that whoever interrupts us finds the clean-up already in place.
+
+    It says who writes there: what a killed process of this machine has left is removed by the next writer.
+    """
+    here = zlib.crc32(platform.node().encode())
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{here:08x}-*"):
+        writer = left.name.removeprefix(f".{path.name}.{here:08x}-").partition("-")[0]
+        if writer.isdigit() and not _is_alive(int(writer)):
+            shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{here:08x}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's
+        pass
+    return True

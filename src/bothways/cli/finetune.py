@@ -2,14 +2,13 @@
 
 import os
 import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bothways.cli.output import print_json, print_table, progress, say
+from bothways.cli.output import print_json, print_table, progress, same_command, say
 
 if TYPE_CHECKING:
     from bothways.tasks.recipe import FinetuneRecipe
@@ -107,7 +106,7 @@ def finetune(
             [(name, f"{value:.4f}") for name, value in result.scores.items()],
             right=(f"step {result.best_step:,}",),
         )
-    say(f"{result.folder} is a model folder: bothways predict --model {result.folder} FILE")
+    say(f"{result.folder} is a model folder: bothways predict --model {shlex.quote(str(result.folder))} FILE")
 
 
 def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> None:
@@ -129,5 +128,5 @@ def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> 
 
 
 def _stopped(steps: int) -> NoReturn:
-    say(f"stopped at step {steps:,} and saved; to go on: {shlex.join(['bothways', *sys.argv[1:]])}")
+    say(f"stopped at step {steps:,} and saved; to go on: {same_command()}")
     raise typer.Exit(130)

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +17,13 @@ Item = TypeVar("Item")
 def say(words: str) -> None:
     """A line for the person at the terminal."""
     typer.echo(words, err=True)
+
+
+def same_command() -> str:
+    """What was typed, ready to be pasted."""
+    ranks, own = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), sys.argv[1:]
+    start = ["torchrun", "--nproc-per-node", str(ranks), "-m", "bothways"] if ranks > 1 else ["bothways"]
+    return shlex.join([*start, *own])
 
 
 def print_json(value: Any) -> None:

@@ -1,14 +1,14 @@
 """bothways pretrain"""
 
 import os
-import sys
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bothways.cli.output import print_json, print_table, say
+from bothways.cli.output import print_json, print_table, same_command, say
 
 
 def pretrain(
@@ -52,8 +52,7 @@ def pretrain(
     if os.environ.get("RANK", "0") != "0":
         return  # torchrun started several of us, and one tells
     if not result.complete:
-        again = " ".join(["bothways", *sys.argv[1:]])
-        say(f"stopped at step {result.steps:,} and saved; to go on: {again}")
+        say(f"stopped at step {result.steps:,} and saved; to go on: {same_command()}")
         raise typer.Exit(130)
     if as_json:
         print_json({**asdict(result), "folder": str(result.folder)})
@@ -62,8 +61,10 @@ def pretrain(
     if names:
         rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
         print_table(("held out", "before", "after"), rows, right=("before", "after"))
-    say(f'{result.folder} is a model folder: bothways fill "…[MASK]…" --model {result.folder}')
+    say(f'{result.folder} is a model folder: bothways fill "…[MASK]…" --model {shlex.quote(str(result.folder))}')
 
 
 def _shown(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}"
+    if value is None:
+        return ""
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"

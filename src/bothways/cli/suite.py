@@ -1,14 +1,12 @@
 """bothways glue | squad | conll"""
 
-import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.output import print_json, print_table, say
+from bothways.cli.output import print_json, print_table, same_command, say
 
 if TYPE_CHECKING:
     from bothways.tasks.suites import Row
@@ -87,7 +85,7 @@ def _run(
             rows.append(row)
             say(f"{row.name}: {row.score} {_shown(row.runs)}")
     except StoppedError:
-        say(f"stopped and saved; to go on: {shlex.join(['bothways', *sys.argv[1:]])}")
+        say(f"stopped and saved; to go on: {same_command()}")
         raise typer.Exit(130) from None
     if not draw_rows(rows, out / f"{suite}.png", title):
         say("no picture was drawn, for lack of matplotlib: pip install 'bothways[plots]'")

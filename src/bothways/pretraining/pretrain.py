@@ -1,7 +1,7 @@
 """Pretrain an encoder: a recipe and packed text in, a run folder out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bothways.errors import BothwaysError
@@ -52,9 +52,11 @@ def pretrain(
         tokenizer = _one_tokenizer(packed)
         train, valid = (_texts(packed, recipe, split) for split in ("train", "valid"))
         model = _model(recipe, tokenizer)
+        if recipe.model.init:  # what is kept of the recipe shall be true
+            recipe = replace(recipe, model=recipe.model.shaped_as(model.config.encoder))
         work = Pretraining(model, train, valid, recipe)
         if ranks.is_first:
-            claim(out, recipe, read_recipe)
+            claim(out, recipe, read_recipe, {"packed": [one.manifest["checksum"] for one in packed]})
         ranks.wait()
         if not valid.sources and ranks.is_first:
             say("no text is held out, so nothing is evaluated: pack with --valid 0.5% to see how well it learns")

@@ -1,6 +1,6 @@
 """What a pretraining recipe can say, with BERT's values as defaults."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -50,6 +50,12 @@ class ModelSettings:
     init_std: float = 0.02
     causal: bool = False
     """Left to right, with next-token prediction for mlm: the baseline of BERT's ablation."""
+
+    def shaped_as(self, encoder: EncoderConfig) -> "ModelSettings":
+        """These settings with the shape of a model that is there."""
+        names = ("width", "layers", "heads", "hidden", "activation", "dropout", "attention_dropout", "norm_eps",
+                 "init_std", "causal")  # fmt: skip
+        return replace(self, positions=encoder.limit, **{name: getattr(encoder, name) for name in names})
 
     def encoder(self, vocabulary: int) -> EncoderConfig:
         """The shape, for this number of token rows."""

@@ -1,6 +1,5 @@
 """Fine-tune an encoder: a recipe and labelled files in, a run folder with the best model out."""
 
-import json
 import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from bothways import atomic
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
@@ -100,8 +98,7 @@ def finetune(
             base=str(Path(recipe.model.init).resolve()),
         )
         if ranks.is_first:
-            claim(out, recipe, read_finetune_recipe)
-            _claim_data(out, samples)
+            claim(out, recipe, read_finetune_recipe, _identity(samples))
         ranks.wait()
         ended = run_session(work, _in_steps(recipe, work), recipe.optim, out, ranks, listeners)
         latest = Checkpoints(out, recipe.run.keep).latest()
@@ -137,18 +134,13 @@ def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> list[Sample]:
     return samples
 
 
-def _claim_data(out: Path, samples: Sequence[Sample]) -> None:
-    """Refuse a folder in which the same recipe ran on other data."""
+def _identity(samples: Sequence[Sample]) -> dict[str, int]:
     found = 0
     for sample in samples:
         for ids in sample.ids:
             found = zlib.crc32(ids.tobytes(), found)
         found = zlib.crc32(repr(sample.target).encode(), found)
-    path, told = out / "data.json", json.dumps({"samples": len(samples), "checksum": found}) + "\n"
-    if path.exists() and path.read_text(encoding="utf-8") != told:
-        raise BothwaysError(f"{out} holds a run on other data: take another --out")
-    with atomic.new_file(path) as fresh:
-        fresh.write_text(told, encoding="utf-8")
+    return {"samples": len(samples), "checksum": found}
 
 
 def _freeze(model: Model, what: str | int) -> None:

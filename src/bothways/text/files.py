@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.text.streams import PACKED, read_blocks, read_whole_lines
+from bothways.text.streams import PACKED, peek_stdin, read_blocks, read_whole_lines
 from bothways.text.streams import STDIN as STDIN
 from bothways.text.streams import Meter as Meter
 from bothways.text.streams import read_lines as read_lines
@@ -73,7 +73,8 @@ def read_texts(path: Path, field: str = "text", meter: Meter | None = None) -> I
     """The texts of a file, one after the other: a line of .txt, or `field` of a row of all other kinds.
 
     Empty lines of .txt come as empty texts, so that results can be matched to lines; those of .jsonl, .csv and
-    .tsv are left out. A missing value of .parquet is an empty text. `-` is standard input, read as .txt.
+    .tsv are left out. A missing value of .parquet is an empty text. `-` is standard input: .jsonl if it begins with
+    a brace, else .txt.
     """
     rows = _ROWS.get(_require_kind(path))
     yield from rows(path, field, meter or Meter()) if rows else read_lines(path, meter)
@@ -290,7 +291,9 @@ def _inside(folder: Path) -> list[Path]:
 
 def _kind(path: Path) -> str:
     """.txt, .jsonl and so on, whatever compression follows it; empty for what is not known here."""
-    suffixes = [".txt"] if path == STDIN else [s.lower() for s in path.suffixes]
+    if path == STDIN:
+        return ".jsonl" if peek_stdin().startswith("{") else ".txt"
+    suffixes = [s.lower() for s in path.suffixes]
     if suffixes and suffixes[-1] in PACKED and ".parquet" not in suffixes[-2:]:
         suffixes.pop()
     kind = suffixes[-1] if suffixes else ""

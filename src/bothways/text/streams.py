@@ -4,6 +4,7 @@ import codecs
 import gzip
 import io
 import lzma
+import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -76,6 +77,20 @@ def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
         raise BothwaysError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
+_peeked = bytearray()
+"""What was read from standard input to look at, and is still to be given out."""
+
+
+def peek_stdin() -> str:
+    """The first characters of standard input that are not white space; they are read again by whoever reads next."""
+    while sys.stdin is not None and not bytes(_peeked).strip():
+        block = os.read(sys.stdin.fileno(), _BLOCK)
+        if not block:
+            break
+        _peeked.extend(block)
+    return bytes(_peeked).decode(errors="replace").lstrip("\ufeff \t\r\n")[:8]
+
+
 class _Counted(io.FileIO):
     """A file that tells a meter what is read of it."""
 
@@ -87,9 +102,14 @@ class _Counted(io.FileIO):
         else:
             # Not closed with us: a caller may read standard input again, a test may put its own there.
             super().__init__(sys.stdin.fileno(), closefd=False)
-        self.meter = meter
+        self.meter, self.is_stdin = meter, path == STDIN
 
     def readinto(self, buffer: Any) -> int:
-        count = super().readinto(buffer) or 0
+        if self.is_stdin and _peeked:
+            count = min(len(buffer), len(_peeked))
+            buffer[:count] = _peeked[:count]
+            del _peeked[:count]
+        else:
+            count = super().readinto(buffer) or 0
         self.meter.bytes += count
         return count

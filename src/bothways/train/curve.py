@@ -186,7 +186,7 @@ def _draw_accuracies(panel: "Axes", accuracies: dict[str, Numbers]) -> None:
                    label=label, clip_on=False)  # fmt: skip
     panel.set_ylabel("accuracy, %")
     panel.set_ylim(bottom=0)
-    panel.legend(loc="lower right", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none", ncols=len(accuracies))
+    panel.legend(loc="best", fontsize=9, frameon=True, framealpha=0.9, edgecolor="none", ncols=len(accuracies))
 
 
 def _tokens_on_top(panel: "Axes", last: tuple[int, int], table: Numbers) -> None:

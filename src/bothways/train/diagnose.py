@@ -12,6 +12,8 @@ from statistics import fmean
 from bothways.errors import BothwaysError
 from bothways.train.work import Evaluated, Event, Started, Stepped
 
+_FIRST = 8
+"""So many steps are the beginning of a run."""
 SETTLED = 50
 """Steps after the beginning, a new phase or the warm-up in which nothing is judged, and for which an illness lasts."""
 NEAR_PLATEAU, HARDLY = 0.03, 0.005
@@ -98,6 +100,8 @@ class Diagnosis:
         self._phase = _Phase(0)
         self._highest = plateau if plateau is not None else -math.inf
         """From where the loss came down."""
+        self._begin, self._above_begin, self._precision = 0.0, 0, ""
+        """The loss of the first steps; how many in a row were clearly above it."""
         self._warm_step, self._lr = 0, 0.0
         """When the learning rate last rose, and what it is."""
 
@@ -106,6 +110,7 @@ class Diagnosis:
         found: dict[str, str | None] = {}
         match event:
             case Started():
+                self._precision = event.precision
                 found["copies"] = self._copies()
             case Stepped():
                 self._require_finite(event)
@@ -161,6 +166,11 @@ class Diagnosis:
                 f"The {' and the '.join(rising)} had been rising, so the learning rate is probably too high: "
                 "try half of optim.lr, or a longer optim.warmup"
             )
+        if len(losses) < _FIRST or self._precision == "fp32":
+            return (
+                f"Only {len(losses)} steps had been seen, or the numbers were as exact as can be: the learning rate is "
+                "probably far too high; try a tenth of optim.lr, or a longer optim.warmup"
+            )
         precision = "bf16, which does not overflow" if self._scaled else "fp32"
         return (
             "Nothing had been rising, which points to one bad batch or to numbers too large for this precision: "
@@ -196,6 +206,15 @@ class Diagnosis:
     def _rising(self, event: Stepped) -> str | None:
         """The loss is on its way back up."""
         seen, loss = self._phase, self._phase.loss.value
+        if event.step <= _FIRST:
+            self._begin = max(self._begin, self._watched(event))
+        # Nothing that learns is ever worse than it was before it learnt anything.
+        self._above_begin = self._above_begin + 1 if self._begin > 0 and loss > 1.1 * self._begin else 0
+        if self._above_begin >= _FIRST:
+            return (
+                f"The loss is {loss:.4g}, more than the {self._begin:.4g} it began with: usually the learning rate "
+                f"(now {event.lr:.2g}) is far too high; try a tenth of optim.lr, or a longer optim.warmup."
+            )
         self._highest = max(self._highest, loss)
         if seen.steps < SETTLED:
             return None

@@ -24,7 +24,19 @@ from bothways.train.masters import Weights
 from bothways.train.optim import OptimSettings, make_optimizers, rate, set_rate
 from bothways.train.ranks import Ranks, held_back, spread, whole
 from bothways.train.state import Checkpoints, State, collect, restore
-from bothways.train.work import Evaluated, Event, Finished, Micro, RunSettings, Saved, Started, Step, Stepped, Work
+from bothways.train.work import (
+    Evaluated,
+    Event,
+    Finished,
+    Micro,
+    RunSettings,
+    Saved,
+    Started,
+    Step,
+    Stepped,
+    Stopping,
+    Work,
+)
 
 
 def fit(work: Work, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> Iterator[Event]:
@@ -81,6 +93,7 @@ class _Loop:
         while True:
             done, stop, save, flush = self._agree(interrupted)
             if stop:
+                yield Stopping(self.state.step)
                 yield from self._flush()
                 yield from self._save()
                 yield Finished(self.state.step, self.state.elapsed, complete=False)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from bothways.errors import BothwaysError
 
 Recipe = TypeVar("Recipe")
+_LENGTHS = {"run.steps", "run.minutes", "run.epochs"}
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -48,6 +49,9 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
             place[int(last)] = parsed
         else:
             place[last] = parsed
+        if path in _LENGTHS and parsed:  # who says how long means it instead of what the recipe says
+            for other in _LENGTHS - {path}:
+                place.pop(other.removeprefix("run."), None)
     return changed
 
 

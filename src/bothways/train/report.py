@@ -14,7 +14,7 @@ from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.train.curve import entries
 from bothways.train.diagnose import Smooth
-from bothways.train.work import Evaluated, Event, Finished, Saved, Started, Stepped
+from bothways.train.work import Evaluated, Event, Finished, Saved, Started, Stepped, Stopping
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -131,6 +131,8 @@ class Console:
             case Saved():
                 self._tell()
                 self.say(f"step {event.step:,}: saved {event.folder}")
+            case Stopping():
+                self.say("stopping: a checkpoint is saved first; Ctrl-C once more ends it at once, without")
             case Finished():
                 self._tell()
                 how = "finished" if event.complete else "stopped, and the same command goes on from here,"

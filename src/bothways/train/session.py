@@ -1,8 +1,9 @@
 """A run from its beginning or its last checkpoint to its end, with everyone who listens."""
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ from bothways.train.recipe import write
 from bothways.train.report import Log, TensorBoard
 from bothways.train.work import Event, Finished, RunSettings, Started, Work
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_LOCK = ".lock"
 FINAL = -1
 """In place of a step: the end, wherever that is."""
 Listener = Callable[[Event], None]
@@ -45,7 +52,7 @@ def run_session(
 ) -> Finished:
     """Train, writing metrics.jsonl and at the end curve.png, in which `plateau` is a line to compare with."""
     ended = Finished(0, 0.0, complete=False)
-    with ExitStack() as stack:
+    with _held(out, ranks), ExitStack() as stack:
         hear = list(listeners.events) if ranks.is_first else []
         for event in fit(work, run, optim, out, ranks):
             if isinstance(event, Started) and ranks.is_first:
@@ -95,9 +102,29 @@ _FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_
          "evaluate_first", "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
 
 
-def claim(out: Path, recipe: Any, read: Callable[[Path], Any]) -> None:
-    """Write the recipe into the run's folder; refuse a folder in which another one ran."""
+@contextmanager
+def _held(out: Path, ranks: Ranks) -> Iterator[None]:
+    """Nobody else trains in this folder meanwhile."""
+    if not ranks.is_first or fcntl is None:
+        yield
+        return
+    with (out / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BothwaysError(f"another process is training in {out}: take another --out, or wait for it") from None
+        yield
+
+
+def claim(out: Path, recipe: Any, read: Callable[[Path], Any], data: Mapping[str, Any]) -> None:
+    """Write the recipe, and what identifies its data, into the run's folder.
+
+    A folder in which another recipe ran, or the same on other data, is refused; and one that is no run's.
+    """
     path = out / "recipe.toml"
+    others = [file.name for file in out.iterdir() if file.name != _LOCK] if out.exists() else []
+    if others and not path.exists():
+        raise BothwaysError(f"{out} already holds other files, such as {min(others)}: name a new or empty folder")
     if path.exists():
         earlier = read(path)
         same = replace(recipe.run, **{name: getattr(earlier.run, name) for name in _FREE})
@@ -105,5 +132,9 @@ def claim(out: Path, recipe: Any, read: Callable[[Path], Any]) -> None:
             raise BothwaysError(
                 f"{out} holds a run of another recipe (see {path}): take another --out, or go on with that recipe"
             )
-    with atomic.new_file(path) as fresh:
-        fresh.write_text(write(recipe), encoding="utf-8")
+    told, known = json.dumps(data) + "\n", out / "data.json"
+    if known.exists() and known.read_text(encoding="utf-8") != told:
+        raise BothwaysError(f"{out} holds a run on other data: take another --out")
+    for file, content in ((path, write(recipe)), (known, told)):
+        with atomic.new_file(file) as fresh:
+            fresh.write_text(content, encoding="utf-8")

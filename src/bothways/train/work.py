@@ -56,8 +56,11 @@ class RunSettings:
         require_choice("run.precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
         require_choice("run.parallel", self.parallel, ("ddp", "fsdp"))
         if sum(length > 0 for length in (self.steps, self.minutes, self.epochs)) != 1:
+            lengths = {name: getattr(self, name) for name in ("steps", "minutes", "epochs")}
+            said = [f"run.{name} = {value}" for name, value in lengths.items() if value]
             raise BothwaysError(
-                "a run needs run.steps or run.minutes (or run.epochs to fine-tune), one of them, above 0"
+                f"a run needs one of run.steps, run.minutes and, to fine-tune, run.epochs, above 0: it has "
+                f"{' and '.join(said) or 'none'}"
             )
         if self.keep < 1 or self.micro_tokens < 1 or self.patience < 0:
             raise BothwaysError("run.keep and run.micro_tokens must be 1 or more, run.patience 0 or more")
@@ -182,4 +185,11 @@ class Finished:
     """False if it was interrupted: the same command goes on from here."""
 
 
-Event = Started | Stepped | Evaluated | Saved | Finished
+@dataclass(frozen=True)
+class Stopping:
+    """Somebody asked for it: a checkpoint is saved first."""
+
+    step: int
+
+
+Event = Started | Stepped | Evaluated | Saved | Stopping | Finished
