@@ -297,7 +297,10 @@ def _their_names(family: Family, config: ModelConfig, state: Mapping[str, Tensor
         if not family.heads[name].in_body
     }
     tensors: dict[str, Tensor] = {}
-    for row in key_table(family, config, state):
+    rows = key_table(family, config, state)
+    if homeless := set(state) - {row.ours for row in rows}:
+        raise BothwaysError(f"a folder of {family.name} has no place for {_some(homeless)}")
+    for row in rows:
         whole = state[row.ours]
         if row.by_head > 1:
             whole = _regrouped(whole, row.by_head, config.encoder.heads)

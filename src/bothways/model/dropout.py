@@ -24,10 +24,19 @@ class Dropout(nn.Dropout):
 
 def hashed_dropout(x: Tensor, p: float, seed: Tensor) -> Tensor:
     """Dropout as a function of a seed, an int32 tensor of one number."""
-    place = torch.arange(x.numel(), device=x.device, dtype=torch.int32).view(x.shape)
+    return torch.where(_draws(x, seed) >= int(p * 2**31), x * (1 / (1 - p)), 0)
+
+
+def hashed_uniform(like: Tensor, seed: Tensor) -> Tensor:
+    """Numbers between 0 and 1, neither included, of the shape of `like`, in fp32: finest near 0."""
+    return (_draws(like, seed).float() + 0.5) * 2**-31
+
+
+def _draws(like: Tensor, seed: Tensor) -> Tensor:
+    """Whole numbers from 0 up to 2³¹, one for each place."""
+    place = torch.arange(like.numel(), device=like.device, dtype=torch.int32).view(like.shape)
     # The seed comes in twice: with the first time alone, two seeds would give one mask in two orders.
-    draw = _scramble(place ^ _scramble(seed, 0), seed) & 0x7FFFFFFF
-    return torch.where(draw >= int(p * 2**31), x * (1 / (1 - p)), 0)
+    return _scramble(place ^ _scramble(seed, 0), seed) & 0x7FFFFFFF
 
 
 def _scramble(x: Tensor, key: Tensor | int) -> Tensor:

@@ -8,7 +8,7 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
-from bothways.pretraining.objectives import make_objectives
+from bothways.pretraining.objectives import heads_for, make_objectives
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.shards import Corpus, Packed, Shard, open_packed
 from bothways.pretraining.work import Pretraining, Texts
@@ -112,10 +112,10 @@ def _texts(packed: Sequence[Packed], recipe: PretrainRecipe, split: str) -> Text
 
 def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
     """A new model, or the one to go on from, with the heads that the objectives train."""
-    objectives = make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal)
-    heads = tuple(dict.fromkeys(head for objective in objectives.values() for head in objective.heads))
+    heads = heads_for(make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal, recipe.rtd))
     if not recipe.model.init:
-        return Model.new(ModelConfig(recipe.model.encoder(tokenizer.size), heads), tokenizer, seed=recipe.run.seed)
+        config = ModelConfig(recipe.model.encoder(tokenizer.size), heads, family=recipe.model.family)
+        return Model.new(config, tokenizer, seed=recipe.run.seed)
     model = checkpoint.load(recipe.model.init)
     if model.tokenizer is None or model.tokenizer.fingerprint != tokenizer.fingerprint:
         raise BothwaysError(
@@ -129,7 +129,9 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
 
 
 def _publish(out: Path, keep: int) -> None:
-    """The last checkpoint's model as out/model."""
+    """The last checkpoint's model as out/model, and if there is one its generator."""
     latest = Checkpoints(out, keep).latest()
     assert latest is not None  # a run that is complete has saved
-    checkpoint.save(checkpoint.load(latest / "model"), out / "model")
+    for name in ("model", "generator"):
+        if (latest / name).exists():
+            checkpoint.save(checkpoint.load(latest / name), out / name)

@@ -5,16 +5,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.config import EncoderConfig, Learned
+from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives.mlm import MaskedSettings
 from bothways.pretraining.objectives.nsp import PairSettings
+from bothways.pretraining.objectives.rtd import ReplacedSettings
 from bothways.pretraining.rows import Kind
 from bothways.train.optim import OptimSettings
 from bothways.train.recipe import read, read_table, with_settings
 from bothways.train.work import RunSettings
 
-OBJECTIVES = ("mlm", "nsp", "sop", "sbo")
+OBJECTIVES = ("mlm", "nsp", "sop", "sbo", "rtd")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class ModelSettings:
 
     init: str = ""
     """A model folder; its shape is then the model's, and the rest of this part has no effect."""
+    family: str = "bert"
+    """Whose layout a new model has: what the shape below leaves open is as that family has it."""
+    embedding: int = 0
+    """Width of the token table, if it is not that of the layers."""
     width: int = 768
     layers: int = 12
     heads: int = 12
@@ -54,13 +60,14 @@ class ModelSettings:
     def shaped_as(self, encoder: EncoderConfig) -> "ModelSettings":
         """These settings with the shape of a model that is there."""
         names = ("width", "layers", "heads", "hidden", "activation", "dropout", "attention_dropout", "norm_eps",
-                 "init_std", "causal")  # fmt: skip
+                 "init_std", "causal", "embedding")  # fmt: skip
         return replace(self, positions=encoder.limit, **{name: getattr(encoder, name) for name in names})
 
     def encoder(self, vocabulary: int) -> EncoderConfig:
         """The shape, for this number of token rows."""
-        return EncoderConfig(
+        shape = EncoderConfig(
             vocabulary=vocabulary,
+            embedding=self.embedding,
             width=self.width,
             layers=self.layers,
             heads=self.heads,
@@ -73,6 +80,10 @@ class ModelSettings:
             init_std=self.init_std,
             causal=self.causal,
         )
+        return FAMILIES[self.family].fresh(shape)
+
+    def __post_init__(self) -> None:
+        require_choice("model.family", self.family, tuple(FAMILIES))
 
 
 @dataclass(frozen=True)
@@ -111,6 +122,7 @@ class PretrainRecipe:
     mlm: MaskedSettings = field(default_factory=MaskedSettings)
     nsp: PairSettings = field(default_factory=PairSettings)
     sop: PairSettings = field(default_factory=PairSettings)
+    rtd: ReplacedSettings = field(default_factory=ReplacedSettings)
     optim: OptimSettings = field(default_factory=OptimSettings)
     run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))
     phases: tuple[Phase, ...] = (Phase(length=128, sequences=256),)
@@ -125,6 +137,11 @@ class PretrainRecipe:
             raise BothwaysError("an objective is named twice")
         if {"nsp", "sop"} <= set(self.objectives):
             raise BothwaysError("nsp and sop both decide what the second text is: choose one of them")
+        if "rtd" in self.objectives and set(self.objectives) != {"mlm", "rtd"}:
+            raise BothwaysError("rtd goes with mlm, which its generator learns by, and with nothing else")
+        if "rtd" in self.objectives and "replaced" not in FAMILIES[self.model.family].heads:
+            able = ", ".join(name for name, family in FAMILIES.items() if "replaced" in family.heads)
+            raise BothwaysError(f"{self.model.family} has no head for rtd: set model.family to one of {able}")
         if self.model.causal and set(self.objectives) != {"mlm"}:
             raise BothwaysError("a left-to-right model (model.causal) is trained with objectives = ['mlm'] alone")
         if self.run.epochs:

@@ -21,7 +21,8 @@ from bothways.model.encoder import initialise
 from bothways.model.model import Model
 from bothways.pretraining.loader import Loader, Mixture
 from bothways.pretraining.objective import Objective, Score
-from bothways.pretraining.objectives import make_objectives
+from bothways.pretraining.objectives import heads_for, make_objectives
+from bothways.pretraining.objectives.rtd import ReplacedTokens
 from bothways.pretraining.pseudo import pseudo_perplexity
 from bothways.pretraining.recipe import PretrainRecipe
 from bothways.pretraining.rows import Marks, sampler
@@ -42,15 +43,32 @@ class Losses(nn.Module):
         own = {name: objective.parts(model) for name, objective in objectives.items()}
         self.parts = nn.ModuleDict({name: part for name, part in own.items() if part is not None})
         initialise(self.parts, model.config.encoder.init_std, torch.Generator().manual_seed(seed))
-        used = {head for objective in objectives.values() for head in objective.heads}
+        rtd = objectives.get("rtd")
+        if isinstance(rtd, ReplacedTokens):
+            rtd.share(model, self.generator)
+        used = heads_for(objectives)
         for name, head in model.heads.items():
             head.requires_grad_(name in used)  # a head that no loss reads is kept as it is
 
+    @property
+    def generator(self) -> Model:
+        """Who fills the blanks for rtd."""
+        found = self.parts["rtd"]
+        assert isinstance(found, Model)
+        return found
+
     def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
         """(K,) the sums of the losses; in evaluation (2K,), with how many guesses were right."""
-        states = self.model.encoder(batch)
         scores: list[Score] = []
-        for name, objective in self.objectives.items():
+        objectives, reader = self.objectives, self.model
+        rtd = objectives.get("rtd")
+        if isinstance(rtd, ReplacedTokens):
+            reader = self.generator
+            scores += objectives["mlm"].losses(reader, None, reader.encoder(batch), batch, targets).values()
+            batch, is_replaced = rtd.replace(batch, scores[0].logits, targets, self.training)
+            objectives, targets = {"rtd": rtd}, {**targets, "is_replaced": is_replaced}
+        states = self.model.encoder(batch)
+        for name, objective in objectives.items():
             part = dict(self.parts.items()).get(name)
             scores += objective.losses(self.model, part, states, batch, targets).values()
         losses = torch.stack([score.loss for score in scores])
@@ -75,7 +93,9 @@ class Pretraining:
         self.recipe, self.train, self.valid = recipe, train, valid
         self.config, self.tokenizer = model.config, model.tokenizer
         self.marks = Marks.of(self.tokenizer)
-        self.objectives = make_objectives(recipe.objectives, recipe.mlm, self.tokenizer, model.config.encoder.causal)
+        self.objectives = make_objectives(
+            recipe.objectives, recipe.mlm, self.tokenizer, model.config.encoder.causal, recipe.rtd
+        )
         for phase in recipe.phases:
             if phase.length > model.config.encoder.limit:
                 raise BothwaysError(
@@ -83,7 +103,9 @@ class Pretraining:
                 )
         model.encoder.recompute = recipe.run.recompute
         self.module = Losses(model, self.objectives, recipe.run.seed)
-        self.losses: Mapping[str, float] = dict.fromkeys(self.objectives, 1.0)
+        self.losses: Mapping[str, float] = {
+            name: recipe.rtd.weight if name == "rtd" else 1.0 for name in self.objectives
+        }
         self.loader = cache(self._loader)
         for number in range(len(recipe.phases)):  # what cannot be made into sequences is said now, not in mid-run
             self.loader(number, 1, False)
@@ -181,7 +203,8 @@ class Pretraining:
         shape, settings = self.config.encoder, self.recipe.phases[phase]
         rate = 1.0 if shape.causal else settings.rate or self.recipe.mlm.rate
         head = rate * shape.table_width * (shape.width + shape.vocabulary)
-        return 6 * (shape.layers * shape.block_weights + head) + 12 * shape.layers * shape.width * settings.length
+        shapes = [shape, self.module.generator.config.encoder] if "rtd" in self.objectives else [shape]
+        return 6 * head + sum(one.layers * (6 * one.block_weights + 12 * one.width * settings.length) for one in shapes)
 
     # ------------------------------------------------------------------ folders
 
@@ -191,8 +214,20 @@ class Pretraining:
             model = Model(self.config, self.tokenizer)
         model.load_state_dict(_under(weights, "model."), assign=True)
         checkpoint.save(model, folder / "model")
+        if "rtd" in self.objectives:
+            checkpoint.save(self._generator(weights), folder / "generator")
         if parts := _under(weights, "parts."):
             safetensors.torch.save_file(parts, folder / "parts.safetensors")
+
+    def _generator(self, weights: Mapping[str, Tensor]) -> Model:
+        """With the weights that it shares with the model, which are named there."""
+        with torch.device("meta"):
+            generator = Model(self.module.generator.config, self.tokenizer)
+        own, shared = _under(weights, "parts.rtd."), _under(weights, "model.")
+        generator.load_state_dict(
+            {name: own[name] if name in own else shared[name] for name in generator.state_dict()}, assign=True
+        )
+        return generator
 
     def load(self, folder: Path) -> dict[str, Tensor]:
         model = checkpoint.load(folder / "model")

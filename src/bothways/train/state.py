@@ -2,6 +2,7 @@
 
 out/checkpoints/step-00001000/
     model/                  a model folder like any other
+    generator/              of rtd, likewise
     parts.safetensors       what an objective trains beside the model, if anything
     optimizer.safetensors   by parameter name, the same for any number of processes
     state.json              where in the data and the schedule
@@ -117,7 +118,7 @@ class Checkpoints:
         before = self.latest()
         try:
             with atomic.new_folder(
-                path, replaces=("model", "parts.safetensors", "optimizer.safetensors", "state.json")
+                path, replaces=("model", "generator", "parts.safetensors", "optimizer.safetensors", "state.json")
             ) as fresh:
                 work.save(weights, fresh)
                 safetensors.torch.save_file(

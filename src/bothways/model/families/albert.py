@@ -1,6 +1,7 @@
 """ALBERT: a narrow token table, one block's weights in all layers, and sentence order instead of next sentence."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bothways.errors import BothwaysError
@@ -64,6 +65,9 @@ FAMILY = Family(
         *linear(f"{_BLOCK}.ffn", "encoder.blocks.{}.feed_forward.up"),
         *linear(f"{_BLOCK}.ffn_output", "encoder.blocks.{}.feed_forward.down"),
         *linear(f"{_BLOCK}.full_layer_layer_norm", "encoder.blocks.{}.feed_forward_norm"),
+    ),
+    fresh=lambda shape: replace(
+        shape, order=(0,) * shape.layers, embedding=shape.embedding or 128, activation="gelu_new"
     ),
     heads={
         "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),

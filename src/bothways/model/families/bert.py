@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, plain, refuse_other, stacked, take
 from bothways.model.heads import Classifier, MaskedHead, Pooler
 
 # Settings that change what the model computes and that no published BERT uses, with the value we can read.
@@ -121,6 +121,7 @@ FAMILY = Family(
     write_config=write_config,
     body=BODY,
     heads=HEADS,
+    fresh=plain,
     architectures=(
         ("BertForSequenceClassification", frozenset({"pooler", "sequence"})),
         ("BertForTokenClassification", frozenset({"token"})),

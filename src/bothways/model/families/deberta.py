@@ -1,7 +1,8 @@
 """DeBERTa v1, v2 and v3: attention to content and to distance apart, no positions at the input."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from bothways.errors import BothwaysError
 from bothways.model.config import Disentangled, EncoderConfig, ModelConfig
@@ -91,6 +92,11 @@ def _write_second(config: EncoderConfig) -> dict[str, Any]:
     return _write(config) | values
 
 
+def _fresh(shape: EncoderConfig, places: Disentangled, biases: Literal["all", "query-value"]) -> EncoderConfig:
+    """A new one, as v1 was published, or v3."""
+    return replace(shape, positions=places, segments=0, norm_eps=1e-7, biases=biases, project_first=True)
+
+
 def _pooler(config: ModelConfig) -> Pooler:
     activation = str(config.foreign.get("pooler_hidden_act", "gelu"))
     rate = config.foreign.get("pooler_dropout", 0.0)
@@ -175,6 +181,7 @@ FIRST = Family(
         *_AFTER_ATTENTION,
     ),
     heads=HEADS,
+    fresh=lambda shape: _fresh(shape, Disentangled(shape.limit, shape.limit), "query-value"),
     architectures=_architectures("Deberta"),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
@@ -197,6 +204,9 @@ SECOND = Family(
         *_AFTER_ATTENTION,
     ),
     heads=HEADS,
+    fresh=lambda shape: _fresh(
+        shape, Disentangled(shape.limit, shape.limit // 2, shape.limit, shared=True, norm=True), "all"
+    ),
     architectures=_architectures("DebertaV2"),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,

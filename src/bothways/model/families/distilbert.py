@@ -1,10 +1,11 @@
 """DistilBERT: BERT without segments and pooler, half as deep, under names of its own."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, plain, refuse_other, stacked, take
 from bothways.model.heads import Classifier, DenseClassifier, MaskedHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"tie_weights_": (True,), "tie_word_embeddings": (True,), "pruned_heads": ({},)}
@@ -53,6 +54,7 @@ FAMILY = Family(
         *linear(f"{_LAYER}.ffn.lin2", f"{_BLOCK}.feed_forward.down"),
         *linear(f"{_LAYER}.output_layer_norm", f"{_BLOCK}.feed_forward_norm"),
     ),
+    fresh=lambda shape: replace(plain(shape), segments=0),
     heads={
         "masked": Head(
             lambda c: MaskedHead(c.encoder),

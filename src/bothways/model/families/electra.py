@@ -1,6 +1,7 @@
 """ELECTRA: BERT with a narrower token table, and for each token the question whether it was replaced."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
@@ -38,6 +39,7 @@ FAMILY = Family(
     read_config=read_config,
     write_config=write_config,
     body=(*bert.EMBEDDINGS, *linear("embeddings_project", "encoder.embeddings.project"), *bert.LAYERS),
+    fresh=lambda shape: replace(shape, embedding=0 if shape.embedding == shape.width else shape.embedding),
     heads={
         "replaced": Head(
             lambda c: DenseClassifier(c.encoder, 1, c.encoder.activation),

@@ -61,6 +61,8 @@ class Family:
     write_config: Callable[[EncoderConfig], dict[str, Any]]
     body: tuple[Row, ...]
     heads: Mapping[str, Head]
+    fresh: Callable[[EncoderConfig], EncoderConfig]
+    """A new model of this family, of the size that a plain BERT's config says."""
     architectures: tuple[tuple[str, frozenset[str]], ...]
     """Their class names and the heads each has, first match first when we write."""
     ignored: tuple[str, ...] = ()
@@ -102,6 +104,13 @@ def take(raw: Mapping[str, Any], keys: Mapping[str, str], may_miss: Collection[s
     if missing:
         raise BothwaysError(f"config.json has no {', '.join(missing)}")
     return {ours: raw[theirs] for theirs, ours in keys.items() if theirs in raw}
+
+
+def plain(config: EncoderConfig) -> EncoderConfig:
+    """A new model of this shape, whose token table is as wide as its layers."""
+    if config.embedding:
+        raise BothwaysError("model.embedding is for families with a narrower token table: albert, electra, deberta")
+    return config
 
 
 def dropout_of(config: ModelConfig, key: str = "classifier_dropout") -> float:

@@ -1,11 +1,12 @@
 """ModernBERT: norms before, rotary positions, gated layers without biases, two layers in three with a narrow window."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, ModelConfig, Rotary
-from bothways.model.families.family import Family, Head, Reads, Row, dropout_of, linear, refuse_other, take
+from bothways.model.families.family import Family, Head, Reads, Row, dropout_of, linear, plain, refuse_other, take
 from bothways.model.heads import DenseClassifier, MaskedHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"decoder_bias": (True,), "tie_word_embeddings": (True,)}
@@ -72,6 +73,21 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
+def _fresh(shape: EncoderConfig) -> EncoderConfig:
+    """A new one, with windows of 128 in two layers of three."""
+    return replace(
+        plain(shape),
+        positions=Rotary(shape.limit),
+        segments=0,
+        norm_eps=1e-5,
+        gated=True,
+        norm_first=True,
+        norm_bias=False,
+        biases="none",
+        windows=tuple(64 if layer % 3 else 0 for layer in range(shape.layers)),
+    )
+
+
 def _classifier(outputs: int | None = None) -> Any:
     def build(config: ModelConfig) -> DenseClassifier:
         return DenseClassifier(
@@ -114,6 +130,7 @@ FAMILY = Family(
         *linear("layers.{}.mlp.Wo", "encoder.blocks.{}.feed_forward.down"),
         *linear("final_norm", "encoder.norm"),
     ),
+    fresh=_fresh,
     heads={
         "masked": Head(
             lambda c: MaskedHead(

@@ -1,11 +1,12 @@
 """MPNet: RoBERTa without segments, and a score for each bucket of distances, the same in all layers."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bothways.model.config import Bucketed, EncoderConfig
 from bothways.model.families import bert, roberta
-from bothways.model.families.family import Family, Row, linear, refuse_other, stacked, take
+from bothways.model.families.family import Family, Row, linear, plain, refuse_other, stacked, take
 
 _FIXED: dict[str, tuple[Any, ...]] = {"tie_word_embeddings": (True,), "relative_attention_num_buckets": (32,)}
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs not in ("is_decoder", "type_vocab_size")}
@@ -47,6 +48,9 @@ FAMILY = Family(
         *linear(f"{_LAYER}.output.LayerNorm", f"{_BLOCK}.feed_forward_norm"),
     ),
     heads=roberta.HEADS,
+    fresh=lambda shape: replace(
+        plain(shape), positions=Bucketed(shape.limit + _OFFSET, _OFFSET), segments=0, norm_eps=1e-5
+    ),
     architectures=(
         ("MPNetForSequenceClassification", frozenset({"sequence"})),
         ("MPNetForTokenClassification", frozenset({"token"})),

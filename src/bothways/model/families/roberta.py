@@ -1,12 +1,13 @@
 """RoBERTa, XLM-R and CamemBERT: BERT with positions from pad + 1 on, one segment, a classifier with a hidden layer."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, take
+from bothways.model.families.family import Family, Head, Row, dropout_of, linear, plain, take
 from bothways.model.heads import DenseClassifier, MaskedHead
 
 
@@ -24,6 +25,11 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     """Ours → their config.json."""
     assert isinstance(config.positions, Learned)
     return bert.write_config(config) | {"pad_token_id": config.positions.offset - 1}
+
+
+def fresh(shape: EncoderConfig) -> EncoderConfig:
+    """A new one: as many positions as asked for, and two more."""
+    return replace(plain(shape), positions=Learned(shape.limit + 2, offset=2), segments=1, norm_eps=1e-5)
 
 
 def _dense(config: ModelConfig) -> DenseClassifier:
@@ -65,6 +71,7 @@ def family(name: str, classes: str) -> Family:
         write_config=write_config,
         body=bert.BODY,
         heads=HEADS,
+        fresh=fresh,
         architectures=(
             (f"{classes}ForSequenceClassification", frozenset({"sequence"})),
             (f"{classes}ForTokenClassification", frozenset({"token"})),

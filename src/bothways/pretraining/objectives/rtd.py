@@ -1,0 +1,138 @@
+"""Replaced token detection: a small generator fills the blanks, and the model says of every token whether it is new.
+
+ELECTRA (Clark et al. 2020). The generator learns as BERT does, by the loss `mlm`; its guesses are drawn from all that
+it thinks possible, and no gradient goes back through the draw. A guess that happens to be right counts as original.
+
+N tokens · M asked for · V vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bothways.errors import BothwaysError, require_choice
+from bothways.model.batch import Batch
+from bothways.model.config import EncoderConfig
+from bothways.model.dropout import hashed_uniform
+from bothways.model.families import FAMILIES
+from bothways.model.model import Model
+from bothways.pretraining.objective import Draft, Room, Score, Target
+from bothways.pretraining.objectives.mlm import NOTHING
+
+_STILL = 1_000_003  # the seed of the draws in evaluation: the same at every step
+
+
+@dataclass(frozen=True)
+class ReplacedSettings:
+    """The `[rtd]` part of a recipe; the defaults are ELECTRA-Small's."""
+
+    weight: float = 50.0
+    """Of the detector's loss beside the generator's: λ."""
+    width: float = 0.25
+    """The generator's width, its feed-forward's and its number of heads, as shares of the model's …"""
+    layers: float = 1.0
+    """… and its depth."""
+    temperature: float = 1.0
+    """Guesses are drawn from softmax(logits / temperature)."""
+    embeddings: Literal["shared", "own"] = "shared"
+    """Whether the two have one token table, which both losses train."""
+
+    def __post_init__(self) -> None:
+        require_choice("rtd.embeddings", self.embeddings, ("shared", "own"))
+        if not (0 < self.width <= 1 and 0 < self.layers <= 1):
+            raise BothwaysError("rtd.width and rtd.layers are shares of the model's, above 0 and at most 1")
+        if not (self.weight > 0 and self.temperature > 0):
+            raise BothwaysError("rtd.weight and rtd.temperature must be above 0")
+
+
+class ReplacedTokens:
+    """`rtd`."""
+
+    heads: tuple[str, ...] = ("replaced",)
+
+    def __init__(self, settings: ReplacedSettings) -> None:
+        self.settings = settings
+
+    def parts(self, model: Model) -> Model:
+        """The generator."""
+        shape = self.generator_shape(model.config.encoder)
+        if "embedding_size" not in FAMILIES[model.config.family].write_config(shape) and shape.embedding:
+            raise BothwaysError(
+                f"a generator of {model.config.family} must be as wide as the model, since its token table is: "
+                "set rtd.width to 1"
+            )
+        return Model(replace(model.config, encoder=shape, heads=("masked",), labels=()), model.tokenizer)
+
+    def generator_shape(self, shape: EncoderConfig) -> EncoderConfig:
+        """Narrower and shallower; the token table keeps its width."""
+        own = self.settings
+        heads = max(1, round(shape.heads * own.width))
+        width = max(1, round(shape.width * own.width / heads)) * heads
+        layers = max(1, round(shape.layers * own.layers))
+        return replace(
+            shape,
+            width=width,
+            heads=heads,
+            hidden=max(1, round(shape.hidden * own.width)),
+            layers=layers,
+            windows=shape.windows[:layers],
+            order=shape.order[:layers],
+            embedding=shape.table_width if width != shape.table_width else 0,
+        )
+
+    def share(self, model: Model, generator: Model) -> None:
+        """Give the generator the model's embeddings, as far as they fit; its projection stays its own."""
+        if self.settings.embeddings == "own":
+            return
+        ours, theirs = model.encoder.embeddings, generator.encoder.embeddings
+        for name in ("tokens", "segments", "positions", "norm"):
+            mine, other = getattr(ours, name), getattr(theirs, name)
+            if mine is not None and _shapes(mine) == _shapes(other):
+                setattr(theirs, name, mine)
+
+    def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
+        """Every token but the special ones is judged."""
+        judged = np.flatnonzero(~draft.rows.special)
+        draft.targets |= {
+            "judged": Target(judged, room.tokens, 0),
+            "counts_as_judged": Target(np.ones_like(judged), room.tokens, 0),
+        }
+        draft.counts["rtd"] = len(judged)
+
+    def replace(
+        self, batch: Batch, logits: Tensor, targets: dict[str, Tensor], is_training: bool
+    ) -> tuple[Batch, Tensor]:
+        """The text with the generator's guesses in it, and (N,) whether each token is another than it was."""
+        asked, words = targets["asked"], targets["words"]
+        if is_training:
+            seed = torch.randint(-(2**31), 2**31 - 1, (1,), device=logits.device, dtype=torch.int32)
+        else:
+            seed = torch.full((1,), _STILL, device=logits.device, dtype=torch.int32)
+        # Gumbel's trick: the highest of logits + noise is a draw from their softmax.
+        noise = -torch.log(-torch.log1p(-hashed_uniform(logits, seed)))
+        guess = (logits.float() / self.settings.temperature + noise).argmax(-1)
+        is_real = words != NOTHING
+        here = batch.ids[asked]
+        original = batch.ids.index_put((asked,), torch.where(is_real, words, here))
+        ids = batch.ids.index_put((asked,), torch.where(is_real, guess, here))
+        return Batch(ids, batch.segments, batch.positions, batch.cu, batch.longest), ids != original
+
+    def losses(
+        self, model: Model, parts: nn.Module | None, states: Tensor, batch: Batch, targets: dict[str, Tensor]
+    ) -> dict[str, Score]:
+        judged = targets["judged"]
+        logits = model.logits("replaced", states, batch)[judged, 0].float()
+        wanted = targets["is_replaced"][judged]
+        each = F.binary_cross_entropy_with_logits(logits, wanted.float(), reduction="none")
+        counts = targets["counts_as_judged"]
+        # As two classes, of which one is named; places that are no tokens are neither.
+        classes = torch.stack([torch.zeros_like(logits), logits.detach()], -1)
+        return {"rtd": Score((each * counts).sum(), classes, torch.where(counts > 0, wanted.long(), NOTHING))}
+
+
+def _shapes(module: nn.Module) -> list[torch.Size]:
+    return [p.shape for p in module.parameters()]

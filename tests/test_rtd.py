@@ -1,0 +1,244 @@
+"""Replaced token detection: the losses as transformers' two ELECTRAs give them, the draws, what is shared, what is saved."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.nn import functional as F
+
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.checkpoint import save
+from bothways.model.model import Model
+from bothways.pretraining.objectives.mlm import MaskedSettings
+from bothways.pretraining.objectives.rtd import ReplacedSettings, ReplacedTokens
+from bothways.pretraining.pretrain import _model, _one_tokenizer, _texts, pretrain
+from bothways.pretraining.recipe import PretrainRecipe, read_recipe
+from bothways.pretraining.shards import open_packed
+from bothways.pretraining.work import Losses, Pretraining
+from bothways.train.ranks import Ranks
+from bothways.train.work import Event, Micro, Stepped
+from conftest import make_loud
+from test_fit import PlugError, calm, recipe
+
+LIMIT = 1e-5
+
+
+def electra(packed: Path, embedding: int = 16, **run: Any) -> PretrainRecipe:
+    """ELECTRA's recipe for a small model: 85 % of the asked tokens masked, the rest as they are."""
+    plan = recipe(packed, **run)
+    return replace(
+        plan,
+        objectives=("mlm", "rtd"),
+        model=replace(plan.model, family="electra", embedding=embedding),
+        mlm=MaskedSettings(mask=0.85, random=0.0, rate=0.3),
+        rtd=ReplacedSettings(width=0.5),
+    )
+
+
+def work_of(plan: PretrainRecipe) -> Pretraining:
+    packed = [open_packed(folder) for folder in plan.data.train]
+    train, valid = (_texts(packed, plan, split) for split in ("train", "valid"))
+    work = Pretraining(_model(plan, _one_tokenizer(packed)), train, valid, plan)
+    make_loud(work.module, seed=1)
+    with torch.no_grad():
+        for parameter in work.module.parameters():
+            parameter.mul_(0.5)
+    return work
+
+
+def micro_of(work: Pretraining, still: bool = False) -> tuple[Micro, dict[str, float]]:
+    step = next(iter(work.feed(0, 0, Ranks(), still)))
+    return step.micros[0], dict(step.counts)
+
+
+def as_grid(batch: Batch, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded ids, segments and mask."""
+    rows = [ids.split(batch.lengths.tolist()), batch.segments.split(batch.lengths.tolist())]
+    padded = [torch.nn.utils.rnn.pad_sequence(list(row), batch_first=True) for row in rows]
+    mask = torch.arange(padded[0].shape[1]) < batch.lengths[:, None]
+    return padded[0], padded[1], mask
+
+
+def test_the_losses_are_those_of_their_two_electras(packed: Path, tmp_path: Path) -> None:
+    """The generator's cross entropy at asked places; over all but specials, the detector's on what was guessed."""
+    work = work_of(calm(electra(packed)))
+    module = work.module.eval()
+    micro, counts = micro_of(work)
+    batch, targets = micro.batch, micro.targets
+    with torch.no_grad():
+        mlm, rtd = module(batch, targets)[:2].tolist()
+        guesses = module.generator.masked(module.generator.encoder(batch)[targets["asked"]])
+        objective = work.objectives["rtd"]
+        assert isinstance(objective, ReplacedTokens)
+        after, is_replaced = objective.replace(batch, guesses, targets, is_training=False)
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    work.save(weights, tmp_path)
+    generator = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator").eval()
+    detector = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "model").eval()
+    with torch.no_grad():
+        ids, kinds, mask = as_grid(batch, batch.ids)
+        logits = generator(ids, token_type_ids=kinds, attention_mask=mask).logits[mask][targets["asked"]]
+        assert mlm == pytest.approx(float(F.cross_entropy(logits, targets["words"], reduction="sum")), rel=LIMIT)
+        ids, kinds, mask = as_grid(batch, after.ids)
+        found = detector(ids, token_type_ids=kinds, attention_mask=mask).logits[mask]
+    original = batch.ids.clone()
+    original[targets["asked"]] = targets["words"]
+    tokenizer = work.tokenizer
+    ordinary = torch.tensor([int(i) not in tokenizer.wordless_ids for i in original])
+    expected = F.binary_cross_entropy_with_logits(found, (after.ids != original).float(), reduction="none")[ordinary]
+    assert rtd == pytest.approx(float(expected.sum()), rel=LIMIT)
+    assert counts["rtd"] == len(expected)
+    assert torch.equal(is_replaced, after.ids != original)
+    changed = torch.zeros_like(is_replaced)
+    changed[targets["asked"]] = True
+    assert torch.equal(after.ids[~changed], batch.ids[~changed])
+
+
+def test_fillers_change_nothing(packed: Path) -> None:
+    """As the compiler wants batches: the same losses, and the same counts."""
+    work = work_of(calm(electra(packed)))
+    work.module.eval()
+    found = []
+    for still in (False, True):
+        micro, counts = micro_of(work, still)
+        with torch.no_grad():
+            found.append((work.module(micro.batch, micro.targets)[0].item(), counts))
+    assert found[0][0] == pytest.approx(found[1][0], rel=LIMIT)
+    assert found[0][1] == found[1][1]
+    micro, counts = micro_of(work, still=True)
+    objective = work.objectives["rtd"]
+    assert isinstance(objective, ReplacedTokens)
+    guesses = torch.zeros(len(micro.targets["asked"]), work.tokenizer.size)
+    guesses[:, 7] = 1000.0
+    after, is_replaced = objective.replace(micro.batch, guesses, micro.targets, is_training=True)
+    assert int((after.ids != micro.batch.ids).sum()) <= counts["mlm"]
+    assert after.ids[0] == micro.batch.ids[0]
+    assert int(micro.targets["counts_as_judged"].sum()) == counts["rtd"]
+    assert not is_replaced[micro.tokens :].any()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_guesses_are_drawn_from_the_softmax(temperature: float) -> None:
+    """100,000 draws: every share is within four standard deviations, also where it is a thousandth."""
+    rows = 100_000
+    logits = torch.tensor([2.0, 0.0, 1.0, -4.0, 0.5])
+    batch = Batch.pack([[0] * rows])
+    targets = {"asked": torch.arange(rows), "words": torch.full((rows,), 4)}
+    objective = ReplacedTokens(ReplacedSettings(temperature=temperature))
+    torch.manual_seed(0)
+    after, is_replaced = objective.replace(batch, logits.expand(rows, -1), targets, is_training=True)
+    again, _ = objective.replace(batch, logits.expand(rows, -1), targets, is_training=True)
+    assert not torch.equal(after.ids, again.ids)
+    chances = (logits / temperature).softmax(0)
+    shares = torch.bincount(after.ids, minlength=5) / rows
+    bounds = 4 * (chances * (1 - chances) / rows).sqrt()
+    assert ((shares - chances).abs() < bounds).all()
+    assert torch.equal(is_replaced, after.ids != 4)  # a guess that is right counts as original
+
+
+def test_draws_of_neighbours_do_not_depend_on_each_other() -> None:
+    rows = 50_000
+    batch = Batch.pack([[0] * rows])
+    targets = {"asked": torch.arange(rows), "words": torch.full((rows,), 0)}
+    torch.manual_seed(1)
+    after, _ = ReplacedTokens(ReplacedSettings()).replace(batch, torch.zeros(rows, 2), targets, is_training=True)
+    one, next_one = after.ids[:-1].double(), after.ids[1:].double()
+    assert abs(np.corrcoef(one, next_one)[0, 1]) < 4 / math.sqrt(rows)
+
+
+def test_no_gradient_goes_through_the_draw(packed: Path) -> None:
+    """The detector's loss does not reach what is the generator's own; the shared table gets both."""
+    work = work_of(calm(electra(packed)))
+    module = work.module.train()
+    micro, _ = micro_of(work)
+    tables = []
+    for weights in ((1.0, 0.0), (0.0, 1.0)):
+        module.zero_grad()
+        torch.manual_seed(0)
+        (module(micro.batch, micro.targets) * torch.tensor(weights)).sum().backward()
+        own = [p.grad is not None and bool(p.grad.abs().sum() > 0) for p in module.parts.parameters() if p not in shared(module)]  # fmt: skip
+        assert all(own) if weights[0] else not any(own)
+        table = module.model.encoder.embeddings.tokens.weight
+        assert table.grad is not None
+        tables.append(float(table.grad.abs().sum()))
+    assert min(tables) > 0
+
+
+def shared(module: Losses) -> set[torch.nn.Parameter]:
+    return set(module.model.encoder.embeddings.parameters())
+
+
+def test_embeddings_are_shared_or_not(packed: Path) -> None:
+    plan = electra(packed, embedding=24)
+    module = work_of(plan).module
+    ours, theirs = module.model.encoder.embeddings, module.generator.encoder.embeddings
+    for name in ("tokens", "segments", "positions", "norm"):
+        assert getattr(ours, name) is getattr(theirs, name)
+    assert theirs.project is not None
+    assert (theirs.project.out_features, module.generator.config.encoder.layers) == (16, 2)
+    module = work_of(replace(plan, rtd=replace(plan.rtd, embeddings="own"))).module
+    assert module.model.encoder.embeddings.tokens is not module.generator.encoder.embeddings.tokens
+
+
+@pytest.mark.parametrize("family", ["electra", "deberta-v2"])
+def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> None:
+    """Each opens here and in transformers; and a run that fell over goes on bit for bit."""
+    plan = electra(packed, steps=8, save_every=3, evaluate_every=4)
+    plan = replace(plan, model=replace(plan.model, family=family))
+    whole = pretrain(plan, tmp_path / "whole")
+
+    def fall(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 5:
+            raise PlugError
+
+    with pytest.raises(PlugError):
+        pretrain(plan, tmp_path / "parts", listen=[fall])
+    found = pretrain(plan, tmp_path / "parts")
+    assert (found.after, found.before) == (whole.after, whole.before)
+    for name in ("model", "generator"):
+        ours, again = ((tmp_path / run / name / "model.safetensors").read_bytes() for run in ("whole", "parts"))
+        assert ours == again
+    assert set(whole.after) >= {"mlm_accuracy", "rtd_accuracy", "rtd_loss"}
+    kinds: dict[str, Any] = {
+        "electra": (transformers.ElectraForPreTraining, transformers.ElectraForMaskedLM),
+        "deberta-v2": (transformers.DebertaV2Model, transformers.DebertaV2ForMaskedLM),
+    }
+    for name, kind in zip(("model", "generator"), kinds[family], strict=True):
+        opened, report = kind.from_pretrained(tmp_path / "whole" / name, output_loading_info=True)
+        assert not report["missing_keys"]
+        assert opened.config.model_type == family
+    config = json.loads((tmp_path / "whole/generator/config.json").read_text())
+    assert (config["hidden_size"], config["embedding_size"]) == (16, 16)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["objectives=['rtd']"], "needs the objective mlm"),
+        (["objectives=['mlm','rtd','nsp']", "model.family=electra"], "and with nothing else"),
+        (["objectives=['mlm','rtd']"], "bert has no head for rtd: set model.family to one of electra"),
+        (["model.family=gpt"], "model.family cannot be 'gpt'"),
+        (["rtd.width=2"], "rtd.width and rtd.layers are shares"),
+        (["rtd.embeddings=tied"], "rtd.embeddings cannot be 'tied'"),
+    ],
+)
+def test_what_does_not_go_together_is_said(settings: list[str], sentence: str) -> None:
+    with pytest.raises(BothwaysError, match=sentence):
+        read_recipe("tiny", settings)
+
+
+def test_a_model_that_a_folder_cannot_hold_is_refused(tmp_path: Path, packed: Path) -> None:
+    with pytest.raises(BothwaysError, match="narrower token table"):
+        pretrain(replace(electra(packed), objectives=("mlm",), model=replace(electra(packed).model, family="bert")), tmp_path / "run")  # fmt: skip
+    module = work_of(electra(packed)).module
+    odd = Model(replace(module.model.config, family="bert", heads=()), module.model.tokenizer)
+    with pytest.raises(BothwaysError, match=r"a folder of bert has no place for encoder\.embeddings\.project"):
+        save(odd, tmp_path / "odd")
