@@ -35,7 +35,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{shape['layers']} layers × {shape['width']}, {shape['heads']} heads, feed-forward {shape['hidden']}",
         ),
         ("details", f"{shape['activation']}, norm eps {shape['norm_eps']:g}, dropout {shape['dropout']:g}"),
-        ("longest input", f"{shape['positions']['rows']} tokens, {shape['segments']} segments"),
+        ("longest input", f"{facts['limit']:,} tokens, {shape['segments'] or 'no'} segments"),
         ("parameters", f"{facts['parameters']:,}"),
     ]
     lines += [(f"  {part}", f"{count:,}") for part, count in facts["parameters_by_part"].items()]

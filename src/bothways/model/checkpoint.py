@@ -248,11 +248,11 @@ def _fill(
             _check(part, tensors[part], [length // len(row.parts), *rest], folder)
         state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
         if row.by_head > 1:
-            state[row.ours] = _regrouped(state[row.ours], model.config.encoder.heads, row.by_head)
+            state[row.ours] = regrouped(state[row.ours], model.config.encoder.heads, row.by_head)
     return state
 
 
-def _regrouped(tensor: Tensor, outer: int, inner: int) -> Tensor:
+def regrouped(tensor: Tensor, outer: int, inner: int) -> Tensor:
     """Rows that are grouped by one thing and then by another, the other way round."""
     regrouped: Tensor = tensor.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
     return regrouped
@@ -303,7 +303,7 @@ def _their_names(family: Family, config: ModelConfig, state: Mapping[str, Tensor
     for row in rows:
         whole = state[row.ours]
         if row.by_head > 1:
-            whole = _regrouped(whole, row.by_head, config.encoder.heads)
+            whole = regrouped(whole, row.by_head, config.encoder.heads)
         for part, tensor in zip(row.parts, whole.chunk(len(row.parts)), strict=True):
             name = part if body_only or part in apart else family.prefix + part
             if name in tensors:
@@ -323,10 +323,10 @@ def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]
     config = model.config
     architecture = _architecture(FAMILIES[config.family], set(config.heads))
     described: dict[str, Any] = {key: value for key, value in config.foreign.items() if key != "torch_dtype"}
-    described |= FAMILIES[config.family].write_config(config.encoder)
-    described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}
     if model.tokenizer and "pad_token" in model.tokenizer.roles:
         described["pad_token_id"] = model.tokenizer.id(model.tokenizer.roles["pad_token"])
+    described |= FAMILIES[config.family].write_config(config.encoder)
+    described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}
     if config.labels:
         described["id2label"] = {str(i): name for i, name in enumerate(config.labels)}
         described["label2id"] = {name: i for i, name in enumerate(config.labels)}

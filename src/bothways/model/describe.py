@@ -8,6 +8,7 @@ from bothways.model.checkpoint import load
 
 _ABILITIES = {
     "masked": "fill blanks (bothways fill)",
+    "replaced": "tell which tokens were replaced",
     "next": "tell whether one sentence follows another",
     "sequence": "classify texts",
     "token": "tag tokens",
@@ -28,13 +29,14 @@ def describe(folder: Path | str) -> dict[str, Any]:
         "family": config.family,
         "architectures": config.foreign.get("architectures") or [],
         "encoder": asdict(config.encoder),
+        "limit": config.encoder.limit,
         "parameters": sum(p.numel() for p in model.parameters()),
         "parameters_by_part": {
             "token table": model.encoder.embeddings.tokens.weight.numel(),
             "rest of the embeddings": sum(
                 p.numel() for n, p in model.encoder.embeddings.named_parameters() if not n.startswith("tokens.")
             ),
-            "layers": sum(p.numel() for p in model.encoder.blocks.parameters()),
+            "layers": sum(p.numel() for n, p in model.encoder.named_parameters() if not n.startswith("embeddings.")),
             **{f"{name} head": count for name, count in parts.items()},
         },
         "heads": list(config.heads),

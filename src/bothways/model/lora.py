@@ -22,6 +22,7 @@ from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.families import FAMILIES
+from bothways.model.families.family import Head
 from bothways.model.model import Model
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -97,16 +98,22 @@ def save_adapter(model: Model, settings: LoraSettings, base: str, folder: Path) 
     family = FAMILIES[model.config.family]
     tensors: dict[str, Tensor] = {}
     names = []
+    places = _places(model)
     for ours, theirs, chosen in _targets(model, settings.targets):
         layer = _module(model, ours)
         assert isinstance(layer, Adapted)
         for i in chosen:
             names.append(family.prefix + theirs[i])
+            by_head = places[f"{theirs[i]}.weight"].by_head
             tensors[f"{_ROOT}{names[-1]}.lora_A.weight"] = layer.down[str(i)]
-            tensors[f"{_ROOT}{names[-1]}.lora_B.weight"] = layer.up[str(i)]
+            tensors[f"{_ROOT}{names[-1]}.lora_B.weight"] = checkpoint.regrouped(
+                layer.up[str(i)], by_head, model.config.encoder.heads
+            )
     state, kept = model.state_dict(), set()
     for head in (family.heads[name] for name in model.config.heads):
         for row in head.rows:
+            if row.ours not in state:  # a bias that this model has not
+                continue
             assert isinstance(row.theirs, str)
             tensors[f"{_ROOT}{family.prefix if head.in_body else ''}{row.theirs}"] = state[row.ours]
             kept.add(row.theirs.split(".")[0])
@@ -163,6 +170,9 @@ def load_adapter(folder: Path, base: Path | str | None = None) -> Model:
             continue
         down, up = tensors[name], tensors.get(f"{layer}.lora_B.weight", torch.empty(0, 0))
         target = _place(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
+        by_head = places[f"{layer}.weight"].by_head
+        if by_head > 1:
+            up = checkpoint.regrouped(up, model.config.encoder.heads, by_head)
         target.add_(up @ down, alpha=_scale(config, family.prefix + layer, down.shape[0]))
     return model.eval()
 
@@ -190,22 +200,32 @@ def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
-def _places(model: Model) -> dict[str, tuple[str, int, int]]:
-    """Where each of their tensors is in ours: the parameter, which part of it, and how many parts it has."""
-    found: dict[str, tuple[str, int, int]] = {}
-    for row in checkpoint.key_table(FAMILIES[model.config.family], model.config, model.state_dict()):
-        found |= {part: (row.ours, i, len(row.parts)) for i, part in enumerate(row.parts)}
+@dataclass(frozen=True)
+class _Place:
+    """Where one of their tensors is in ours: the parameter, which of how many parts of it, and how it is grouped."""
+
+    ours: str
+    part: int
+    parts: int
+    by_head: int
+
+
+def _places(model: Model) -> dict[str, _Place]:
+    names = {name.replace(".base.", "."): None for name in model.state_dict()}
+    found: dict[str, _Place] = {}
+    for row in checkpoint.key_table(FAMILIES[model.config.family], model.config, names):
+        found |= {part: _Place(row.ours, i, len(row.parts), row.by_head) for i, part in enumerate(row.parts)}
     return found
 
 
 def _place(
-    state: Mapping[str, Tensor], places: Mapping[str, tuple[str, int, int]], name: str, folder: Path, shape: torch.Size
+    state: Mapping[str, Tensor], places: Mapping[str, _Place], name: str, folder: Path, shape: torch.Size
 ) -> Tensor:
     """The part of a parameter that a tensor of theirs belongs to."""
     if name not in places:
         raise BothwaysError(f"{folder}: the adapter has weights for {name}, which this model has no use for")
-    ours, part, parts = places[name]
-    found = state[ours].chunk(parts)[part]
+    place = places[name]
+    found = state[place.ours].chunk(place.parts)[place.part]
     if found.shape != shape:
         raise BothwaysError(
             f"{folder}: the adapter's {name} is of the shape {list(shape)}, and the base model's of {list(found.shape)}"
@@ -219,8 +239,12 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
     said = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     task = [head for head, kind in _TASKS.items() if kind == config.get("task_type")]
     there = [
-        n for n, head in family.heads.items() if {str(row.theirs) for row in head.rows} <= names and not head.in_body
+        n
+        for n, head in family.heads.items()
+        if not head.in_body and {str(row.theirs) for row in head.rows if row.theirs not in _optional(head)} <= names
     ]
+    needed = {need for name in there for need in family.heads[name].needs}
+    there = [name for name in there if name not in needed]
     likely = [n for n in (*checkpoint.heads_of(family, said), *task, *model.heads, *there) if n in there]
     if not likely:
         return model
@@ -232,7 +256,8 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
     labels: tuple[str, ...] = ()
     if chosen.has_labels:
         labels = checkpoint.read_labels(said) or model.config.labels
-        size = len(checkpoint.read_weights(folder / WEIGHTS)[_ROOT + str(chosen.rows[0].theirs)])
+        last = next(str(row.theirs) for row in chosen.rows if row.ours.endswith(".linear.weight"))
+        size = len(checkpoint.read_weights(folder / WEIGHTS)[_ROOT + last])
         labels = labels if len(labels) == size else checkpoint.nameless(size)
     grown = Model.new(replace(model.config, heads=heads, labels=labels, foreign=said or kept), model.tokenizer)
     state = {
@@ -244,16 +269,23 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
     return grown
 
 
+def _optional(head: Head) -> set[str]:
+    """Biases: not every model of a family has them."""
+    return {str(row.theirs) for row in head.rows if row.ours.endswith(".bias") and ".linear." not in row.ours}
+
+
 # ---------------------------------------------------------------------- names
 
 
 def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every linear layer of the blocks: our name, and theirs of each part that is stacked in it."""
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear | Adapted)}
     for row in FAMILIES[model.config.family].body:
-        if "{}" in row.ours and row.ours.endswith(".weight") and "norm" not in row.ours:
+        if "{}" in row.ours and row.ours.endswith(".weight"):
             for i in range(model.config.encoder.blocks):
-                theirs = tuple(part.format(i).removesuffix(".weight") for part in row.parts)
-                yield row.ours.format(i).removesuffix(".weight"), theirs
+                ours = row.ours.format(i).removesuffix(".weight")
+                if ours in linear:
+                    yield ours, tuple(part.format(i).removesuffix(".weight") for part in row.parts)
 
 
 def _targets(model: Model, targets: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], list[int]]]:

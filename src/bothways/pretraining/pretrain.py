@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
-from bothways.model.config import ModelConfig
+from bothways.model.config import Learned, ModelConfig
 from bothways.model.model import Model
 from bothways.pretraining.objectives import heads_for, make_objectives
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
@@ -114,7 +114,12 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
     """A new model, or the one to go on from, with the heads that the objectives train."""
     heads = heads_for(make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal, recipe.rtd))
     if not recipe.model.init:
-        config = ModelConfig(recipe.model.encoder(tokenizer.size), heads, family=recipe.model.family)
+        shape = recipe.model.encoder(tokenizer.size)
+        if isinstance(shape.positions, Learned) and shape.positions.offset and "pad_token" in tokenizer.roles:
+            # RoBERTa's count from the padding token on, wherever the vocabulary has it.
+            offset = tokenizer.id(tokenizer.roles["pad_token"]) + 1
+            shape = replace(shape, positions=replace(shape.positions, rows=shape.limit + offset, offset=offset))
+        config = ModelConfig(shape, heads, family=recipe.model.family)
         return Model.new(config, tokenizer, seed=recipe.run.seed)
     model = checkpoint.load(recipe.model.init)
     if model.tokenizer is None or model.tokenizer.fingerprint != tokenizer.fingerprint:
