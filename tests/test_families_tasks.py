@@ -50,7 +50,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dic
     specials = [(name, tokenizer.id(name)) for name in ("[CLS]", "[SEP]")]
     backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", specials)
     for name, family in FAMILIES.items():
-        shape = replace(TINY, width=24, hidden=48, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0)
+        shape = replace(TINY, width=24, hidden=50, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0)
         encoder = family.fresh(replace(shape, embedding=12) if name in ("electra", "albert", "deberta-v2") else shape)
         own = tokenizer if encoder.segments > 1 else Tokenizer(backend)
         model = Model.new(ModelConfig(encoder, (), family=name), own, seed=1)

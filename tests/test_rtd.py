@@ -12,7 +12,9 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn import functional as F
+from typer.testing import CliRunner
 
+from bothways.cli import app
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
@@ -242,3 +244,17 @@ def test_a_model_that_a_folder_cannot_hold_is_refused(tmp_path: Path, packed: Pa
     odd = Model(replace(module.model.config, family="bert", heads=()), module.model.tokenizer)
     with pytest.raises(BothwaysError, match=r"a folder of bert has no place for encoder\.embeddings\.project"):
         save(odd, tmp_path / "odd")
+
+
+def test_it_goes_on_from_a_detector_without_being_told_its_family(packed: Path, tmp_path: Path) -> None:
+    """And the recipe that is kept says what the model is; the command names the folder that fills blanks."""
+    pretrain(electra(packed, steps=1), tmp_path / "first")
+    plan = electra(packed, steps=1)
+    plan = replace(plan, model=replace(plan.model, family="bert", init=str(tmp_path / "first/model")))
+    pretrain(plan, tmp_path / "second")
+    assert read_recipe(tmp_path / "second/recipe.toml").model.family == "electra"
+    done = CliRunner().invoke(
+        app, ["pretrain", str(tmp_path / "second/recipe.toml"), "--out", str(tmp_path / "second")]
+    )
+    assert done.exit_code == 0, done.output
+    assert f"--model {tmp_path / 'second/generator'}" in done.stderr

@@ -16,6 +16,7 @@ file that knows of padding, masks and kernels.
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -38,16 +39,16 @@ Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
 count through the whole batch. The three are whole numbers of shapes that broadcast."""
 
 
-class GridBias:
+class GridBias(ABC):
     """A bias that has a faster way for whole grids. Subclasses answer both."""
 
+    @abstractmethod
     def __call__(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """As `Bias`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def grid(self, rows: Tensor) -> Tensor:
         """For grids of tokens, rows (S, L), each from the beginning of its sequence: (S or 1, H, L, L)."""
-        raise NotImplementedError
 
 
 # A grid holds sequences at least this full, so that at most a fifth of its places is padding. Equal lengths only

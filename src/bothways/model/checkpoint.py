@@ -254,8 +254,8 @@ def _fill(
 
 def regrouped(tensor: Tensor, outer: int, inner: int) -> Tensor:
     """Rows that are grouped by one thing and then by another, the other way round."""
-    regrouped: Tensor = tensor.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
-    return regrouped
+    turned: Tensor = tensor.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
+    return turned
 
 
 def _check(name: str, tensor: Tensor, shape: list[int], folder: Path) -> None:

@@ -105,10 +105,11 @@ def save_adapter(model: Model, settings: LoraSettings, base: str, folder: Path) 
         for i in chosen:
             names.append(family.prefix + theirs[i])
             by_head = places[f"{theirs[i]}.weight"].by_head
+            up: Tensor = layer.up[str(i)]
+            if by_head > 1:
+                up = checkpoint.regrouped(up, by_head, model.config.encoder.heads)
             tensors[f"{_ROOT}{names[-1]}.lora_A.weight"] = layer.down[str(i)]
-            tensors[f"{_ROOT}{names[-1]}.lora_B.weight"] = checkpoint.regrouped(
-                layer.up[str(i)], by_head, model.config.encoder.heads
-            )
+            tensors[f"{_ROOT}{names[-1]}.lora_B.weight"] = up
     state, kept = model.state_dict(), set()
     for head in (family.heads[name] for name in model.config.heads):
         for row in head.rows:

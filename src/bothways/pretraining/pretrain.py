@@ -53,7 +53,7 @@ def pretrain(
         train, valid = (_texts(packed, recipe, split) for split in ("train", "valid"))
         model = _model(recipe, tokenizer)
         if recipe.model.init:  # what is kept of the recipe shall be true
-            recipe = replace(recipe, model=recipe.model.shaped_as(model.config.encoder))
+            recipe = replace(recipe, model=recipe.model.shaped_as(model.config.family, model.config.encoder))
         work = Pretraining(model, train, valid, recipe)
         if ranks.is_first:
             claim(out, recipe, read_recipe, {"packed": [one.manifest["checksum"] for one in packed]})

@@ -57,11 +57,11 @@ class ModelSettings:
     causal: bool = False
     """Left to right, with next-token prediction for mlm: the baseline of BERT's ablation."""
 
-    def shaped_as(self, encoder: EncoderConfig) -> "ModelSettings":
+    def shaped_as(self, family: str, encoder: EncoderConfig) -> "ModelSettings":
         """These settings with the shape of a model that is there."""
         names = ("width", "layers", "heads", "hidden", "activation", "dropout", "attention_dropout", "norm_eps",
                  "init_std", "causal", "embedding")  # fmt: skip
-        return replace(self, positions=encoder.limit, **{name: getattr(encoder, name) for name in names})
+        return replace(self, family=family, positions=encoder.limit, **{name: getattr(encoder, name) for name in names})
 
     def encoder(self, vocabulary: int) -> EncoderConfig:
         """The shape, for this number of token rows."""
@@ -139,7 +139,8 @@ class PretrainRecipe:
             raise BothwaysError("nsp and sop both decide what the second text is: choose one of them")
         if "rtd" in self.objectives and set(self.objectives) != {"mlm", "rtd"}:
             raise BothwaysError("rtd goes with mlm, which its generator learns by, and with nothing else")
-        if "rtd" in self.objectives and "replaced" not in FAMILIES[self.model.family].heads:
+        able_family = bool(self.model.init) or "replaced" in FAMILIES[self.model.family].heads
+        if "rtd" in self.objectives and not able_family:
             able = ", ".join(name for name, family in FAMILIES.items() if "replaced" in family.heads)
             raise BothwaysError(f"{self.model.family} has no head for rtd: set model.family to one of {able}")
         if self.model.causal and set(self.objectives) != {"mlm"}:

@@ -167,10 +167,8 @@ class Diagnosis:
                 "try half of optim.lr, or a longer optim.warmup"
             )
         if len(losses) < _FIRST or self._precision == "fp32":
-            return (
-                f"Only {len(losses)} steps had been seen, or the numbers were as exact as can be: the learning rate is "
-                "probably far too high; try a tenth of optim.lr, or a longer optim.warmup"
-            )
+            when = "That was one of the first steps" if len(losses) < _FIRST else "Nothing is more exact than fp32"
+            return f"{when}: the learning rate is probably far too high; try a tenth of it, or a longer optim.warmup"
         precision = "bf16, which does not overflow" if self._scaled else "fp32"
         return (
             "Nothing had been rising, which points to one bad batch or to numbers too large for this precision: "

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +19,6 @@ from bothways.train.ranks import Ranks
 from bothways.train.recipe import write
 from bothways.train.report import Log, TensorBoard
 from bothways.train.work import Event, Finished, RunSettings, Started, Work
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 _LOCK = ".lock"
 FINAL = -1
@@ -105,9 +101,11 @@ _FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_
 @contextmanager
 def _held(out: Path, ranks: Ranks) -> Iterator[None]:
     """Nobody else trains in this folder meanwhile."""
-    if not ranks.is_first or fcntl is None:
+    if not ranks.is_first or os.name != "posix":
         yield
         return
+    import fcntl  # not everywhere
+
     with (out / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@ from typing import Any
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
+from bothways.model.families.family import Family, Head, Row, dropout_of, give, linear, refuse_other, stacked, take
 from bothways.model.heads import Classifier, MaskedHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -32,7 +32,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
 def write_config(config: EncoderConfig) -> dict[str, Any]:
     """Ours → their config.json."""
     assert isinstance(config.positions, Learned)
-    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    values = give(config, _KEYS)
     return values | {
         "embedding_size": config.table_width,
         "max_position_embeddings": config.positions.rows,

@@ -4,7 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, plain, refuse_other, stacked, take
+from bothways.model.families.family import (
+    Family,
+    Head,
+    Row,
+    dropout_of,
+    give,
+    linear,
+    plain,
+    refuse_other,
+    stacked,
+    take,
+)
 from bothways.model.heads import Classifier, MaskedHead, Pooler
 
 # Settings that change what the model computes and that no published BERT uses, with the value we can read.
@@ -54,7 +65,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
 def write_config(config: EncoderConfig) -> dict[str, Any]:
     """Ours → their config.json."""
     assert isinstance(config.positions, Learned)
-    values = {theirs: getattr(config, ours) for theirs, ours in KEYS.items()}
+    values = give(config, KEYS)
     return values | {"max_position_embeddings": config.positions.rows}
 
 

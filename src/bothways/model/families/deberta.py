@@ -7,7 +7,7 @@ from typing import Any, Literal
 from bothways.errors import BothwaysError
 from bothways.model.config import Disentangled, EncoderConfig, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, refuse_other, stacked, take
+from bothways.model.families.family import Family, Head, Row, dropout_of, give, linear, refuse_other, stacked, take
 from bothways.model.heads import Classifier, DenseClassifier, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -67,7 +67,7 @@ def _read_second(raw: Mapping[str, Any]) -> EncoderConfig:
 def _write(config: EncoderConfig) -> dict[str, Any]:
     places = config.positions
     assert isinstance(places, Disentangled)
-    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    values = give(config, _KEYS)
     return values | {
         "embedding_size": config.table_width,
         "relative_attention": True,

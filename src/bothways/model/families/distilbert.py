@@ -5,7 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, plain, refuse_other, stacked, take
+from bothways.model.families.family import (
+    Family,
+    Head,
+    Row,
+    dropout_of,
+    give,
+    linear,
+    plain,
+    refuse_other,
+    stacked,
+    take,
+)
 from bothways.model.heads import Classifier, DenseClassifier, MaskedHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"tie_weights_": (True,), "tie_word_embeddings": (True,), "pruned_heads": ({},)}
@@ -32,7 +43,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
 def write_config(config: EncoderConfig) -> dict[str, Any]:
     """Ours → their config.json."""
     assert isinstance(config.positions, Learned)
-    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    values = give(config, _KEYS)
     return values | {"max_position_embeddings": config.positions.rows}
 
 

@@ -106,6 +106,11 @@ def take(raw: Mapping[str, Any], keys: Mapping[str, str], may_miss: Collection[s
     return {ours: raw[theirs] for theirs, ours in keys.items() if theirs in raw}
 
 
+def give(config: EncoderConfig, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Our settings under their names: `take` the other way."""
+    return {theirs: getattr(config, ours) for theirs, ours in keys.items()}
+
+
 def plain(config: EncoderConfig) -> EncoderConfig:
     """A new model of this shape, whose token table is as wide as its layers."""
     if config.embedding:

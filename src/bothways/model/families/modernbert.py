@@ -6,7 +6,7 @@ from typing import Any
 
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, ModelConfig, Rotary
-from bothways.model.families.family import Family, Head, Reads, Row, dropout_of, linear, plain, refuse_other, take
+from bothways.model.families.family import Family, Head, Reads, Row, dropout_of, give, linear, plain, refuse_other, take
 from bothways.model.heads import DenseClassifier, MaskedHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"decoder_bias": (True,), "tie_word_embeddings": (True,)}
@@ -61,7 +61,7 @@ def _base(raw: Mapping[str, Any], kind: str, usual: float) -> float:
 def write_config(config: EncoderConfig) -> dict[str, Any]:
     """Ours → their config.json, in the form of transformers 5."""
     assert isinstance(config.positions, Rotary)
-    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    values = give(config, _KEYS)
     bases = {_GLOBAL: config.positions.base, _LOCAL: config.positions.local_base}
     return values | {
         "max_position_embeddings": config.positions.limit,

@@ -6,7 +6,7 @@ from typing import Any
 
 from bothways.model.config import Bucketed, EncoderConfig
 from bothways.model.families import bert, roberta
-from bothways.model.families.family import Family, Row, linear, plain, refuse_other, stacked, take
+from bothways.model.families.family import Family, Row, give, linear, plain, refuse_other, stacked, take
 
 _FIXED: dict[str, tuple[Any, ...]] = {"tie_word_embeddings": (True,), "relative_attention_num_buckets": (32,)}
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs not in ("is_decoder", "type_vocab_size")}
@@ -23,7 +23,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
 def write_config(config: EncoderConfig) -> dict[str, Any]:
     """Ours → their config.json."""
     assert isinstance(config.positions, Bucketed)
-    values = {theirs: getattr(config, ours) for theirs, ours in _KEYS.items()}
+    values = give(config, _KEYS)
     return values | {
         "max_position_embeddings": config.positions.rows,
         "relative_attention_num_buckets": config.positions.buckets,
