@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
 from bothways.model.activations import FastGelu
-from bothways.model.attention import Bias
+from bothways.model.attention import Bias, Plan
 from bothways.model.batch import Batch
 from bothways.model.blocks import SelfAttention
 from bothways.model.config import BASE, LARGE, EncoderConfig, Learned, ModelConfig
@@ -168,8 +168,8 @@ class Turned(Positions):
     def at_input(self, positions: Tensor) -> Tensor:
         return positions[:, None] * torch.linspace(-1, 1, TINY.width)
 
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor, is_local: bool) -> tuple[Tensor, Tensor]:
-        sign = 1 - 2 * (positions % 2)[:, None, None]
+    def turn(self, q: Tensor, k: Tensor, plan: Plan, is_local: bool) -> tuple[Tensor, Tensor]:
+        sign = 1 - 2 * (plan.batch.positions % 2)[:, None, None]
         return q * sign, k
 
     def bias(self, q: Tensor, k: Tensor, layer: SelfAttention) -> Bias:

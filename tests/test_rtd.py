@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from bothways.cli import app
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import save
+from bothways.model.checkpoint import load, save
 from bothways.model.model import Model
 from bothways.pretraining.objectives.mlm import MaskedSettings
 from bothways.pretraining.objectives.rtd import ReplacedSettings, ReplacedTokens
@@ -190,11 +190,13 @@ def test_embeddings_are_shared_or_not(packed: Path) -> None:
     assert module.model.encoder.embeddings.tokens is not module.generator.encoder.embeddings.tokens
 
 
-@pytest.mark.parametrize("family", ["electra", "deberta-v2"])
+@pytest.mark.parametrize("family", ["electra", "deberta-v2", "modernbert"])
 def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> None:
     """Each opens here and in transformers; and a run that fell over goes on bit for bit."""
     plan = electra(packed, steps=8, save_every=3, evaluate_every=4)
     plan = replace(plan, model=replace(plan.model, family=family))
+    if family == "modernbert":  # whose token table has the width of the layers
+        plan = replace(plan, model=replace(plan.model, embedding=0), rtd=ReplacedSettings(width=1.0, layers=0.5))
     whole = pretrain(plan, tmp_path / "whole")
 
     def fall(event: Event) -> None:
@@ -209,6 +211,9 @@ def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> 
         ours, again = ((tmp_path / run / name / "model.safetensors").read_bytes() for run in ("whole", "parts"))
         assert ours == again
     assert set(whole.after) >= {"mlm_accuracy", "rtd_accuracy", "rtd_loss"}
+    if family == "modernbert":
+        opened_as_token_classifier(tmp_path / "whole/model")
+        return
     kinds: dict[str, Any] = {
         "electra": (transformers.ElectraForPreTraining, transformers.ElectraForMaskedLM),
         "deberta-v2": (transformers.DebertaV2Model, transformers.DebertaV2ForMaskedLM),
@@ -221,9 +226,55 @@ def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> 
     assert (config["hidden_size"], config["embedding_size"]) == (16, 16)
 
 
+def opened_as_token_classifier(folder: Path) -> None:
+    """transformers has no detector for ModernBERT; one label for each token is the same thing."""
+    theirs, report = transformers.ModernBertForTokenClassification.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert theirs.config.id2label == {0: "replaced"}
+    ours = load(folder)
+    assert ours.config.heads == ("replaced",)
+    make_loud(ours)
+    save(ours, folder.parent / "loud")
+    theirs = transformers.ModernBertForTokenClassification.from_pretrained(folder.parent / "loud").eval()
+    batch = Batch.pack([[2, 7, 8, 9, 3]])
+    with torch.no_grad():
+        found = ours.logits("replaced", ours.encoder(batch), batch)
+        assert float((theirs(batch.ids[None].long()).logits[0] - found).abs().max()) <= LIMIT
+
+
+def test_the_detector_is_counted(packed: Path) -> None:
+    """Share replaced, recall and precision by hand, from what was guessed and what the detector said of it."""
+    work = work_of(calm(electra(packed)))
+    module = work.module.eval()
+    torch.nn.init.zeros_(module.model.heads["replaced"].linear.bias)  # type: ignore[union-attr, arg-type]
+    found = work.evaluate(lambda micro: module(micro.batch, micro.targets), 0, Ranks(), False, False)
+    replaced = called = rightly = judged = 0
+    room = work.loader(0, 1, False).room()
+    objective = module.objectives["rtd"]
+    assert isinstance(objective, ReplacedTokens)
+    for loader in (work._held_out(number, 0, Ranks(), False) for number in range(len(work.valid.sources))):
+        for plans in loader.chunks(min(loader.mixture.size, work.recipe.data.valid_sequences), room):
+            micro, counts = loader.micro(plans, room)
+            with torch.no_grad():
+                logits = module.generator.masked(module.generator.encoder(micro.batch)[micro.targets["asked"]])
+                batch, is_replaced = objective.replace(micro.batch, logits, micro.targets, is_training=False)
+                says = module.model.logits("replaced", module.model.encoder(batch), batch)[:, 0] > 0
+            judged += counts["rtd"]
+            places = micro.targets["judged"][: counts["rtd"]]
+            replaced += int(is_replaced[places].sum())
+            called += int(says[places].sum())
+            rightly += int((says & is_replaced)[places].sum())
+    assert rightly
+    assert found["rtd_replaced"] == pytest.approx(replaced / judged)
+    assert found["rtd_recall"] == pytest.approx(rightly / replaced)
+    assert found["rtd_precision"] == pytest.approx(rightly / called)
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
+        (["model.window=8"], "model.window is 8, and bert has no layers of narrow sight"),
+        (["model.family=modernbert", "model.window=-1"], "model.window is a number of tokens"),
         (["objectives=['rtd']"], "needs the objective mlm"),
         (["objectives=['mlm','rtd','nsp']", "model.family=electra"], "and with nothing else"),
         (["objectives=['mlm','rtd']"], "bert has no head for rtd: set model.family to one of electra"),

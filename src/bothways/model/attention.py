@@ -79,6 +79,8 @@ class Plan:
     """(N,) for `dense`: token n of the batch is row order[n] of the grids' real tokens, one grid after the other."""
     masks: dict[Window | None, Any] = field(default_factory=dict)
     """For `flex`: the block masks by window, made by the first layer that has it."""
+    turns: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """For rotary positions: cosines and sines by base, made by the first layer that has it."""
 
 
 def choose(

@@ -78,16 +78,16 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
         """(N, W) → (N, W)."""
-        q, k, v, bias = self._project(x, plan.batch, positions)
+        q, k, v, bias = self._project(x, plan, positions)
         dropout = self.dropout if self.training else 0.0
         seen = attend(q, k, v, plan, scale=self.scale, window=self.window, bias=bias, dropout=dropout)
         out: Tensor = self.out(seen.flatten(1))
         return out
 
-    def look(self, x: Tensor, batch: Batch, positions: Positions) -> list[Tensor]:
+    def look(self, x: Tensor, plan: Plan, positions: Positions) -> list[Tensor]:
         """The attention weights, for each sequence (H, its length, its length)."""
-        q, k, _, bias = self._project(x, batch, positions)
-        return maps(q, k, batch, scale=self.scale, window=self.window, bias=bias)
+        q, k, _, bias = self._project(x, plan, positions)
+        return maps(q, k, plan.batch, scale=self.scale, window=self.window, bias=bias)
 
     def distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and queries of distances: (R, W) → (R, H, D) each."""
@@ -97,11 +97,11 @@ class SelfAttention(nn.Module):
         keys, queries = (table if layer is None else layer(table) for layer in (self.distance_key, self.distance_query))
         return keys.unflatten(1, (self.heads, -1)), queries.unflatten(1, (self.heads, -1))
 
-    def _project(self, x: Tensor, batch: Batch, positions: Positions) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
+    def _project(self, x: Tensor, plan: Plan, positions: Positions) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
         q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).unbind(1)  # (N, H, D) each
         if self.query_bias is not None and self.value_bias is not None:
             q, v = (y + b.unflatten(0, (self.heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
-        q, k = positions.turn(q, k, batch.positions, self.is_local)
+        q, k = positions.turn(q, k, plan, self.is_local)
         return q, k, v, positions.bias(q, k, self)
 
 
@@ -151,9 +151,9 @@ class Block(nn.Module):
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         return x
 
-    def look(self, x: Tensor, batch: Batch, positions: Positions) -> list[Tensor]:
+    def look(self, x: Tensor, plan: Plan, positions: Positions) -> list[Tensor]:
         """The attention weights that this layer uses on x."""
-        return self.attention.look(self._normed(x) if self.norm_first else x, batch, positions)
+        return self.attention.look(self._normed(x) if self.norm_first else x, plan, positions)
 
     def _normed(self, x: Tensor) -> Tensor:
         normed: Tensor = x if self.attention_norm is None else self.attention_norm(x)

@@ -200,14 +200,18 @@ def nameless(count: int) -> tuple[str, ...]:
 
 
 def find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
-    """The heads whose tensors are there. Heads that share tensor names are told apart by `architectures`, or
-    failing that by the first architecture whose every head is there."""
+    """The heads whose tensors are there. Heads that share tensor names are told apart by `architectures` and by labels
+    that never change, or failing that by the first architecture whose every head is there."""
     there = [
         name for name, head in family.heads.items() if any(part in names for row in head.rows for part in row.parts)
     ]
     declared = raw.get("architectures")
     declared = declared if isinstance(declared, list) else []
-    order = sorted(family.architectures, key=lambda architecture: architecture[0] not in declared)
+    labels = read_labels(raw)
+    order = sorted(
+        family.architectures,
+        key=lambda one: (one[0] not in declared, not any(family.heads[head].labels == labels != () for head in one[1])),
+    )
     certain = next((heads for _, heads in order if heads <= set(there)), frozenset())
     claimed: set[str] = set()
     found: list[str] = []
@@ -327,7 +331,8 @@ def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]
         described["pad_token_id"] = model.tokenizer.id(model.tokenizer.roles["pad_token"])
     described |= FAMILIES[config.family].write_config(config.encoder)
     described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}
-    if config.labels:
-        described["id2label"] = {str(i): name for i, name in enumerate(config.labels)}
-        described["label2id"] = {name: i for i, name in enumerate(config.labels)}
+    fixed = [FAMILIES[config.family].heads[name].labels for name in config.heads]
+    if labels := max((config.labels, *fixed), key=bool):
+        described["id2label"] = {str(i): name for i, name in enumerate(labels)}
+        described["label2id"] = {name: i for i, name in enumerate(labels)}
     return described

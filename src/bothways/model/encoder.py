@@ -75,7 +75,7 @@ class Encoder(nn.Module):
         seen, embedded = {}, x
         for layer in range(1, max((0, *hidden, *maps)) + 1):
             if layer in maps:
-                seen[layer] = self._block(layer).look(x, batch, self.embeddings.positions)
+                seen[layer] = self._block(layer).look(x, plan, self.embeddings.positions)
             x = self._through(layer, x, plan, embedded)
             if layer in hidden:
                 states[layer] = x

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.model.attention import Bias, GridBias
+from bothways.model.attention import Bias, GridBias, Plan
 from bothways.model.config import Bucketed, Disentangled, EncoderConfig, Learned, Rotary
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Positions(nn.Module):
         """Added to the token embeddings: (N,) → (N, W)."""
         return None
 
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor, is_local: bool) -> tuple[Tensor, Tensor]:
+    def turn(self, q: Tensor, k: Tensor, plan: Plan, is_local: bool) -> tuple[Tensor, Tensor]:
         """Queries and keys, turned by their positions: (N, H, D) each."""
         return q, k
 
@@ -72,11 +72,13 @@ class RotaryPositions(Positions):
         super().__init__()
         self.config, self.dim = config, dim
 
-    def turn(self, q: Tensor, k: Tensor, positions: Tensor, is_local: bool) -> tuple[Tensor, Tensor]:
+    def turn(self, q: Tensor, k: Tensor, plan: Plan, is_local: bool) -> tuple[Tensor, Tensor]:
         base = self.config.local_base if is_local else self.config.base
-        speeds = base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
-        angles = positions[:, None].float() * speeds  # (N, D/2), in fp32: position 8,000 must differ from 8,001
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        if base not in plan.turns:
+            speeds = base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
+            angles = plan.batch.positions[:, None].float() * speeds  # (N, D/2), in fp32: 8,000 must differ from 8,001
+            plan.turns[base] = angles.cos()[:, None], angles.sin()[:, None]
+        cos, sin = plan.turns[base]
         return _turned(q, cos, sin), _turned(k, cos, sin)
 
 

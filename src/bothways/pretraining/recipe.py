@@ -54,6 +54,8 @@ class ModelSettings:
     attention_dropout: float = 0.1
     norm_eps: float = 1e-12
     init_std: float = 0.02
+    window: int | None = None
+    """How many tokens a layer of narrow sight sees on either side (ModernBERT has such); 0: no layer is narrow."""
     causal: bool = False
     """Left to right, with next-token prediction for mlm: the baseline of BERT's ablation."""
 
@@ -61,7 +63,8 @@ class ModelSettings:
         """These settings with the shape of a model that is there."""
         names = ("width", "layers", "heads", "hidden", "activation", "dropout", "attention_dropout", "norm_eps",
                  "init_std", "causal", "embedding")  # fmt: skip
-        return replace(self, family=family, positions=encoder.limit, **{name: getattr(encoder, name) for name in names})
+        shape = {name: getattr(encoder, name) for name in names}
+        return replace(self, family=family, positions=encoder.limit, window=max(encoder.windows, default=0), **shape)
 
     def encoder(self, vocabulary: int) -> EncoderConfig:
         """The shape, for this number of token rows."""
@@ -80,10 +83,18 @@ class ModelSettings:
             init_std=self.init_std,
             causal=self.causal,
         )
-        return FAMILIES[self.family].fresh(shape)
+        shape = FAMILIES[self.family].fresh(shape)
+        if self.window is None:
+            return shape
+        windows = tuple(self.window if reach else 0 for reach in shape.windows)
+        return replace(shape, windows=windows if self.window else ())
 
     def __post_init__(self) -> None:
         require_choice("model.family", self.family, tuple(FAMILIES))
+        if self.window is not None and self.window < 0:
+            raise BothwaysError(f"model.window is a number of tokens, 0 or more, not {self.window}")
+        if self.window and not any(FAMILIES[self.family].fresh(EncoderConfig()).windows):
+            raise BothwaysError(f"model.window is {self.window}, and {self.family} has no layers of narrow sight")
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Losses(nn.Module):
         return found
 
     def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
-        """(K,) the sums of the losses; in evaluation (2K,), with how many guesses were right."""
+        """(K,) the sums of the losses; in evaluation (2K + …), with how many guesses were right, and rtd's tally."""
         scores: list[Score] = []
         objectives, reader = self.objectives, self.model
         rtd = objectives.get("rtd")
@@ -74,7 +74,9 @@ class Losses(nn.Module):
         losses = torch.stack([score.loss for score in scores])
         if self.training:
             return losses
-        return torch.cat([losses, torch.stack([score.right for score in scores]).float()])
+        right = torch.stack([score.right for score in scores]).float()
+        tally = [rtd.tally(scores[-1])] if isinstance(rtd, ReplacedTokens) else []
+        return torch.cat([losses, right, *tally])
 
 
 @dataclass(frozen=True)
@@ -165,11 +167,11 @@ class Pretraining:
         for number, source in enumerate(self.valid.sources):
             one = self._held_out(number, phase, ranks, still)
             size = min(one.mixture.size, self.recipe.data.valid_sequences)
-            sums = [0.0] * 3 * len(self.losses)
+            sums: list[float] = []
             for plans, counted in ranks.share(one.chunks(size, room)):
                 micro, counts = one.micro(plans, room)
-                seen = [*forward(micro).double().tolist(), *(float(counts[name]) for name in self.losses)]
-                sums = [a + b * counted for a, b in zip(sums, seen, strict=True)]
+                seen = [*(float(counts[name]) for name in self.losses), *forward(micro).double().tolist()]
+                sums = [a + b * counted for a, b in zip(sums or [0.0] * len(seen), seen, strict=True)]
             totals[source] = ranks.sum(sums)
             if final and number == 0 and not self.config.encoder.causal:
                 found["pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks)
@@ -190,9 +192,12 @@ class Pretraining:
         kinds = len(self.losses)
         scores = {f"{prefix}loss": 0.0}
         for k, (name, weight) in enumerate(self.losses.items()):
-            loss, right, count = sums[k], sums[kinds + k], max(sums[2 * kinds + k], 1.0)
+            count, loss, right = max(sums[k], 1.0), sums[kinds + k], sums[2 * kinds + k]
             scores[f"{prefix}loss"] += weight * loss / count
             scores |= {f"{prefix}{name}_loss": loss / count, f"{prefix}{name}_accuracy": right / count}
+            if name == "rtd":
+                rates = ReplacedTokens.rates(sums[3 * kinds :], count)
+                scores |= {f"{prefix}{rate}": value for rate, value in rates.items()}
         return scores
 
     def badness(self, scores: Mapping[str, float]) -> float:

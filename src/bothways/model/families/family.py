@@ -41,6 +41,8 @@ class Head:
     reads: Reads | Callable[[ModelConfig], Reads] = "tokens"
     has_labels: bool = False
     """True if it has one output for each label."""
+    labels: tuple[str, ...] = ()
+    """What config.json calls its outputs, where these are always the same."""
     needs: tuple[str, ...] = ()
     """Other heads that must be there for this one to work."""
     in_body: bool = False

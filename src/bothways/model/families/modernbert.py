@@ -35,6 +35,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     every = raw.get("global_attn_every_n_layers", 3)
     kinds = raw.get("layer_types") or [_LOCAL if n % every else _GLOBAL for n in range(values["layers"])]
     reach = raw.get("local_attention", 128) // 2
+    windows = tuple(reach if kind == _LOCAL else 0 for kind in kinds)
     positions = Rotary(
         values.pop("limit"),
         _base(raw, _GLOBAL, raw.get("global_rope_theta") or 160_000.0),
@@ -46,7 +47,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
         gated=True,
         norm_first=True,
         biases="all" if raw.get("attention_bias") else "none",
-        windows=tuple(reach if kind == _LOCAL else 0 for kind in kinds),
+        windows=windows if any(windows) else (),
         **values,
     )
 
@@ -147,6 +148,8 @@ FAMILY = Family(
         "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),
         "token": Head(_classifier(), _rows("token"), has_labels=True),
         "choice": Head(_classifier(1), _rows("choice"), reads=_pooling),
+        # transformers has no class of its own for it: it is a token classifier with one label.
+        "replaced": Head(_classifier(1), _rows("replaced"), labels=("replaced",)),
         "span": Head(_classifier(2), _rows("span")),
     },
     architectures=(
@@ -155,6 +158,7 @@ FAMILY = Family(
         ("ModernBertForQuestionAnswering", frozenset({"span"})),
         ("ModernBertForMultipleChoice", frozenset({"choice"})),
         ("ModernBertForMaskedLM", frozenset({"masked"})),
+        ("ModernBertForTokenClassification", frozenset({"replaced"})),
         ("ModernBertModel", frozenset()),
     ),
     tied={"decoder.weight": "embeddings.tok_embeddings.weight"},

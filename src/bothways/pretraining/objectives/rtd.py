@@ -6,6 +6,7 @@ it thinks possible, and no gradient goes back through the draw. A guess that hap
 N tokens · M asked for · V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -132,6 +133,22 @@ class ReplacedTokens:
         # As two classes, of which one is named; places that are no tokens are neither.
         classes = torch.stack([torch.zeros_like(logits), logits.detach()], -1)
         return {"rtd": Score((each * counts).sum(), classes, torch.where(counts > 0, wanted.long(), NOTHING))}
+
+    @staticmethod
+    def tally(score: Score) -> Tensor:
+        """(3,) of the judged tokens, how many were replaced, how many were called so, and how many rightly."""
+        is_replaced, is_called = score.wanted == 1, (score.logits.argmax(-1) == 1) & (score.wanted != NOTHING)
+        return torch.stack([is_replaced.sum(), is_called.sum(), (is_replaced & is_called).sum()]).float()
+
+    @staticmethod
+    def rates(tally: Sequence[float], judged: float) -> dict[str, float]:
+        """What a tally says. A detector that finds nothing (recall 0) for long has collapsed."""
+        replaced, called, rightly = tally
+        return {
+            "rtd_replaced": replaced / judged,
+            "rtd_recall": rightly / max(replaced, 1.0),
+            "rtd_precision": rightly / max(called, 1.0),
+        }
 
 
 def _shapes(module: nn.Module) -> list[torch.Size]:
