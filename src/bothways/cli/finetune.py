@@ -40,6 +40,15 @@ def finetune(
     model: Annotated[
         str | None, typer.Option("--model", metavar="DIR", help="The model to start from.", show_default=False)
     ] = None,
+    teacher: Annotated[
+        str | None,
+        typer.Option(
+            "--teacher",
+            metavar="DIR",
+            help="A fine-tuned model to learn from; with --set model.take=3, a model of three of its layers does.",
+            show_default=False,
+        ),
+    ] = None,
     text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
     pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
     label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
@@ -79,6 +88,7 @@ def finetune(
         ("data", "pair"): pair,
         ("data", "label"): label,
         ("model", "init"): model,
+        ("distill", "teacher"): teacher,
         ("run", "epochs"): epochs,
         ("run", "batch"): batch,
         ("run", "seed"): seed,

@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
         """(N, W) → (N, W)."""
-        q, k, v, bias = self._project(x, plan, positions)
+        q, k, v, bias = self.project(x, plan, positions)
         dropout = self.dropout if self.training else 0.0
         seen = attend(q, k, v, plan, scale=self.scale, window=self.window, bias=bias, dropout=dropout)
         out: Tensor = self.out(seen.flatten(1))
@@ -86,7 +86,7 @@ class SelfAttention(nn.Module):
 
     def look(self, x: Tensor, plan: Plan, positions: Positions) -> list[Tensor]:
         """The attention weights, for each sequence (H, its length, its length)."""
-        q, k, _, bias = self._project(x, plan, positions)
+        q, k, _, bias = self.project(x, plan, positions)
         return maps(q, k, plan.batch, scale=self.scale, window=self.window, bias=bias)
 
     def distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +97,8 @@ class SelfAttention(nn.Module):
         keys, queries = (table if layer is None else layer(table) for layer in (self.distance_key, self.distance_query))
         return keys.unflatten(1, (self.heads, -1)), queries.unflatten(1, (self.heads, -1))
 
-    def _project(self, x: Tensor, plan: Plan, positions: Positions) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
+    def project(self, x: Tensor, plan: Plan, positions: Positions) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
+        """Queries, keys and values, (N, H, D) each, and what is added to their scores."""
         q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).unbind(1)  # (N, H, D) each
         if self.query_bias is not None and self.value_bias is not None:
             q, v = (y + b.unflatten(0, (self.heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
@@ -154,6 +155,10 @@ class Block(nn.Module):
     def look(self, x: Tensor, plan: Plan, positions: Positions) -> list[Tensor]:
         """The attention weights that this layer uses on x."""
         return self.attention.look(self._normed(x) if self.norm_first else x, plan, positions)
+
+    def vectors(self, x: Tensor, plan: Plan, positions: Positions) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries, keys and values that this layer makes of x: (N, H, D) each."""
+        return self.attention.project(self._normed(x) if self.norm_first else x, plan, positions)[:3]
 
     def _normed(self, x: Tensor) -> Tensor:
         normed: Tensor = x if self.attention_norm is None else self.attention_norm(x)

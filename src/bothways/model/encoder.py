@@ -10,7 +10,7 @@ Its successors differ in details, each a field of EncoderConfig.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,8 @@ class Look:
     """By layer, (N, W)."""
     maps: dict[int, list[Tensor]]
     """By layer from 1 on, the attention weights of each sequence: (H, its length, its length)."""
+    vectors: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    """By layer from 1 on, queries, keys and values: (N, H, D) each."""
 
 
 class Encoder(nn.Module):
@@ -63,23 +65,27 @@ class Encoder(nn.Module):
             x = self._through(layer, x, plan, embedded)
         return x
 
-    def look(self, batch: Batch, hidden: Collection[int] = (), maps: Collection[int] = ()) -> Look:
-        """Hidden states and attention maps of the layers asked for; later layers are not computed.
+    def look(
+        self, batch: Batch, hidden: Collection[int] = (), maps: Collection[int] = (), vectors: Collection[int] = ()
+    ) -> Look:
+        """Hidden states, attention maps and their vectors of the layers asked for; later layers are not computed.
 
         A map is computed beside the usual pass, for its layer alone: asking for it changes no state.
         """
         self._check_layers(hidden, lowest=0)
-        self._check_layers(maps, lowest=1)
+        self._check_layers({*maps, *vectors}, lowest=1)
         x, plan = self._start(batch)
         states = {0: x} if 0 in hidden else {}
-        seen, embedded = {}, x
-        for layer in range(1, max((0, *hidden, *maps)) + 1):
+        seen, projected, embedded = {}, {}, x
+        for layer in range(1, max((0, *hidden, *maps, *vectors)) + 1):
             if layer in maps:
                 seen[layer] = self._block(layer).look(x, plan, self.embeddings.positions)
+            if layer in vectors:
+                projected[layer] = self._block(layer).vectors(x, plan, self.embeddings.positions)
             x = self._through(layer, x, plan, embedded)
             if layer in hidden:
                 states[layer] = x
-        return Look(states, seen)
+        return Look(states, seen, projected)
 
     def _start(self, batch: Batch) -> tuple[Tensor, Plan]:
         x = self.embeddings(batch)

@@ -59,6 +59,31 @@ class Model(nn.Module):
         grown.heads.update(dict(self.heads.items()))
         return grown
 
+    def with_layers(self, taken: int | Sequence[int]) -> "Model":
+        """A model of some of this one's layers, counted from 1, or of so many, evenly spread from the first to the last
+        (of twelve, six: 1, 3, 5, 8, 10, 12, DistilBERT's choice). Weights are shared."""
+        shape = self.config.encoder
+        numbers = spread(shape.layers, taken) if isinstance(taken, int) else list(taken)
+        if not numbers or sorted(set(numbers)) != numbers or not 1 <= numbers[0] <= numbers[-1] <= shape.layers:
+            raise BothwaysError(f"some of the layers 1 to {shape.layers}, in this order, can be taken, not {numbers}")
+        if numbers[0] > 1 and shape.norm_first:
+            raise BothwaysError(f"the first layer of {self.config.family} must be kept: it alone reads embeddings")
+        order = [shape.order[n - 1] if shape.order else n - 1 for n in numbers]
+        kept = sorted(set(order))
+        smaller = replace(
+            shape,
+            layers=len(numbers),
+            windows=tuple(shape.windows[n - 1] for n in numbers) if shape.windows else (),
+            order=tuple(kept.index(block) for block in order) if shape.order else (),
+        )
+        with torch.device("meta"):
+            model = Model(replace(self.config, encoder=smaller), self.tokenizer)
+        for name, part in self.encoder.named_children():
+            setattr(model.encoder, name, part)
+        model.encoder.blocks = nn.ModuleList(self.encoder.blocks[block] for block in kept)
+        model.heads = self.heads
+        return model.train(self.training)
+
     @property
     def device(self) -> torch.device:
         return self.encoder.embeddings.tokens.weight.device
@@ -113,6 +138,13 @@ class Model(nn.Module):
             has = ", ".join(self.heads) or "none"
             raise BothwaysError(f"this model has no {name!r} head (it has: {has})")
         return self.heads[name]
+
+
+def spread(total: int, count: int) -> list[int]:
+    """So many of the numbers from 1 to `total`, as evenly as can be, the first and the last among them."""
+    if count < 2:
+        return list(range(1, min(count, total) + 1))
+    return [round(i * (total - 1) / (count - 1)) + 1 for i in range(count)]
 
 
 def mean_of(states: Tensor, batch: Batch) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from bothways.model.batch import Batch
@@ -76,14 +77,18 @@ class Words:
 
 @dataclass(frozen=True)
 class Score:
-    """One loss over a batch: the sum of its terms; and for evaluation how many of them were guessed right."""
+    """One loss over a batch: the sum of its terms; and for evaluation, if something was guessed, what and what was
+    wanted."""
 
     loss: Tensor
-    logits: Tensor
-    wanted: Tensor
+    logits: Tensor = field(default_factory=lambda: torch.tensor(0.0))
+    wanted: Tensor = field(default_factory=lambda: torch.tensor(0))
 
     @property
     def right(self) -> Tensor:
+        """How many were guessed right; not a number if nothing was guessed."""
+        if not self.wanted.ndim:
+            return torch.full_like(self.loss, torch.nan)
         return (self.logits.argmax(-1) == self.wanted).sum()
 
 

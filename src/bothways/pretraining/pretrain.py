@@ -122,6 +122,8 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
         config = ModelConfig(shape, heads, family=recipe.model.family)
         return Model.new(config, tokenizer, seed=recipe.run.seed)
     model = checkpoint.load(recipe.model.init)
+    if recipe.model.take:
+        model = model.with_layers(recipe.model.take)
     if model.tokenizer is None or model.tokenizer.fingerprint != tokenizer.fingerprint:
         raise BothwaysError(
             f"the text was packed with another tokenizer than that of {recipe.model.init}: "

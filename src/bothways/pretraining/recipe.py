@@ -7,6 +7,7 @@ from typing import Literal
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.config import EncoderConfig, Learned
+from bothways.model.distill import DistillSettings
 from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives.mlm import MaskedSettings
 from bothways.pretraining.objectives.nsp import PairSettings
@@ -39,7 +40,9 @@ class ModelSettings:
     """The `[model]` part: a folder to go on from, or the shape of a new BERT."""
 
     init: str = ""
-    """A model folder; its shape is then the model's, and the rest of this part has no effect."""
+    """A model folder; its shape is then the model's, and of the rest of this part only `take` has an effect."""
+    take: int | tuple[int, ...] = 0
+    """Of init's layers, so many, evenly spread, or these, counted from 1: a smaller model. 0: all."""
     family: str = "bert"
     """Whose layout a new model has: what the shape below leaves open is as that family has it."""
     embedding: int = 0
@@ -134,6 +137,7 @@ class PretrainRecipe:
     nsp: PairSettings = field(default_factory=PairSettings)
     sop: PairSettings = field(default_factory=PairSettings)
     rtd: ReplacedSettings = field(default_factory=ReplacedSettings)
+    distill: DistillSettings = field(default_factory=DistillSettings)
     optim: OptimSettings = field(default_factory=OptimSettings)
     run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))
     phases: tuple[Phase, ...] = (Phase(length=128, sequences=256),)
@@ -150,6 +154,8 @@ class PretrainRecipe:
             raise BothwaysError("nsp and sop both decide what the second text is: choose one of them")
         if "rtd" in self.objectives and set(self.objectives) != {"mlm", "rtd"}:
             raise BothwaysError("rtd goes with mlm, which its generator learns by, and with nothing else")
+        if "rtd" in self.objectives and self.distill.teacher:
+            raise BothwaysError("a teacher teaches to fill blanks: it does not go with rtd")
         able_family = bool(self.model.init) or "replaced" in FAMILIES[self.model.family].heads
         if "rtd" in self.objectives and not able_family:
             able = ", ".join(name for name, family in FAMILIES.items() if "replaced" in family.heads)

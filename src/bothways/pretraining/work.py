@@ -3,6 +3,7 @@
 K losses · N tokens · B sequences.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,11 +18,13 @@ from bothways.draws import mix
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
+from bothways.model.distill import DistillSettings, Pupil, Teacher
 from bothways.model.encoder import initialise
 from bothways.model.model import Model
 from bothways.pretraining.loader import Loader, Mixture
 from bothways.pretraining.objective import Objective, Score
 from bothways.pretraining.objectives import heads_for, make_objectives
+from bothways.pretraining.objectives.distill import Distillation
 from bothways.pretraining.objectives.rtd import ReplacedTokens
 from bothways.pretraining.pseudo import pseudo_perplexity
 from bothways.pretraining.recipe import PretrainRecipe
@@ -33,7 +36,7 @@ from bothways.train.work import Forward, Step
 _HELD_OUT = 1_000_003  # the seed of evaluation: the same masks at every step and in every run
 
 
-class Losses(nn.Module):
+class Losses(Pupil):
     """A model and what its objectives train beside it: batch and targets in, losses out."""
 
     def __init__(self, model: Model, objectives: Mapping[str, Objective], seed: int) -> None:
@@ -43,9 +46,11 @@ class Losses(nn.Module):
         own = {name: objective.parts(model) for name, objective in objectives.items()}
         self.parts = nn.ModuleDict({name: part for name, part in own.items() if part is not None})
         initialise(self.parts, model.config.encoder.init_std, torch.Generator().manual_seed(seed))
-        rtd = objectives.get("rtd")
+        rtd, distill = objectives.get("rtd"), objectives.get("distill")
         if isinstance(rtd, ReplacedTokens):
             rtd.share(model, self.generator)
+        if isinstance(distill, Distillation):
+            self.teacher = distill.teacher
         used = heads_for(objectives)
         for name, head in model.heads.items():
             head.requires_grad_(name in used)  # a head that no loss reads is kept as it is
@@ -67,7 +72,11 @@ class Losses(nn.Module):
             scores += objectives["mlm"].losses(reader, None, reader.encoder(batch), batch, targets).values()
             batch, is_replaced = rtd.replace(batch, scores[0].logits, targets, self.training)
             objectives, targets = {"rtd": rtd}, {**targets, "is_replaced": is_replaced}
-        states = self.model.encoder(batch)
+        if self.teacher is None:
+            states = self.model.encoder(batch)
+        else:
+            seen = self.teacher.watch(self.model, batch)
+            states, targets = seen.states, {**targets, **dict(zip("qkv", seen.vectors, strict=False))}
         for name, objective in objectives.items():
             part = dict(self.parts.items()).get(name)
             scores += objective.losses(self.model, part, states, batch, targets).values()
@@ -96,7 +105,12 @@ class Pretraining:
         self.config, self.tokenizer = model.config, model.tokenizer
         self.marks = Marks.of(self.tokenizer)
         self.objectives = make_objectives(
-            recipe.objectives, recipe.mlm, self.tokenizer, model.config.encoder.causal, recipe.rtd
+            recipe.objectives,
+            recipe.mlm,
+            self.tokenizer,
+            model.config.encoder.causal,
+            recipe.rtd,
+            _teacher(recipe.distill, model),
         )
         for phase in recipe.phases:
             if phase.length > model.config.encoder.limit:
@@ -105,9 +119,10 @@ class Pretraining:
                 )
         model.encoder.recompute = recipe.run.recompute
         self.module = Losses(model, self.objectives, recipe.run.seed)
+        own = recipe.distill.hard if recipe.distill.teacher else 1.0
         self.losses: Mapping[str, float] = {
-            name: recipe.rtd.weight if name == "rtd" else 1.0 for name in self.objectives
-        }
+            name: recipe.rtd.weight if name == "rtd" else own for name in self.objectives if name != "distill"
+        } | (recipe.distill.weights if recipe.distill.teacher else {})
         self.loader = cache(self._loader)
         for number in range(len(recipe.phases)):  # what cannot be made into sequences is said now, not in mid-run
             self.loader(number, 1, False)
@@ -194,7 +209,9 @@ class Pretraining:
         for k, (name, weight) in enumerate(self.losses.items()):
             count, loss, right = max(sums[k], 1.0), sums[kinds + k], sums[2 * kinds + k]
             scores[f"{prefix}loss"] += weight * loss / count
-            scores |= {f"{prefix}{name}_loss": loss / count, f"{prefix}{name}_accuracy": right / count}
+            scores[f"{prefix}{name}_loss"] = loss / count
+            if not math.isnan(right):
+                scores[f"{prefix}{name}_accuracy"] = right / count
             if name == "rtd":
                 rates = ReplacedTokens.rates(sums[3 * kinds :], count)
                 scores |= {f"{prefix}{rate}": value for rate, value in rates.items()}
@@ -243,6 +260,15 @@ class Pretraining:
             own = safetensors.torch.load_file(folder / "parts.safetensors")
             weights |= {f"parts.{name}": tensor for name, tensor in own.items()}
         return weights
+
+
+def _teacher(settings: DistillSettings, student: Model) -> Teacher | None:
+    if not settings.teacher:
+        return None
+    model = checkpoint.load(settings.teacher)
+    if settings.soft and "masked" not in model.heads:
+        raise BothwaysError(f"{settings.teacher} fills no blanks, and so has no guesses: set distill.soft to 0")
+    return Teacher(model, settings, student)
 
 
 def _under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.answers import Answers
 from bothways.tasks.folder import task_config
-from bothways.tasks.losses import grouped_cross_entropy
+from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.reading import Read, Reader, View
 from bothways.tasks.task import Item, Outputs, Sample
 
@@ -122,6 +122,11 @@ class Answer:
         return grouped_cross_entropy(first, owner, targets["first"]) + grouped_cross_entropy(
             last, owner, targets["last"]
         )
+
+    def imitation(self, own: Tensor, taught: Tensor, targets: Mapping[str, Tensor], temperature: float) -> Tensor:
+        owner, groups = targets["owner"], len(targets["first"])
+        ends = [grouped_imitation(own[:, i], taught[:, i], owner, groups, temperature) for i in (0, 1)]
+        return ends[0] + ends[1]
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits("span", states, batch)

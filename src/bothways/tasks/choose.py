@@ -16,7 +16,7 @@ from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.ranking import Right
 from bothways.tasks.folder import task_config
-from bothways.tasks.losses import grouped_cross_entropy
+from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.reading import Reader
 from bothways.tasks.task import Item, Outputs, Sample
 
@@ -60,9 +60,12 @@ class Choose:
         return {**tensors, "share": torch.from_numpy(share.astype(np.float32))}, float(len(samples))
 
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Mapping[str, Tensor]) -> Tensor:
-        each = self.outputs(model, states, batch)[:, 0].float() * targets["share"]
-        options = each.new_zeros(len(targets["group"])).index_add(0, targets["option"], each)
+        options = _options(self.outputs(model, states, batch), targets)
         return grouped_cross_entropy(options, targets["group"], targets["right"])
+
+    def imitation(self, own: Tensor, taught: Tensor, targets: Mapping[str, Tensor], temperature: float) -> Tensor:
+        ours, theirs = (_options(outputs, targets) for outputs in (own, taught))
+        return grouped_imitation(ours, theirs, targets["group"], len(targets["right"]), temperature)
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits("choice", states, batch)
@@ -90,6 +93,12 @@ class Choose:
 
     def mark(self, judge: Any, item: Item, decision: NDArray[np.float64]) -> None:
         judge.add([int(decision.argmax()) == item.example.gold])
+
+
+def _options(outputs: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
+    """One number for each option, the mean over its windows: (B, 1) → (O,)."""
+    each = outputs[:, 0].float() * targets["share"]
+    return each.new_zeros(len(targets["group"])).index_add(0, targets["option"], each)
 
 
 def _pair(example: Choice, option: str) -> tuple[str, str]:

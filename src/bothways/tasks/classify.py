@@ -17,12 +17,13 @@ from bothways.data.labels import as_number
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import nameless
+from bothways.model.distill import soft_distance
 from bothways.model.model import Model
 from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Numbers
 from bothways.tasks.folder import task_config
-from bothways.tasks.losses import binary_cross_entropy, cross_entropy
+from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
 from bothways.tasks.reading import Reader
 from bothways.tasks.task import Item, Outputs, Sample
 
@@ -133,6 +134,14 @@ class Classify:
         each = torch.as_tensor(self.weights, device=gold.device) * gold + (1 - gold)
         gold = gold * (1 - smooth) + smooth / 2
         return binary_cross_entropy(logits, gold, each * weight[:, None] / len(self.labels), self.settings.focal)
+
+    def imitation(self, own: Tensor, taught: Tensor, targets: Mapping[str, Tensor], temperature: float) -> Tensor:
+        weight = targets["weight"]
+        if self.config.kind == "single":
+            return (soft_distance(own, taught, temperature) * weight).sum()
+        if self.config.kind == "regression":
+            return ((own[:, 0].float() - taught[:, 0].float()) ** 2 * weight).sum()
+        return binary_imitation(own, taught, weight[:, None] / len(self.labels), temperature)
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits("sequence", states, batch)

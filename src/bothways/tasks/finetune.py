@@ -10,10 +10,11 @@ from typing import Any
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
+from bothways.model.distill import Teacher
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.tasks.answer import NULL
-from bothways.tasks.folder import task_config, with_config, with_task
+from bothways.tasks.folder import task_config, with_config, with_pooling, with_task
 from bothways.tasks.kinds import in_form, make_task, plan, read_examples
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe
 from bothways.tasks.task import Sample, Task
@@ -74,6 +75,10 @@ def finetune(
         if not recipe.model.init:
             raise BothwaysError("the recipe names no model to start from: set model.init, or give --model DIR")
         start = checkpoint.load(recipe.model.init)
+        if recipe.model.take:
+            start = start.with_layers(recipe.model.take)
+        if recipe.model.pooling:
+            start = with_pooling(start, recipe.model.pooling)
         config, labels = plan(recipe, train, start.config.encoder.limit)
         model = with_task(start, config, labels, seed=recipe.run.seed)
         _freeze(model, recipe.model.freeze)
@@ -96,6 +101,7 @@ def finetune(
             seed=recipe.run.seed,
             lora=lora,
             base=str(Path(recipe.model.init).resolve()),
+            teacher=_teacher(recipe, model),
         )
         if ranks.is_first:
             claim(out, recipe, read_finetune_recipe, _identity(samples))
@@ -132,6 +138,21 @@ def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> list[Sample]:
         for item in task.items(chunk):
             samples += task.samples(item)
     return samples
+
+
+def _teacher(recipe: FinetuneRecipe, student: Model) -> Teacher | None:
+    settings = recipe.distill
+    if not settings.teacher:
+        return None
+    model = checkpoint.load(settings.teacher)
+    theirs, ours = ((task_config(one).task, task_config(one).kind, one.config.labels) for one in (model, student))
+    if settings.soft and theirs != ours:
+        (their_task, _, their_labels), (our_task, _, our_labels) = theirs, ours
+        raise BothwaysError(
+            f"{settings.teacher} was made for {their_task} with the labels {', '.join(their_labels) or 'none'}, and "
+            f"the student is for {our_task} with {', '.join(our_labels) or 'none'}: they must be the same"
+        )
+    return Teacher(model, settings, student)
 
 
 def _identity(samples: Sequence[Sample]) -> dict[str, int]:

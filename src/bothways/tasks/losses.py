@@ -36,6 +36,19 @@ def grouped_log_softmax(scores: Tensor, owner: Tensor, groups: int) -> Tensor:
     return shifted - total.log()[owner]
 
 
+def grouped_imitation(scores: Tensor, taught: Tensor, owner: Tensor, groups: int, temperature: float) -> Tensor:
+    """The sum over groups of KL(teacher ‖ student) between softmaxes within the group, times T². (n,) each."""
+    own, other = (grouped_log_softmax(x / temperature, owner, groups) for x in (scores, taught))
+    return (other.exp() * (other - own)).sum() * temperature**2
+
+
+def binary_imitation(logits: Tensor, taught: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """The weighted sum of KL(teacher ‖ student) between two yes-or-no guesses, times T². They broadcast."""
+    own, other = (x.float() / temperature for x in (logits, taught))
+    yes, no = (x.sigmoid() * (F.logsigmoid(x) - F.logsigmoid(y)) for x, y in ((other, own), (-other, -own)))
+    return ((yes + no) * weight).sum() * temperature**2
+
+
 def binary_cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor, focal: float = 0.0) -> Tensor:
     """The weighted sum; all three of one shape, or such that they broadcast. `focal` as above, for each number."""
     logits = logits.float()

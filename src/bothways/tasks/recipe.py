@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.distill import DistillSettings
 from bothways.model.lora import LoraSettings
 from bothways.tasks.answer import AnswerSettings
 from bothways.tasks.classify import ClassifySettings
@@ -37,11 +38,16 @@ class ModelSettings:
     """The `[model]` part: what to start from."""
 
     init: str = ""
-    """A model folder."""
+    """A model folder; unless said, the teacher if there is one."""
+    take: int | tuple[int, ...] = 0
+    """Of its layers, so many, evenly spread, or these, counted from 1: a smaller model. 0: all."""
+    pooling: Literal["", "first", "mean"] = ""
+    """What a classifier reads of each text: its first token, or the mean of all. Unless said, as the model has it."""
     freeze: Literal["none", "embeddings", "encoder"] | int = "none"
     """What stays as it is: nothing, the embeddings, all but the head, or the embeddings and so many lower layers."""
 
     def __post_init__(self) -> None:
+        require_choice("model.pooling", self.pooling, ("", "first", "mean"))
         if isinstance(self.freeze, int) and self.freeze < 0:
             raise BothwaysError(f"model.freeze counts layers from 0, and is {self.freeze}")
 
@@ -75,11 +81,14 @@ class FinetuneRecipe:
     classify: ClassifySettings = field(default_factory=ClassifySettings)
     answer: AnswerSettings = field(default_factory=AnswerSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
+    distill: DistillSettings = field(default_factory=DistillSettings)
     optim: OptimSettings = field(default_factory=lambda: OptimSettings(lr=3e-5))
     run: FinetuneRun = field(default_factory=FinetuneRun)
 
     def __post_init__(self) -> None:
         require_choice("task", self.task, TASKS)
+        if self.distill.teacher and not self.model.init:
+            object.__setattr__(self, "model", replace(self.model, init=self.distill.teacher))
 
 
 def read_finetune_recipe(source: Path | str, settings: Sequence[str] = ()) -> FinetuneRecipe:

@@ -17,7 +17,7 @@ from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.ranking import Pairs
 from bothways.tasks.folder import task_config
-from bothways.tasks.losses import binary_cross_entropy
+from bothways.tasks.losses import binary_cross_entropy, binary_imitation
 from bothways.tasks.reading import Reader
 from bothways.tasks.task import Item, Outputs, Sample
 
@@ -58,6 +58,9 @@ class Score:
 
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Mapping[str, Tensor]) -> Tensor:
         return binary_cross_entropy(self.outputs(model, states, batch)[:, 0], targets["gold"], targets["weight"])
+
+    def imitation(self, own: Tensor, taught: Tensor, targets: Mapping[str, Tensor], temperature: float) -> Tensor:
+        return binary_imitation(own[:, 0], taught[:, 0], targets["weight"], temperature)
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits("sequence", states, batch)

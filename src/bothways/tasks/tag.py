@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from bothways.data.examples import Tagged
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
+from bothways.model.distill import soft_distance
 from bothways.model.model import Model
 from bothways.scoring.entities import Entities, Tags, entities
 from bothways.tasks.folder import task_config
@@ -84,6 +85,9 @@ class Tag:
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Mapping[str, Tensor]) -> Tensor:
         logits = model.logits("token", states[targets["at"]], batch)
         return F.cross_entropy(logits.float(), targets["gold"], reduction="sum")
+
+    def imitation(self, own: Tensor, taught: Tensor, targets: Mapping[str, Tensor], temperature: float) -> Tensor:
+        return soft_distance(own[targets["at"]], taught[targets["at"]], temperature).sum()
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits("token", states, batch)

@@ -94,6 +94,9 @@ class Task(Protocol):
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Mapping[str, Tensor]) -> Tensor:
         """The sum of the losses, in fp32."""
 
+    def imitation(self, own: Tensor, taught: Tensor, targets: Mapping[str, Tensor], temperature: float) -> Tensor:
+        """How far the outputs are from a teacher's: a sum over what `loss` sums over."""
+
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         """(B, …) or (N, …): all that is needed to decide."""
 

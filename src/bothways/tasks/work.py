@@ -15,6 +15,7 @@ from bothways.draws import mix, permute
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
+from bothways.model.distill import Pupil, Teacher
 from bothways.model.lora import LoraSettings, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.tasks.engine import decisions
@@ -25,25 +26,37 @@ from bothways.train.work import Forward, Micro, Step
 LOWER_IS_BETTER = ("negative_log_likelihood", "calibration_error", "brier", "mean_squared_error", "mean_absolute_error")
 
 
-class TaskModule(nn.Module):
-    """A model and its task: in training (1,), the sum of the losses; in evaluation the outputs."""
+class TaskModule(Pupil):
+    """A model and its task: in training (K,), the sums of the losses; in evaluation the outputs."""
 
-    def __init__(self, model: Model, task: Task) -> None:
+    def __init__(self, model: Model, task: Task, teacher: Teacher | None = None) -> None:
         super().__init__()
         self.model = model
         self.task = task
+        self.teacher = teacher
 
     def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
-        states = self.model.encoder(batch)
         if not self.training:
-            return self.task.outputs(self.model, states, batch)
-        return self.task.loss(self.model, states, batch, targets).view(1) * targets["counts"]
+            return self.task.outputs(self.model, self.model.encoder(batch), batch)
+        if self.teacher is not None:
+            return self._taught(self.teacher, batch, targets) * targets["counts"]
+        return self.task.loss(self.model, self.model.encoder(batch), batch, targets).view(1) * targets["counts"]
+
+    def _taught(self, teacher: Teacher, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
+        """The task's own loss, and those that compare with the teacher."""
+        seen, taught = teacher.watch(self.model, batch), teacher.show(batch)
+        losses = [self.task.loss(self.model, seen.states, batch, targets)]
+        if teacher.settings.soft:
+            own = self.task.outputs(self.model, seen.states, batch)
+            with torch.no_grad():
+                other = self.task.outputs(teacher.model, taught.states, batch)
+            losses.append(self.task.imitation(own, other, targets, teacher.settings.temperature))
+        everywhere = torch.ones(len(batch.ids), device=batch.ids.device)
+        return torch.stack([*losses, *teacher.inside(seen, taught, batch, everywhere).values()])
 
 
 class FineTuning:
     """The work of `fit`."""
-
-    losses: Mapping[str, float] = {"loss": 1.0}
 
     def __init__(
         self,
@@ -57,6 +70,7 @@ class FineTuning:
         seed: int,
         lora: LoraSettings | None = None,
         base: str = "",
+        teacher: Teacher | None = None,
     ) -> None:
         """With `lora`, the model has been adapted, and `base` is the folder it came from."""
         if not samples:
@@ -65,7 +79,10 @@ class FineTuning:
         self.batch, self.micro_tokens, self.seed = batch, micro_tokens, seed
         self.config, self.tokenizer = model.config, model.tokenizer
         self.lora, self.base = lora, base
-        self.module = TaskModule(model, task)
+        self.module = TaskModule(model, task, teacher)
+        self.losses: Mapping[str, float] = {"loss": 1.0}
+        if teacher is not None:
+            self.losses = {"hard": teacher.settings.hard, **teacher.settings.weights}
         self.mean_length = sum(map(len, samples)) / sum(len(sample.ids) for sample in samples)
 
     @property
@@ -97,7 +114,9 @@ class FineTuning:
         spare = max(map(len, shares)) - len(mine)
         made = [self._micro(samples, 1.0) for samples in mine] + [self._micro(chosen[:1], 0.0)] * spare
         count = sum(count for _, count in made)
-        return Step([micro for micro, _ in made], {"loss": count}, sum(map(len, chosen)), len(chosen))
+        tokens = float(sum(map(len, itertools.chain.from_iterable(mine))))
+        counts = {name: count if name in ("loss", "hard", "soft") else tokens for name in self.losses}
+        return Step([micro for micro, _ in made], counts, sum(map(len, chosen)), len(chosen))
 
     def _passes(self, samples: Sequence[Sample]) -> list[list[Sample]]:
         """The samples in groups of at most `micro_tokens` tokens."""

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+from bothways.model.distill import Teacher
 from bothways.pretraining.objective import Objective, Words
+from bothways.pretraining.objectives.distill import Distillation
 from bothways.pretraining.objectives.mlm import MaskedSettings, MaskedWords
 from bothways.pretraining.objectives.nsp import NextSentence
 from bothways.pretraining.objectives.rtd import ReplacedSettings, ReplacedTokens
@@ -17,6 +19,7 @@ def make_objectives(
     tokenizer: Tokenizer,
     causal: bool,
     replaced: ReplacedSettings | None = None,
+    teacher: Teacher | None = None,
 ) -> dict[str, Objective]:
     """By name, `mlm` first: the others may read what it chose."""
     known: dict[str, Objective] = {
@@ -26,7 +29,8 @@ def make_objectives(
         "sbo": SpanBoundary(),
         "rtd": ReplacedTokens(replaced or ReplacedSettings()),
     }
-    return {name: objective for name, objective in known.items() if name in names}
+    chosen = {name: objective for name, objective in known.items() if name in names}
+    return chosen if teacher is None else {**chosen, "distill": Distillation(teacher)}
 
 
 def heads_for(objectives: Mapping[str, Objective]) -> tuple[str, ...]:

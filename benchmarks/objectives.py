@@ -1,0 +1,194 @@
+"""Which way of learning from text makes the better encoder in the same time? Replaced tokens against masked words.
+
+    python benchmarks/objectives.py --text PACKED --data DIR --out OUT --minutes 6
+    python benchmarks/objectives.py --text PACKED --data DIR --out OUT --minutes 6 --only rtd --seeds 2 --side-by-side 8
+
+--text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
+glue_cola, glue_rte, each with train* and dev* files, as for benchmarks/finetune.py. --out: where the runs go; what is
+there already is not done again.
+
+Two encoders of one shape (ModernBERT's: 12 × 256, 4 heads, gated 768, every layer sees all), of one vocabulary, on one
+text, with one optimiser, each for the same number of minutes, compilation not counted. Then plain fine-tuning, several
+seeds, the last model of each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and
+STS-B ten, as in ELECTRA's paper; SST-2 two of 64).
+"""
+
+import argparse
+import concurrent.futures
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bothways.pretraining.recipe import PretrainRecipe
+from bothways.train.recipe import read, write
+
+SHAPE: dict[str, Any] = {
+    "family": "modernbert", "width": 256, "layers": 12, "heads": 4, "hidden": 768, "window": 0, "positions": 512,
+    "dropout": 0.0, "attention_dropout": 0.0,
+}  # fmt: skip
+STEP = {"length": 128, "tokens": 131_072}
+RUNS: dict[str, dict[str, Any]] = {
+    "mlm": {
+        "objectives": ["mlm"],
+        "phases": [{"share": 0.55, "rate": 0.25, **STEP}, {"share": 0.45, "rate": 0.15, **STEP}],
+    },
+    "rtd": {
+        "objectives": ["mlm", "rtd"],
+        "mlm": {"mask": 1.0, "random": 0.0},
+        "rtd": {"width": 1.0, "layers": 0.25, "weight": 50.0},
+        "phases": [{"rate": 0.15, **STEP}],
+    },
+}
+OPTIM = {
+    "name": "muon", "muon_lr": 0.02, "lr": 3e-3, "betas": [0.9, 0.98],
+    "warmup": 200, "schedule": "wsd", "cooldown": 0.6,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """One data set, and how it is learned."""
+
+    folder: str
+    score: str
+    epochs: int = 3
+    batch: int = 32
+    kind: str = "single"
+
+
+JOBS = {
+    "CoLA": Job("glue_cola", "matthews"),
+    "STS-B": Job("glue_stsb", "spearman", epochs=10, kind="regression"),
+    "RTE": Job("glue_rte", "accuracy", epochs=10),
+    "MRPC": Job("glue_mrpc", "positive_f1"),
+    "SST-2": Job("glue_sst2", "accuracy", epochs=2, batch=64),
+}
+
+
+def pretrain(name: str, asked: argparse.Namespace) -> None:
+    """A run of the library's own command."""
+    table = {
+        **RUNS[name],
+        "data": {"train": [str(asked.text)], "rows": "stream"},
+        "model": {**SHAPE, **(asked.shape or {})},
+        "optim": OPTIM,
+        "run": {
+            "minutes": asked.minutes,
+            "seed": asked.seed,
+            "micro_tokens": STEP["tokens"],
+            "evaluate_every": asked.evaluate_every,
+            "save_minutes": 0.0,
+        },
+    }
+    recipe = asked.out / f"{name}.toml"
+    recipe.write_text(write(read(PretrainRecipe, table)), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "bothways",
+        "pretrain",
+        str(recipe),
+        "--out",
+        str(asked.out / name),
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=(asked.out / f"{name}.log").open("w"))
+
+
+def finetune(name: str, task: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
+    """The score of one seed's last model."""
+    job, out = JOBS[task], asked.out / "tuned" / f"{name}-{task}-{seed}"
+    files = {part: next(iter(sorted((asked.data / job.folder).glob(f"{part}*")))) for part in ("train", "dev")}
+    settings = {
+        "model.pooling": "mean", "classify.kind": job.kind, "optim.layer_decay": 0.8, "run.epochs": job.epochs,
+        "run.batch": job.batch, "window.long": "cut", "window.length": 256, "run.evaluate_every": 10**9,
+        "run.save_every": 10**9, "run.save_minutes": 0.0,
+    }  # fmt: skip
+    command = [sys.executable, "-W", "ignore", "-m", "bothways", "finetune", "classify", "--json", "--lr", "4e-4",
+               "--seed", str(seed), "--train", str(files["train"]), "--dev", str(files["dev"]), "--model",
+               str(asked.out / name / "model"), "--out", str(out)]  # fmt: skip
+    command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{name} {task} {seed} failed: {done.stderr[-800:]}", flush=True)
+        return {"run": name, "task": task, "seed": seed}
+    score = json.loads(done.stdout)["scores"][job.score]
+    return {"run": name, "task": task, "seed": seed, "score": 100 * score}
+
+
+def curves(asked: argparse.Namespace, names: list[str]) -> None:
+    """Held-out scores over the minutes, as a picture."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    for name in names:
+        rows = [json.loads(line) for line in (asked.out / name / "metrics.jsonl").read_text().splitlines()]
+        minutes = {row["step"]: row["elapsed"] / 60 for row in rows if "elapsed" in row}
+        found = [(minutes.get(row["step"], 0.0), row["scores"]) for row in rows if "scores" in row]
+        label = "masked words, the model" if name == "mlm" else "masked words, the generator of 3 layers"
+        left.plot([m for m, _ in found], [s["mlm_accuracy"] for _, s in found], marker=".", label=label)
+        if name == "rtd":
+            for score in ("rtd_recall", "rtd_precision"):
+                right.plot([m for m, _ in found], [s[score] for _, s in found], marker=".", label=score[4:])
+    for axes, title in ((left, "share of the asked words guessed right"), (right, "replaced tokens, the detector")):
+        axes.set(title=title, xlabel="minutes", ylim=(0, None))
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend()
+    figure.savefig(asked.out / "objectives.png", dpi=120)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--text", type=Path, required=True, help="packed text, as said above")
+    options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, as said above")
+    options.add_argument("--out", type=Path, required=True, help="a folder for the runs")
+    options.add_argument("--minutes", type=float, default=6.0)
+    options.add_argument("--only", action="append", choices=list(RUNS))
+    options.add_argument("--tasks", action="append", choices=list(JOBS))
+    options.add_argument("--seed", type=int, default=0, help="of pretraining")
+    options.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
+    options.add_argument("--evaluate-every", type=int, default=500, metavar="STEPS")
+    options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="fine-tunings at once")
+    options.add_argument("--shape", type=json.loads, help="other [model] settings, as JSON, for a quick look")
+    options.add_argument("--part", choices=("pretrain", "finetune"), help="only this part of the work")
+    asked = options.parse_args()
+    names = asked.only or list(RUNS)
+    (asked.out / "tuned").mkdir(parents=True, exist_ok=True)
+    where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    print(f"{platform.machine()}, {where}; Python {platform.python_version()}, torch {torch.__version__}", flush=True)
+    for name in names:
+        if asked.part != "finetune" and not (asked.out / name / "model").exists():
+            pretrain(name, asked)
+    if asked.part == "pretrain":
+        return
+    # The longest first, so that the others fill the gaps.
+    tasks = sorted(asked.tasks or JOBS, key=lambda task: task != "SST-2")
+    jobs = [(name, task, seed) for task in tasks for name in names for seed in range(asked.seeds)]
+    with concurrent.futures.ThreadPoolExecutor(asked.side_by_side) as pool:
+        results = list(pool.map(lambda job: finetune(job[0], job[1], job[2], asked), jobs))
+    (asked.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print("| |" + "".join(f" {task} |" for task in tasks) + "\n|---|" + "---|" * len(tasks))
+    for name in names:
+        cells = []
+        for task in tasks:
+            scores = [r["score"] for r in results if (r["run"], r["task"]) == (name, task) and "score" in r]
+            sd = statistics.stdev(scores) if len(scores) > 1 else 0.0
+            cells.append(f" {statistics.mean(scores):.1f} ± {sd:.1f} |" if scores else " failed |")
+        print(f"| {name} |" + "".join(cells), flush=True)
+    curves(asked, names)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""What a student learns from a teacher: its guesses, its states, and how its tokens relate to each other.
+
+Hinton et al. 2015; DistilBERT (Sanh et al. 2019); MiniLM (Wang et al. 2020, 2021).
+
+N tokens · B sequences · L the longest · W width · R heads of relations · C classes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bothways.errors import BothwaysError, require_choice
+from bothways.model.batch import Batch
+from bothways.model.model import Model
+
+_HIDDEN = -1e9  # of a place that is not there; a true infinity would make 0 · ∞ of it
+
+
+@dataclass(frozen=True)
+class DistillSettings:
+    """The `[distill]` part of a recipe; the defaults are DistilBERT's."""
+
+    teacher: str = ""
+    """A model folder with the student's vocabulary, and for a task with its labels. Empty: there is no teacher."""
+    hard: float = 2.0
+    """The weight of what is learned from the data themselves …"""
+    soft: float = 5.0
+    """… of the teacher's guesses …"""
+    cosine: float = 1.0
+    """… of the direction of its last states, if both are equally wide …"""
+    relations: float = 0.0
+    """… and of how its queries, its keys and its values relate among themselves (MiniLM), whatever the widths."""
+    temperature: float = 2.0
+    """Guesses are compared as softmax(logits / temperature)."""
+    over: Literal["asked", "all"] = "asked"
+    """In pretraining: compare guesses where words are asked for, or at every token, as DistilBERT did: much slower."""
+    layer: int = 0
+    """The teacher's layer whose relations are learned by the student's last; 0: its last."""
+    heads: int = 0
+    """Into so many heads both split their vectors for relations; 0: as many as the teacher has."""
+
+    def __post_init__(self) -> None:
+        require_choice("distill.over", self.over, ("asked", "all"))
+        if min(self.hard, self.soft, self.cosine, self.relations) < 0 or not self.temperature > 0:
+            raise BothwaysError("the weights in distill must be 0 or more, and distill.temperature above 0")
+        if self.layer < 0 or self.heads < 0:
+            raise BothwaysError("distill.layer and distill.heads must be 0 or more")
+        if self.teacher and not self.weights:
+            raise BothwaysError("a teacher is named, and distill.soft, distill.cosine and distill.relations are all 0")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """What is learned from the teacher, by name."""
+        found = {"soft": self.soft, "cosine": self.cosine, "relations": self.relations}
+        return {name: weight for name, weight in found.items() if weight}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one of the two made of a batch."""
+
+    states: Tensor
+    """(N, W)."""
+    vectors: tuple[Tensor, ...]
+    """Queries, keys and values of one layer, (N, W) each; none if relations are not learned."""
+
+
+class Teacher:
+    """A model that is only looked at. Not a module, so that it is no part of what is trained and saved."""
+
+    def __init__(self, model: Model, settings: DistillSettings, student: Model) -> None:
+        self.model, self.settings = model.eval().requires_grad_(False), settings
+        here, there = student.config.encoder, model.config.encoder
+        self.heads = settings.heads or there.heads
+        self.layer = settings.layer or there.layers
+        if student.tokenizer and (not model.tokenizer or model.tokenizer.fingerprint != student.tokenizer.fingerprint):
+            raise BothwaysError("the teacher has another vocabulary than the student, and must read what it reads")
+        if there.limit < here.limit:
+            raise BothwaysError(f"the teacher reads {there.limit} tokens, and the student {here.limit}")
+        if settings.cosine and here.width != there.width:
+            raise BothwaysError(
+                f"states of {here.width} and {there.width} numbers cannot be compared: set distill.cosine to 0, "
+                "and distill.relations above 0 to learn from the teacher's inside all the same"
+            )
+        if settings.relations and self.layer > there.layers:
+            raise BothwaysError(f"distill.layer is {self.layer}, and the teacher has {there.layers} layers")
+        if settings.relations and (here.width % self.heads or there.width % self.heads):
+            raise BothwaysError(f"widths of {here.width} and {there.width} do not both split into {self.heads} heads")
+
+    def watch(self, student: Model, batch: Batch) -> Seen:
+        """What the student makes of a batch."""
+        return self._seen(student, batch, student.config.encoder.layers)
+
+    @torch.no_grad()
+    def show(self, batch: Batch) -> Seen:
+        """What the teacher makes of it."""
+        return self._seen(self.model, batch, self.layer)
+
+    def _seen(self, model: Model, batch: Batch, layer: int) -> Seen:
+        last = model.config.encoder.layers
+        look = model.encoder.look(batch, hidden=[last], vectors=[layer] if self.settings.relations else ())
+        return Seen(look.hidden[last], tuple(x.flatten(1) for x in look.vectors.get(layer, ())))
+
+    def inside(self, student: Seen, taught: Seen, batch: Batch, counts: Tensor) -> dict[str, Tensor]:
+        """How far their insides are apart: sums over the tokens, each of which counts (N,) so much."""
+        found: dict[str, Tensor] = {}
+        if self.settings.cosine:
+            found["cosine"] = (cosine_distance(student.states, taught.states) * counts).sum()
+        if self.settings.relations:
+            found["relations"] = relation_distance(student.vectors, taught.vectors, batch, self.heads, counts)
+        return found
+
+
+class Pupil(nn.Module):
+    """A module that may have a teacher, which goes with it to its device and its precision."""
+
+    teacher: Teacher | None = None
+
+    def _apply(self, change: Callable[..., Any], recurse: bool = True) -> "Pupil":
+        if self.teacher is not None:
+            self.teacher.model._apply(change)  # type: ignore[no-untyped-call]
+        super()._apply(change, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+# ---------------------------------------------------------------------- how far apart
+
+
+def soft_distance(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
+    """KL(teacher ‖ student) of each row, times T², so that the gradient does not shrink with T. (…, C) → (…)."""
+    own, other = ((x.float() / temperature).log_softmax(-1) for x in (logits, taught))
+    return (other.exp() * (other - own)).sum(-1) * temperature**2
+
+
+def cosine_distance(states: Tensor, taught: Tensor) -> Tensor:
+    """1 - cos of each token's two states: (N, W) → (N,)."""
+    return 1 - F.cosine_similarity(states.float(), taught.float(), dim=-1)
+
+
+def relation_distance(
+    own: tuple[Tensor, ...], taught: tuple[Tensor, ...], batch: Batch, heads: int, counts: Tensor
+) -> Tensor:
+    """How differently tokens look at each other: KL between softmax(x xᵀ / √d) of both, for x the queries, the keys
+    and the values, the mean over these and over heads, the sum over tokens."""
+    place = torch.arange(batch.longest, device=batch.cu.device)
+    is_real = place < batch.lengths[:, None]
+    rows = torch.where(is_real, batch.cu[:-1, None] + place, 0)  # (B, L)
+    total = torch.zeros((), device=counts.device)
+    for mine, other in zip(own, taught, strict=True):
+        here, there = (_relations(x, rows, is_real, heads) for x in (mine, other))
+        total = total + ((there.exp() * (there - here)).sum(-1).mean(1) * counts[rows] * is_real).sum()
+    return total / len(own)
+
+
+def _relations(x: Tensor, rows: Tensor, is_real: Tensor, heads: int) -> Tensor:
+    """(N, W) → the logarithms of softmax(x xᵀ / √d) within each sequence, (B, R, L, L)."""
+    split = x.float()[rows].unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, R, L, d)
+    scores: Tensor = split @ split.mT / split.shape[-1] ** 0.5
+    return scores.masked_fill(~is_real[:, None, None, :], _HIDDEN).log_softmax(-1)
