@@ -15,6 +15,7 @@ from bothways.errors import BothwaysError
 if TYPE_CHECKING:
     from bothways.model.checkpoint import load, save
     from bothways.model.config import EncoderConfig, ModelConfig
+    from bothways.model.convert import convert
     from bothways.model.model import Model
     from bothways.predict.classifier import Classifier
     from bothways.predict.encode import encode, encode_tokens
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "load": "bothways.model.checkpoint",
     "save": "bothways.model.checkpoint",
+    "convert": "bothways.model.convert",
     "fill": "bothways.predict.fill",
     "encode": "bothways.predict.encode",
     "encode_tokens": "bothways.predict.encode",
@@ -63,6 +65,7 @@ __all__ = [
     "Predictor",
     "PretrainRecipe",
     "Tokenizer",
+    "convert",
     "encode",
     "encode_tokens",
     "evaluate",

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from bothways.cli import doctor, encode, evaluate, fill, finetune, info, pack, predict, pretrain, suite, vocab
+from bothways.cli import convert, doctor, encode, evaluate, fill, finetune, info, pack, predict, pretrain, suite, vocab
 from bothways.errors import BothwaysError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 app.add_typer(vocab.app, name="vocab")
 app.command()(info.info)
+app.command()(convert.convert)
 app.command()(fill.fill)
 app.command()(encode.encode)
 app.command()(pack.pack)

@@ -42,14 +42,25 @@ def load(folder: Path | str, *, dtype: torch.dtype = torch.float32) -> Model:
 
         return load_adapter(folder).to(dtype)
     raw, tensors = _read_folder(folder)
-    family = _find_family(raw, tensors, folder)
-    tensors = _normal_names(family, tensors)
-    config = _model_config(family, raw, tensors, folder)
     has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt"))
-    tokenizer = Tokenizer.load(folder) if has_tokenizer else None
+    return assemble(raw, tensors, Tokenizer.load(folder) if has_tokenizer else None, folder, dtype=dtype)
+
+
+def assemble(
+    raw: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    tokenizer: Tokenizer | None,
+    source: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """A model of what was read from `source`: a config.json and tensors under Hugging Face's names."""
+    family = _find_family(raw, tensors, source)
+    tensors = _normal_names(family, tensors)
+    config = _model_config(family, raw, tensors, source)
     with torch.device("meta"):  # shapes only: drawing weights to overwrite them would take longer than reading
         model = Model(config, tokenizer)
-    model.load_state_dict(_fill(model, family, tensors, dtype, folder), assign=True)
+    model.load_state_dict(_fill(model, family, tensors, dtype, source), assign=True)
     return model.eval()
 
 
@@ -58,10 +69,8 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
     with atomic.new_folder(folder, replaces=_FILES) as fresh:
-        state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
         kind = dtype or model.encoder.embeddings.tokens.weight.dtype
-        tensors = _their_names(family, model.config, state)
-        tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors_of(model).items()}
         try:
             safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
         except safetensors.SafetensorError as error:  # its own kind of full disk
@@ -291,7 +300,10 @@ def key_table(family: Family, config: ModelConfig, names: Collection[str]) -> li
     return full
 
 
-def _their_names(family: Family, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def tensors_of(model: Model) -> dict[str, Tensor]:
+    """A model's tensors under Hugging Face's names."""
+    family, config = FAMILIES[model.config.family], model.config
+    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     body_only = all(family.heads[name].in_body for name in config.heads)
     apart = {
         part

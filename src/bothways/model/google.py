@@ -1,26 +1,25 @@
-"""Google's original BERT folders, read without TensorFlow: bert_config.json, vocab.txt, bert_model.ckpt.*
+"""Google's original BERT folders, read and written: bert_config.json, vocab.txt, bert_model.ckpt.*"""
 
-A TensorFlow 1 checkpoint is an index and one or more data files. The index is a table in LevelDB's format: blocks
-of sorted keys, each key without the beginning it shares with the one before. Its values are protocol buffers that
-say where in the data files each variable lies. Every checksum of what is read is verified.
-"""
-
-import functools
-import io
-import math
+import json
 import re
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.errors import BothwaysError
+from bothways.model import bundle
+from bothways.text.tokenizer import Tokenizer
+
+FILES = (
+    "bert_config.json",
+    "vocab.txt",
+    "tokenizer_config.json",
+    "bert_model.ckpt.index",
+    "bert_model.ckpt.data-00000-of-00001",
+)
+"""What `write` writes."""
 
 # Google's names into Hugging Face's: all of these, one after the other.
 _NAMES = (
@@ -33,22 +32,30 @@ _NAMES = (
     (r"/layer_(\d+)/", r"/layer/\1/"),
     (r"/", "."),
 )
+# And back.
+_THEIR_NAMES = (
+    (r"^(?!bert\.|cls\.|classifier\.|qa_outputs\.)", "bert."),  # a body alone has no prefix at Hugging Face
+    (r"^classifier\.", "output_"),
+    (r"^qa_outputs\.", "cls.squad.output_"),
+    (r"^cls\.(predictions|seq_relationship)\.(?=(weight|bias)$)", r"cls.\1.output_"),
+    (r"output_weight$", "output_weights"),
+    (r"LayerNorm\.weight$", "LayerNorm.gamma"),
+    (r"LayerNorm\.bias$", "LayerNorm.beta"),
+    (r"_embeddings\.weight$", "_embeddings"),
+    (r"\.weight$", ".kernel"),
+    (r"\.layer\.(\d+)\.", r".layer_\1."),
+    (r"\.", "/"),
+)
 # What only serves to go on training: adam_m, adam_v, lamb_m, AdamWeightDecayOptimizer_1, …
 _OPTIMISER = re.compile(r"(^|/)(global_step|beta[12]_power|(adam|lamb)(_\w+|\w*optimizer\w*)?)(/|$)", re.IGNORECASE)
-_DTYPES = {1: torch.float32, 3: torch.int32, 9: torch.int64, 14: torch.bfloat16, 19: torch.float16}
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """Where a variable lies."""
-
-    dtype: int
-    shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
-    checksum: int
-    is_partitioned: bool
+# What Google's code takes for granted, or of which it knows these only.
+_FIXED: dict[str, tuple[Any, ...]] = {
+    "layer_norm_eps": (1e-12,),
+    "is_decoder": (False,),
+    "hidden_act": ("gelu", "relu", "tanh"),
+}
+_UNSAID = ("model_type", "architectures", "dtype", "pad_token_id", "layer_norm_eps", "is_decoder")
+"""Settings of config.json that bert_config.json never has."""
 
 
 def read(folder: Path, raw: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -60,6 +67,37 @@ def read(folder: Path, raw: dict[str, Any]) -> tuple[dict[str, Any], dict[str, T
     # "gelu" stays, and means erf: so it was computed when these models were trained, and so Hugging Face reads the
     # same files. Google's code turned to the tanh approximation only later.
     return {"model_type": "bert", "layer_norm_eps": 1e-12} | raw, tensors
+
+
+def write(folder: Path, raw: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer: Tokenizer | None) -> None:
+    """Write a BERT into an empty folder; `raw` is its config.json and `tensors` are under Hugging Face's names."""
+    for key, allowed in _FIXED.items():
+        if raw[key] not in allowed:
+            said = " or ".join(map(str, allowed))
+            raise BothwaysError(f"Google's BERT has {key} = {said} and this model {raw[key]}: --to hf keeps it")
+    _write_json(folder / "bert_config.json", {key: value for key, value in raw.items() if key not in _UNSAID})
+    if tokenizer is not None:
+        _write_vocabulary(folder, tokenizer)
+    bundle.write(folder / "bert_model.ckpt.index", dict(_theirs(name, tensor) for name, tensor in tensors.items()))
+
+
+def _theirs(name: str, tensor: Tensor) -> tuple[str, Tensor]:
+    for pattern, replacement in _THEIR_NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name, tensor.T if name.endswith("/kernel") else tensor
+
+
+def _write_vocabulary(folder: Path, tokenizer: Tokenizer) -> None:
+    """vocab.txt, and beside it what Google's programs are told by --do_lower_case: they do not mind the file."""
+    switches = tokenizer.switches
+    if tokenizer.kind != "WordPiece" or not switches:
+        raise BothwaysError(f"Google's BERT reads WordPiece with BERT's rules, and this tokenizer is {tokenizer.kind}")
+    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
+    _write_json(folder / "tokenizer_config.json", switches)
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _find_index(folder: Path) -> Path:
@@ -77,16 +115,8 @@ def _find_index(folder: Path) -> Path:
 
 
 def _read_tensors(index: Path) -> dict[str, Tensor]:
-    entries, shards = _read_index(index)
     tensors: dict[str, Tensor] = {}
-    for variable, entry in entries.items():
-        if _OPTIMISER.search(variable):
-            continue
-        path = index.with_name(f"{index.name.removesuffix('.index')}.data-{entry.shard:05}-of-{shards:05}")
-        try:
-            tensor = _read_tensor(path, entry)
-        except ValueError as error:
-            raise BothwaysError(f"{path}: the variable {variable} {error}") from error
+    for variable, tensor in bundle.read(index, leave=_OPTIMISER):
         name = variable
         for pattern, replacement in _NAMES:
             name = re.sub(pattern, replacement, name)
@@ -96,143 +126,3 @@ def _read_tensors(index: Path) -> dict[str, Tensor]:
         is_kernel = variable.endswith("/kernel") and tensor.ndim == 2
         tensors[name] = tensor.T.contiguous() if is_kernel else tensor
     return tensors
-
-
-def _read_tensor(shard: Path, entry: _Entry) -> Tensor:
-    if entry.is_partitioned:
-        raise ValueError("is stored in slices, and only whole variables can be read here")
-    if entry.dtype not in _DTYPES:
-        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES.values())
-        raise ValueError(f"has TensorFlow's number type {entry.dtype}, and only {known} can be read here")
-    expected = math.prod(entry.shape) * _DTYPES[entry.dtype].itemsize
-    if not entry.size or entry.size != expected:
-        raise ValueError(f"has {entry.size} bytes, and its shape {list(entry.shape)} asks for {expected}")
-    end, there = entry.offset + entry.size, shard.stat().st_size
-    if end > there:
-        raise ValueError(f"ends at byte {end}, and the file has only {there}: it is cut short")
-    # Not a memory map: that would have to be copied anyway, and kills the process if the file shrinks meanwhile.
-    data = np.fromfile(shard, np.uint8, entry.size, offset=entry.offset)
-    if _checksum(data) != entry.checksum:
-        raise ValueError("has the wrong checksum: the file is damaged")
-    return torch.from_numpy(data).view(_DTYPES[entry.dtype]).reshape(entry.shape)
-
-
-def _read_index(path: Path) -> tuple[dict[str, _Entry], int]:
-    """The variables in the order of their names, and the number of data files."""
-    try:
-        table = dict(_read_table(path.read_bytes()))
-        header, _ = _read_message(table.pop(b"", b""))
-        entries = {key.decode(errors="backslashreplace"): _read_entry(value) for key, value in table.items()}
-    except ValueError as error:
-        raise BothwaysError(f"{path} cannot be read as a TensorFlow checkpoint's index: {error}") from error
-    if header.get(2):
-        raise BothwaysError(f"{path} is of a big-endian checkpoint, and only little-endian ones can be read here")
-    if "_CHECKPOINTABLE_OBJECT_GRAPH" in entries:
-        raise BothwaysError(f"{path} is of a TensorFlow 2 checkpoint, and only Google's original ones can be read here")
-    return entries, header.get(1, 0)
-
-
-def _read_entry(value: bytes) -> _Entry:
-    numbers, nested = _read_message(value)
-    sizes = [_read_message(size)[0] for shape in nested.get(2, []) for size in _read_message(shape)[1].get(2, [])]
-    shard, offset, size, checksum = (numbers.get(field, 0) for field in (3, 4, 5, 6))
-    return _Entry(numbers.get(1, 0), tuple(s.get(1, 0) for s in sizes), shard, offset, size, checksum, 7 in nested)
-
-
-def _read_table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All keys and values of a LevelDB table."""
-    if not data.endswith(bytes.fromhex("57fb808b247547db")):
-        raise ValueError("its last 8 bytes are not the ones that end every such file")
-    footer = io.BytesIO(data[-48:])
-    _read_number(footer), _read_number(footer)  # where a block about the blocks is, which TensorFlow leaves empty
-    for _, handle in _read_block(data, footer):
-        yield from _read_block(data, io.BytesIO(handle))
-
-
-def _read_block(data: bytes, handle: io.BytesIO) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of the block whose offset and size `handle` gives."""
-    offset, size = _read_number(handle), _read_number(handle)
-    block, trailer = data[offset : offset + size], data[offset + size : offset + size + 5]
-    if len(trailer) < 5:
-        raise ValueError("a block is cut short")
-    compression, checksum = struct.unpack("<BI", trailer)
-    if _checksum(np.frombuffer(block + trailer[:1], np.uint8)) != checksum:
-        raise ValueError("a block has the wrong checksum, so the file is damaged")
-    if compression:
-        raise ValueError("a block is compressed with Snappy, and only plain ones can be read here")
-    # A block ends with the places of its unshortened keys, which serve to search it, and their number.
-    end = size - 4 - 4 * int.from_bytes(block[-4:], "little")
-    stream, key = io.BytesIO(block[: max(end, 0)]), b""
-    while stream.tell() < end:
-        shared, fresh, length = (_read_number(stream) for _ in range(3))
-        key = key[:shared] + _take(stream, fresh)
-        yield key, _take(stream, length)
-
-
-def _read_message(data: bytes) -> tuple[dict[int, int], dict[int, list[bytes]]]:
-    """A protocol buffer's numbers and its nested messages, by field."""
-    numbers: dict[int, int] = {}
-    nested: dict[int, list[bytes]] = {}
-    stream = io.BytesIO(data)
-    while stream.tell() < len(data):
-        field, kind = divmod(_read_number(stream), 8)
-        if kind == 2:
-            nested.setdefault(field, []).append(_take(stream, _read_number(stream)))
-        elif kind in (1, 5):
-            numbers[field] = int.from_bytes(_take(stream, 8 if kind == 1 else 4), "little")
-        else:
-            numbers[field] = _read_number(stream)
-    return numbers, nested
-
-
-def _read_number(stream: io.BytesIO) -> int:
-    """A number in groups of seven bits, the lowest first; the highest bit says that more follow."""
-    value = 0
-    for shift in range(0, 64, 7):
-        byte = _take(stream, 1)[0]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value
-    raise ValueError("a number has more than 64 bits")
-
-
-def _take(stream: io.BytesIO, size: int) -> bytes:
-    taken = stream.read(min(size, 1 << 40))  # a larger number may not fit into what read() takes
-    if len(taken) < size:
-        raise ValueError("an entry is cut short")
-    return taken
-
-
-# CRC-32C byte by byte would take Python minutes for the 440 MB of BERT-Base. But a state after zeros is a linear
-# function of the state before, a table to look up. So _LANES words go side by side, each skipping the others as if
-# they were zeros, and are folded in half until one is left: 0.5 s for 100 MB.
-_LANES = 1 << 14
-_START = np.frombuffer(bytes.fromhex("54641f64"), np.uint8)  # takes a state of all zeros to the usual start, all ones
-
-
-def _checksum(data: NDArray[np.uint8]) -> int:
-    """CRC-32C, rotated and shifted as these files store it."""
-    zeros = np.zeros(-(len(data) + len(_START)) % (4 * _LANES), np.uint8)  # in front of all, they change nothing
-    rows = np.concatenate([zeros, _START, data]).view(np.uint32).reshape(-1, _LANES)
-    states = functools.reduce(lambda states, row: _skip(states, 32 * _LANES) ^ row, rows)
-    while (half := len(states) // 2) > 0:
-        states = _skip(states[:half], 32 * half) ^ states[half:]
-    crc = ~int(_skip(states, 32)[0]) & 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _skip(states: NDArray[np.uint32], zeros: int) -> NDArray[np.uint32]:
-    """Each state after so many zero bits, a power of two."""
-    (low, high), halves = _tables(zeros), states.view(np.uint16)
-    return low[halves[::2]] ^ high[halves[1::2]]
-
-
-@functools.cache
-def _tables(zeros: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """What each lower and each upper half of a state becomes after so many zero bits."""
-    bits = np.left_shift(1, np.arange(32, dtype=np.uint32), dtype=np.uint32)
-    bits = _skip(_skip(bits, zeros // 2), zeros // 2) if zeros > 1 else np.where(bits & 1, 0x82F63B78, 0) ^ bits >> 1
-    tables = np.zeros((2, 1), np.uint32)
-    for column in bits.astype(np.uint32).reshape(2, 16).T:
-        tables = np.concatenate([tables, tables ^ column[:, None]], axis=1)
-    return tables[0], tables[1]

@@ -151,9 +151,11 @@ class Tokenizer:
         if limit is not None:
             settings["model_max_length"] = limit
         if self.kind == "WordPiece":
-            settings |= {"tokenizer_class": "BertTokenizer"} | self._normalization()
+            settings |= {"tokenizer_class": "BertTokenizer"} | self.switches
             lines = "".join(f"{piece}\n" for piece in self.pieces)
             (folder / "vocab.txt").write_text(lines, encoding="utf-8")
+        elif self.kind == "WordLevel":  # a family's own class would make of it what that family usually has
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
         _write_json(folder / "tokenizer_config.json", settings)
         _write_json(folder / "special_tokens_map.json", self.roles)
 
@@ -280,7 +282,8 @@ class Tokenizer:
         """The text of some ids, without specials."""
         return self.backend.decode(list(ids))
 
-    def _normalization(self) -> dict[str, Any]:
+    @property
+    def switches(self) -> dict[str, Any]:
         """BERT's three switches under the names that tokenizer_config.json uses; empty for any other kind."""
         normalizer = self.backend.normalizer
         if not isinstance(normalizer, BertNormalizer):
