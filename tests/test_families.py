@@ -3,6 +3,7 @@
 The bodies differ, and the comparisons do not: a family is a table, and these tests read it from the first row to the last.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,18 @@ def test_they_open_what_we_write_and_a_round_trip_changes_no_bit(shape: str, end
     save(ours, tmp_path / "loud")
     opened = kind.from_pretrained(tmp_path / "loud").eval()  # type: ignore[attr-defined]
     assert distance(our_outputs(ours, ending, segments_for(model)), their_outputs(opened, ending)) <= LIMIT
+
+
+@pytest.mark.parametrize("said", [None, {"0": "LABEL_0", "1": "LABEL_1"}])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_labels_that_nobody_named_are_counted_by_the_classifier(
+    shape: str, said: dict[str, str] | None, tmp_path: Path
+) -> None:
+    model = theirs(shape, "ForSequenceClassification")
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"id2label": said, "label2id": None}))
+    assert load(tmp_path).config.labels == tuple(f"LABEL_{i}" for i in range(len(LABELS)))
 
 
 # ---------------------------------------------------------------------- contracts

@@ -187,7 +187,7 @@ def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Ten
     heads = find_heads(family, raw, set(tensors))
     labels = read_labels(raw)
     for head in (family.heads[name] for name in heads if family.heads[name].has_labels):
-        name = head.rows[0].parts[0]
+        name = next(row.parts[0] for row in head.rows if row.ours.endswith(".linear.weight"))
         weight = tensors.get(name)
         if weight is not None and weight.dim() != 2:
             raise BothwaysError(f"{folder}: the tensor {name} has the shape {list(weight.shape)}, not labels × width")
