@@ -1,0 +1,67 @@
+"""The benchmark of all families runs: tiny models, one timed step. What it measures here means nothing."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import transformers
+
+FILE = Path(__file__).parents[1] / "benchmarks" / "families.py"
+
+
+@pytest.fixture(scope="module")
+def families() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("benchmark_families", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_family_of_ours_is_timed(families: ModuleType) -> None:
+    from bothways.model.families import FAMILIES
+
+    same_as_roberta = {"xlm-roberta", "camembert"}
+    assert set(families.BASES) == set(FAMILIES) - same_as_roberta
+
+
+def test_both_sides_have_the_same_parameters(families: ModuleType) -> None:
+    """With one layer of the published size."""
+    from bothways.model.config import ModelConfig
+    from bothways.model.families import FAMILIES
+    from bothways.model.model import Model
+
+    counts = {}
+    for family, base in families.BASES.items():
+        config = families.make_config(family, 1, 0, False)
+        with torch.device("meta"):
+            theirs = getattr(transformers, f"{base.classes}ForMaskedLM")(config)
+            raw = config.to_dict()
+            ours = Model(ModelConfig(FAMILIES[family].read_config(raw), ("masked",), family=family, foreign=raw))
+        counts[family] = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
+    assert all(ours == theirs for ours, theirs in counts.values()), counts
+
+
+@pytest.mark.parametrize("family", ["distilbert", "deberta"])
+def test_both_sides_take_a_step(families: ModuleType, family: str) -> None:
+    settings = families.Settings("cpu", layers=1, rounds=1, batches=2)
+    cases = families.candidates(family, ("ragged",), ("ours", "theirs"), False)
+    found = [families.measure(case, settings) for case in cases]
+    assert [f.failure for f in found] == ["", ""]
+    assert f"{found[0].ktoks / found[1].ktoks:.2f} ×" in families.table(found)
+
+
+def test_a_failure_is_told_and_does_not_end_the_run(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(*_: object) -> None:
+        raise RuntimeError("no room left\non the device")
+
+    monkeypatch.setattr(families, "their_step", out_of_memory)
+    case = families.Candidate("bert", "even", "theirs", False)
+    found = families.measure(case, families.Settings("cpu", rounds=1))
+    assert found.failure == "failed: RuntimeError: no room left"
+    assert "–" in families.table([found])
