@@ -172,6 +172,17 @@ def test_offsets_and_words_of_a_new_piece() -> None:
     assert tokenizer.wordless_ids == tokenizer_of("bert").wordless_ids
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_space_before_a_new_word_is_no_piece(family: str) -> None:
+    """As it is none before other words: byte-level BPE would have a Ġ there, DeBERTa v3 a ▁."""
+    before = tokenizer_of(family)
+    new = add_words(before, ["glucosuria"])
+    encoding = new.tokenizer("the glucosuria is")
+    alone, place = before("the").ids[:-1], encoding.ids.index(before.size)
+    assert encoding.ids[:place] == alone
+    assert encoding.ids[place + 1 :] == before("the is").ids[len(alone) :]
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta"])
 def test_a_new_piece_begins_a_word_for_whole_word_masking(family: str, tmp_path: Path) -> None:
     tokenizer = add_words(tokenizer_of(family), ["glucosuria", "北京猫"]).tokenizer
@@ -224,6 +235,14 @@ def test_words_are_found_by_what_they_cost(tmp_path: Path) -> None:
     assert before == pytest.approx(pieces / 20)
     assert words == 20
     assert after == pytest.approx((pieces - sum(costs.values())) / 20)
+
+
+def test_words_that_were_given_are_not_found_again(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("qqqqqqqqqq zzz", encoding="utf-8")
+    result = extend_vocabulary(model_of("bert"), ["qqqqqqqqqq"], files=[tmp_path / "a.txt"], count=1)
+    assert result.words.added == ("qqqqqqqqqq", "zzz")
+    assert result.fertility is not None
+    assert result.fertility[1] == 1.0
 
 
 def test_bad_requests_get_one_sentence(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import models
+from tokenizers import models, processors
 
 from bothways.cli import main
 from bothways.errors import BothwaysError
@@ -210,6 +210,29 @@ def test_rows_beyond_the_vocabulary_go(tmp_path: Path) -> None:
     found = shrunk(tmp_path, model)
     assert found.rows == (tokenizer.size + 9, len(found.kept))
     assert torch.equal(states(found.model, USED), states(model, USED))
+
+
+def test_marks_around_a_text_follow(tmp_path: Path) -> None:
+    """Both ways in which files write them down."""
+    old = Tokenizer.from_pieces(PIECES)
+    marks = (("[SEP]", old.id("[SEP]")), ("[CLS]", old.id("[CLS]")))
+    for post_processor in (
+        processors.BertProcessing(*marks),
+        processors.Sequence([processors.ByteLevel(), processors.RobertaProcessing(*marks)]),
+    ):
+        old.backend.post_processor = post_processor
+        new = keep_pieces(old, choose_pieces(old, np.zeros(old.size, np.int64)))
+        assert new("a", "b").pieces == old("a", "b").pieces
+        assert new("a").ids == [new.id(piece) for piece in ("[CLS]", "a", "[SEP]")] != old("a").ids
+
+
+def test_what_an_unknown_character_costs_stays() -> None:
+    """Unigram reckons it from the lowest score of all: without zz, the path over <unk> would win."""
+    vocabulary = [("<unk>", 0.0), ("a", -1.0), ("b", -1.0), ("z", -1.0), ("zz", -50.0), ("aXb", -20.0), ("ab", -2.5)]
+    old = Tokenizer(tokenizers.Tokenizer(models.Unigram(vocabulary, unk_id=0)))
+    new = keep_pieces(old, choose_pieces(old, np.zeros(7, np.int64)))
+    assert new.pieces == [piece for piece in old.pieces if piece != "ab"]
+    assert new("aXb").pieces == old("aXb").pieces == ["aXb"]
 
 
 def test_bad_requests_get_one_sentence(tmp_path: Path) -> None:

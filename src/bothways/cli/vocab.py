@@ -129,7 +129,12 @@ def extend(
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="FILE", help="Text to look at; may be given several times.", show_default=False),
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Text to look at: a file, folder or pattern; several times.",
+            show_default=False,
+        ),
     ] = None,
     count: Annotated[
         int | None,
@@ -190,7 +195,12 @@ def shrink(
     out: _Out,
     files: Annotated[
         list[Path],
-        typer.Option("--from", metavar="FILE", help="Text to look at; may be given several times.", show_default=False),
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Text to look at: a file, folder or pattern; several times.",
+            show_default=False,
+        ),
     ],
     minimum: Annotated[int, typer.Option(help="Keep the pieces that the text uses so many times.", min=1)] = 1,
     count: Annotated[

@@ -64,7 +64,8 @@ def extend_vocabulary(
     if count is not None:
         if not files:
             raise BothwaysError("words can only be looked for in a text, and none was given")
-        words += find_words(files, tokenizer, count, field=field, on_bytes=on_bytes)
+        has_given = add_words(tokenizer, words).tokenizer  # for which they cost nothing
+        words += find_words(files, has_given, count, field=field, on_bytes=on_bytes)
     elif not words:
         raise BothwaysError("no words were given: name some, or give a text and how many to find in it")
     new = add_words(tokenizer, words)
