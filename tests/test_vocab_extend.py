@@ -213,7 +213,7 @@ def test_a_new_word_can_fill_a_blank() -> None:
     model = model_of("bert")
     new = extend_vocabulary(model, ["北京", "glucosuria"]).model
     with torch.no_grad():
-        new.heads["masked"].bias[-2:] += 1000  # type: ignore[index, union-attr, operator]
+        new.heads["masked"].bias[-2:] += 1000  # type: ignore[index, operator]
     texts = {answer.text for answer in fill("the [MASK].", new, top=2)}
     assert texts == {"the 北京.", "the glucosuria."}
 
@@ -248,14 +248,15 @@ def test_words_that_were_given_are_not_found_again(tmp_path: Path) -> None:
 def test_bad_requests_get_one_sentence(tmp_path: Path) -> None:
     model = model_of("bert")
     (tmp_path / "empty.txt").write_text("\n\n")
-    for says, call in {
+    calls: dict[str, Callable[[], object]] = {
         "no words were given": lambda: extend_vocabulary(model),
         "none was given": lambda: extend_vocabulary(model, count=3),
         "expected 1 or more": lambda: extend_vocabulary(model, files=[tmp_path / "empty.txt"], count=0),
         "no text was found": lambda: extend_vocabulary(model, ["a"], files=[tmp_path / "empty.txt"]),
         "several readings": lambda: extend_vocabulary(model, ["a"], files=["-"]),
         "no tokenizer": lambda: extend_vocabulary(Model.new(ModelConfig(TINY)), ["a"]),
-    }.items():
+    }
+    for says, call in calls.items():
         with pytest.raises(BothwaysError, match=says):
             call()
 

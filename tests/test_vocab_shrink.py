@@ -47,7 +47,8 @@ TEXTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(["", " "])), 
 def states(model: Model, texts: list[str]) -> torch.Tensor:
     assert model.tokenizer is not None
     with torch.no_grad():
-        return model.encoder(model.batch(model.tokenizer.batch(texts)))
+        found: torch.Tensor = model.encoder(model.batch(model.tokenizer.batch(texts)))
+    return found
 
 
 @cache
@@ -139,15 +140,16 @@ def test_every_family_shrinks_and_transformers_agrees(family: str, tmp_path: Pat
         assert float((ours - expected).abs().max()) <= 1e-5 * max(1, float(expected.abs().max()))
 
 
-def shrunk(tmp_path: Path, model: Model, **options: int) -> Shrunk:
+def shrunk(tmp_path: Path, model: Model, minimum: int = 1, count: int | None = None) -> Shrunk:
     (tmp_path / "text.txt").write_text("\n".join(USED), encoding="utf-8")
-    return shrink_vocabulary(model, [tmp_path / "text.txt"], **options)
+    return shrink_vocabulary(model, [tmp_path / "text.txt"], minimum=minimum, count=count)
 
 
 def test_the_most_used_pieces_stay(tmp_path: Path) -> None:
     model = model_of("bert")
     tokenizer = tokenizer_of("bert")
-    counts = count_pieces([tmp_path / "text.txt"] if shrunk(tmp_path, model) else [], tokenizer)
+    shrunk(tmp_path, model)  # which writes the text
+    counts = count_pieces([tmp_path / "text.txt"], tokenizer)
     assert int(counts.sum()) == sum(len(tokenizer(line)) - 2 for line in USED)
     twice = shrunk(tmp_path, model, minimum=2)
     assert twice.model.tokenizer is not None
@@ -179,7 +181,7 @@ def test_single_characters_and_specials_stay_and_spare_rows_go(tmp_path: Path) -
 def test_ids_in_config_json_follow_and_roberta_keeps_the_row_of_its_padding(tmp_path: Path) -> None:
     model = model_of("roberta")
     tokenizer = tokenizer_of("roberta")
-    named = {
+    named: dict[str, object] = {
         "bos_token_id": 0,
         "eos_token_id": 2,
         "mask_token_id": 4,

@@ -75,8 +75,8 @@ def _theirs(family: str) -> Any:
             rest = [row for row in _unigram(("<s>", "</s>", "<unk>"), "<unk>") if row[0] != "<unk>"]
             return transformers.CamembertTokenizer(vocab=[*first, *rest, ("<mask>", 0.0)])
         case "albert":
-            vocabulary = _unigram(("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), "<unk>", lower=True)
-            return transformers.AlbertTokenizer(vocab=vocabulary)
+            scored = _unigram(("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), "<unk>", lower=True)
+            return transformers.AlbertTokenizer(vocab=scored)
         case "deberta-v2":
             return transformers.DebertaV2Tokenizer(vocab=_unigram(tuple(BERT), "[UNK]"))
     return None
