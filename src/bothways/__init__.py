@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bothways.model.config import EncoderConfig, ModelConfig
     from bothways.model.convert import convert
     from bothways.model.model import Model
+    from bothways.model.vocabulary import extend_vocabulary, shrink_vocabulary
     from bothways.predict.classifier import Classifier
     from bothways.predict.encode import encode, encode_tokens
     from bothways.predict.evaluation import evaluate
@@ -38,6 +39,8 @@ _HOMES = {
     "encode": "bothways.predict.encode",
     "encode_tokens": "bothways.predict.encode",
     "train_vocabulary": "bothways.text.train_vocab",
+    "extend_vocabulary": "bothways.model.vocabulary",
+    "shrink_vocabulary": "bothways.model.vocabulary",
     "pack": "bothways.pretraining.pack",
     "pretrain": "bothways.pretraining.pretrain",
     "read_recipe": "bothways.pretraining.recipe",
@@ -69,6 +72,7 @@ __all__ = [
     "encode",
     "encode_tokens",
     "evaluate",
+    "extend_vocabulary",
     "fill",
     "finetune",
     "finetune_recipe",
@@ -77,6 +81,7 @@ __all__ = [
     "pretrain",
     "read_recipe",
     "save",
+    "shrink_vocabulary",
     "train_vocabulary",
 ]
 

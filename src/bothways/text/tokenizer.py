@@ -152,7 +152,9 @@ class Tokenizer:
             settings["model_max_length"] = limit
         if self.kind == "WordPiece":
             settings |= {"tokenizer_class": "BertTokenizer"} | self.switches
-            lines = "".join(f"{piece}\n" for piece in self.pieces)
+            # Words that were added are matched before the text is cut: in vocab.txt they would change other words.
+            last = max(*self.backend.get_vocab(with_added_tokens=False).values(), *self.special_ids)
+            lines = "".join(f"{piece}\n" for piece in self.pieces[: last + 1])
             (folder / "vocab.txt").write_text(lines, encoding="utf-8")
         elif self.kind == "WordLevel":  # a family's own class would make of it what that family usually has
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -276,7 +278,7 @@ class Tokenizer:
         found = self.backend.id_to_token(id) if id >= 0 else None
         if found is None:
             raise BothwaysError(f"no piece has the id {id}: this vocabulary has {self.size}")
-        return found
+        return self.pieces[id]  # the library would give an added word as its normaliser leaves it
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, without specials."""
