@@ -529,3 +529,12 @@ def test_wrong_folders_to_start_from(tokenizer: Tokenizer, tmp_path: Path) -> No
     save(Model.new(ModelConfig(SMALL, ("pooler",))), tmp_path / "mute")
     with pytest.raises(BothwaysError, match="has no tokenizer"):
         finetune(recipe_for("classify", tmp_path / "mute"), tmp_path / "run", train=SINGLE, dev=[])
+
+
+@pytest.mark.parametrize("has_dev", [True, False])
+def test_a_run_that_diverges_is_stopped_and_nothing_is_published(has_dev: bool, base: Path, tmp_path: Path) -> None:
+    case = CASES["single"]
+    plan = recipe_for(case.task, base, run=quiet(steps=6), optim=OptimSettings(lr=1e30))
+    with pytest.raises(BothwaysError, match=r"has diverged: at step \d+|outputs are not numbers"):
+        finetune(plan, tmp_path, train=case.examples, dev=case.examples if has_dev else [])
+    assert not (tmp_path / "model").exists()

@@ -4,6 +4,7 @@ import itertools
 import math
 import warnings
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -204,8 +205,15 @@ def test_labels_are_named_once() -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=SEEDS, rows=st.integers(1, 60), size=st.integers(1, 11), cuts=CUTS)
-def test_many_labels_are_scored_as_scikit_learn_does(seed: int, rows: int, size: int, cuts: list[int]) -> None:
+@given(seed=SEEDS, rows=st.integers(1, 60), size=st.integers(1, 11), cuts=CUTS, exactly=st.sampled_from([0, 50, 1000]))
+def test_many_labels_are_scored_as_scikit_learn_does(
+    seed: int, rows: int, size: int, cuts: list[int], exactly: int
+) -> None:
+    with mock.patch("bothways.scoring.many_labels._EXACTLY", exactly):
+        many_labels_are_scored(seed, rows, size, cuts)
+
+
+def many_labels_are_scored(seed: int, rows: int, size: int, cuts: list[int]) -> None:
     draws = np.random.default_rng(seed)
     gold = (draws.random((rows, size)) < draws.random(size)).astype(int)
     # On a grid of log-odds, so that the histogram loses nothing and equal scores abound.
@@ -239,15 +247,19 @@ def test_many_labels_are_scored_as_scikit_learn_does(seed: int, rows: int, size:
     assert [d.support for d in details] == gold.sum(0).tolist()
 
 
-def test_average_precision_keeps_scores_apart_that_a_plain_histogram_would_not() -> None:
+@pytest.mark.parametrize(("exactly", "off"), [(0, 0.005), (10**6, 1e-12)])
+def test_average_precision_keeps_scores_apart_that_a_plain_histogram_would_not(
+    exactly: int, off: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rare labels live at probabilities of a thousandth and less."""
+    monkeypatch.setattr("bothways.scoring.many_labels._EXACTLY", exactly)
     draws = np.random.default_rng(0)
     odds = draws.normal(-8, 1, 2000)
     gold = draws.random(2000) < 1 / (1 + np.exp(-(odds + 6) * 3))
     scores = 1 / (1 + np.exp(-odds))
     many = ManyLabels(["rare"])
     many.add(gold[:, None], scores[:, None])
-    assert many.average_precisions()["rare"] == pytest.approx(metrics.average_precision_score(gold, scores), abs=0.005)
+    assert many.average_precisions()["rare"] == pytest.approx(metrics.average_precision_score(gold, scores), abs=off)
 
 
 def test_certain_scores_of_labels_are_counted_without_a_warning() -> None:

@@ -16,6 +16,7 @@ from bothways.scoring.counting import Detail, details, f1_score
 from bothways.scoring.rows import Column, Floats, Rows, Whole, divide, mean_rows, no_rows
 
 _NAMES = ["micro_f1", "macro_f1", "exact_match"]
+_EXACTLY = 1_000_000
 _FINE = 4096
 _WIDEST = 20.0
 
@@ -24,8 +25,9 @@ class ManyLabels:
     """Any number of labels for each text. A label is predicted if its probability reaches its threshold.
 
     Macro F1 is the mean over all labels, as in scikit-learn; a label without gold and predictions has 0.
-    Average precision comes from a histogram of log-odds, 4,096 bins between -20 and 20: memory stays flat, and
-    scores less than 0.01 apart there count as equal. A label without gold has none (nan) and no part in the mean.
+    Average precision is exact up to a million probabilities. Beyond, so that memory stays flat, it comes from a
+    histogram of log-odds, 4,096 bins between -20 and 20: scores less than 0.01 apart there count as equal. A label
+    without gold has none (nan) and no part in the mean.
 
     >>> many = ManyLabels(["joy", "fear"])
     >>> many.add([[1, 0], [1, 1]], [[0.9, 0.2], [0.3, 0.7]])
@@ -41,6 +43,7 @@ class ManyLabels:
                 f"{self._thresholds.shape} thresholds for {len(self.labels)} labels: expected one or all"
             )
         self._gold, self._predicted = Column(np.uint8), Column(np.uint8)  # a bit for each label
+        self._chances: Column | None = Column(np.float64)
         self._histogram = np.zeros((len(self.labels), 2, _FINE), np.int64)
 
     def add(self, gold: ArrayLike, probabilities: ArrayLike) -> None:
@@ -48,7 +51,13 @@ class ManyLabels:
         truth, chances = self._checked(np.asarray(gold), np.asarray(probabilities, np.float64))
         self._gold.extend(np.packbits(truth, axis=-1))
         self._predicted.extend(np.packbits(chances >= self._thresholds, axis=-1))
-        np.add.at(self._histogram, (np.arange(len(self.labels)), truth.astype(np.int64), _fine_bin(chances)), 1)
+        if self._chances is None:
+            self._fold(truth, chances)
+            return
+        self._chances.extend(chances)
+        if len(self._chances) > _EXACTLY:
+            self._fold(self._bits(self._gold), self._chances.values())
+            self._chances = None
 
     def scores(self) -> dict[str, float]:
         """micro_f1, macro_f1, exact_match, macro_average_precision."""
@@ -80,18 +89,42 @@ class ManyLabels:
 
     def average_precisions(self) -> dict[str, float]:
         """Σ over scores of (gain in recall) × precision, as scikit-learn's; nan for a label without gold."""
-        no, yes = np.moveaxis(self._histogram[:, :, ::-1].astype(np.float64), 1, 0)
-        precision = divide(yes.cumsum(-1), (yes + no).cumsum(-1))
-        mean = divide((precision * yes).sum(-1), yes.sum(-1), np.nan)
-        return {label: float(value) for label, value in zip(self.labels, mean, strict=True)}
+        found = {}
+        for number, label in enumerate(self.labels):
+            _, no, yes = self._levels(number)
+            precision = divide(yes.cumsum(), (yes + no).cumsum())
+            found[label] = float(divide((precision * yes).sum(), yes.sum(), np.nan))
+        return found
 
     def best_thresholds(self) -> dict[str, float]:
         """From which probability on to give each label, so that its F1 is highest; 0.5 for a label without gold."""
-        no, yes = np.moveaxis(self._histogram[:, :, ::-1].astype(np.float64), 1, 0)
-        right, given, gold = yes.cumsum(-1), (yes + no).cumsum(-1), yes.sum(-1, keepdims=True)
-        best = _FINE - 1 - f1_score(right, np.broadcast_to(gold, right.shape), given).argmax(-1)  # its bin from below
-        chances = 1 / (1 + np.exp(_WIDEST - best * (2 * _WIDEST / _FINE)))
-        return dict(zip(self.labels, np.where(gold[:, 0] > 0, chances, 0.5).tolist(), strict=True))
+        found = {}
+        for number, label in enumerate(self.labels):
+            edges, no, yes = self._levels(number)
+            right, given, gold = yes.cumsum(), (yes + no).cumsum(), yes.sum()
+            best = f1_score(right, np.full_like(right, gold), given).argmax() if gold else None
+            found[label] = 0.5 if best is None else float(edges[best])
+        return found
+
+    def _levels(self, label: int) -> tuple[Floats, Floats, Floats]:
+        """The probabilities given to a label, highest first: the lower edge of each level, its texts without and with
+        the label."""
+        if self._chances is None:
+            no, yes = self._histogram[label, :, ::-1].astype(np.float64)
+            return 1 / (1 + np.exp(_WIDEST - np.arange(_FINE)[::-1] * (2 * _WIDEST / _FINE))), no, yes
+        chances = self._chances.values().reshape(-1, len(self.labels))[:, label]
+        levels, places = np.unique(chances, return_inverse=True)
+        gold = self._bits(self._gold)[:, label]
+        every, yes = np.zeros(len(levels)), np.zeros(len(levels))
+        np.add.at(every, places, 1)
+        np.add.at(yes, places, gold)
+        edges = (levels + np.concatenate([[0.0], levels[:-1]])) / 2  # half-way, so that no rounding moves a text
+        return edges[::-1], (every - yes)[::-1], yes[::-1]
+
+    def _fold(self, gold: NDArray[Any], chances: Floats) -> None:
+        """Count probabilities, (B, L), into the histogram."""
+        chances = chances.reshape(-1, len(self.labels))
+        np.add.at(self._histogram, (np.arange(len(self.labels)), gold.astype(np.int64), _fine_bin(chances)), 1)
 
     def _bits(self, column: Column) -> NDArray[np.uint8]:
         packed = column.values().reshape(-1, -(-len(self.labels) // 8))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.tasks.task import Item, Outputs, Task
 
@@ -65,6 +66,11 @@ def _run(task: Task, forward: Forward, items: Sequence[Item], device: torch.devi
     for group in by_budget(jobs, lambda job: len(job[2]), device):
         batch = Batch.pack([view.ids for _, _, view in group], [view.segments for _, _, view in group])
         rows = forward(batch.to(device)).float().cpu()
+        if not torch.isfinite(rows).all():
+            raise BothwaysError(
+                "the model's outputs are not numbers: its training diverged, so begin anew with a smaller optim.lr; or "
+                "its folder is damaged"
+            )
         parts = rows.split(batch.lengths.tolist()) if task.per_token else rows.unbind()
         for (i, j, _), part in zip(group, parts, strict=True):
             found[i][j] = part.numpy()

@@ -138,7 +138,7 @@ class Reader:
         if room < self.length // 8:
             beside = len(encoding) - len(inside)
             raise BothwaysError(
-                f"text {self.tally.texts:,} is a pair with {beside:,} tokens beside its longer part, and this model "
+                f"pair {self.tally.texts:,} has {beside:,} tokens beside the text that windows go over, and this model "
                 f"reads {self.length}: too little room is left for windows; shorten it, or set {self.switch} to cut"
             )
         ids, segments = encoding.ids, encoding.segments

@@ -39,12 +39,12 @@ class ModelSettings:
 
     init: str = ""
     """A model folder; unless said, the teacher if there is one."""
+    freeze: Literal["none", "embeddings", "encoder"] | int = "none"
+    """What stays as it is: nothing, the embeddings, all but the head, or the embeddings and so many lower layers."""
     take: int | tuple[int, ...] = 0
     """Of its layers, so many, evenly spread, or these, counted from 1: a smaller model. 0: all."""
     pooling: Literal["", "first", "mean"] = ""
     """What a classifier reads of each text: its first token, or the mean of all. Unless said, as the model has it."""
-    freeze: Literal["none", "embeddings", "encoder"] | int = "none"
-    """What stays as it is: nothing, the embeddings, all but the head, or the embeddings and so many lower layers."""
 
     def __post_init__(self) -> None:
         require_choice("model.pooling", self.pooling, ("", "first", "mean"))

@@ -267,6 +267,7 @@ class _Loop:
         self.state = replace(self.state, elapsed=elapsed)
 
     def _evaluate(self, final: bool = False) -> Iterator[Evaluated]:
+        self._require_numbers()
         self.module.eval()
         with torch.no_grad():
             scores = self.work.evaluate(self._forward, self.state.phase, self.ranks, self.still, final)
@@ -283,7 +284,18 @@ class _Loop:
 
     # ------------------------------------------------------------------ saving
 
+    def _require_numbers(self) -> None:
+        """Stop where the weights have become infinite or worse: nothing good can be told of them, or saved."""
+        gone = torch.stack([~torch.isfinite(whole(p.detach())).all() for p in self.parameters]).any()
+        if float(gone):
+            latest = self.checkpoints.latest()
+            raise BothwaysError(
+                f"training has diverged: at step {self.state.step:,} some weights are no longer numbers; begin anew "
+                f"with a smaller optim.lr than {self.optim.lr:g}{f' ({latest} is from before)' if latest else ''}"
+            )
+
     def _save(self) -> Iterator[Saved]:
+        self._require_numbers()
         state = self.state
         if self.score and self.score[0] == state.step and (state.best is None or self.score[1] < state.best):
             state = replace(state, best=self.score[1], best_step=state.step)
