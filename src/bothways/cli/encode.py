@@ -31,7 +31,10 @@ def encode(
     ],
     layers: Annotated[
         str,
-        typer.Option(help="last, second-to-last, last-four, all, or numbers: 0 is the embeddings, -1 the last layer."),
+        typer.Option(
+            help="last, second-to-last, last-four, all, or numbers: 0 is the embeddings, -1 the last layer; static is "
+            "the token table alone, without context."
+        ),
     ] = "last",
     combine: Annotated[Combine, typer.Option(help="How several layers become one vector.")] = "concat",
     weights: Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from bothways.cli.output import bytes_bar, print_json, print_table, say
 from bothways.text.files import Each
+from bothways.text.segment import Words
 
 
 def pack(
@@ -38,6 +39,13 @@ def pack(
     each: Annotated[
         Each, typer.Option(help="What one document of .txt is: the lines up to an empty one, or every line.")
     ] = "paragraphs",
+    words: Annotated[
+        Words,
+        typer.Option(
+            help="What a word is, for masks that hide whole words. Chinese: jieba (with the extra chinese), or spaces "
+            "if they stand between the words of the text."
+        ),
+    ] = "pieces",
     field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
     as_json: Annotated[bool, typer.Option("--json", help="The report for programs.")] = False,
 ) -> None:
@@ -66,6 +74,7 @@ def pack(
             dedup=dedup,
             column=field,
             each=each,
+            words=words,
             on_bytes=on_bytes,
         )
     if as_json:

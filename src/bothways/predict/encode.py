@@ -26,6 +26,7 @@ from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
 
+STATIC = "static"
 NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2, -1)}
 
 
@@ -34,7 +35,8 @@ class Features:
     """Which hidden states make a vector, and how long texts are met. The defaults suit most uses."""
 
     layers: str | Sequence[int] = "last"
-    """"last", "second-to-last", "last-four", "all", or numbers: 0 is the embeddings, -1 the last layer."""
+    """"last", "second-to-last", "last-four", "all", or numbers: 0 is the embeddings, -1 the last layer. "static": rows
+    of the token table, which know nothing of their neighbours."""
     combine: Combine = "concat"
     """How several layers become one vector."""
     weights: Sequence[float] | None = None
@@ -50,6 +52,8 @@ class Features:
 
     def numbers(self, depth: int) -> list[int]:
         """The layers as numbers from 0 to `depth`."""
+        if self.layers == STATIC:
+            return []
         if isinstance(self.layers, str):
             wanted: Sequence[int] = self._parsed(depth)
         else:
@@ -74,7 +78,7 @@ class Features:
         try:
             return [int(n) for n in self.layers.split(",")]
         except ValueError:
-            known = ", ".join([*NAMED_LAYERS, "all"])
+            known = ", ".join([*NAMED_LAYERS, "all", STATIC])
             raise BothwaysError(f"{self.layers!r} names no layers: expected {known}, or numbers such as 0,-1") from None
 
     def combined(self, states: Sequence[Tensor]) -> Tensor:
@@ -221,8 +225,12 @@ def _run(jobs: list[_Job], model: Model, features: Features) -> Iterator[tuple[l
     layers = features.numbers(model.config.encoder.layers)
     for group in by_budget(jobs, lambda job: len(job.view), model.device):
         batch = Batch.pack([job.view.ids for job in group], [job.view.segments for job in group])
-        look = model.encoder.look(batch.to(model.device), hidden=set(layers))
-        yield group, batch, features.combined([look.hidden[n] for n in layers]).float().cpu()
+        if features.layers == STATIC:
+            states = [model.encoder.embeddings.tokens(batch.ids.to(model.device))]
+        else:
+            look = model.encoder.look(batch.to(model.device), hidden=set(layers))
+            states = [look.hidden[n] for n in layers]
+        yield group, batch, features.combined(states).float().cpu()
 
 
 def _pooled(states: Tensor, batch: Batch, group: list[_Job], pool: Pool) -> tuple[Tensor, list[int]]:

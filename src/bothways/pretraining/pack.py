@@ -22,6 +22,7 @@ from bothways.draws import mix, uniform
 from bothways.errors import BothwaysError
 from bothways.pretraining.shards import FORMAT, PARTS, checksum, manifest_checksum
 from bothways.text.files import Each, Meter, find_files, read_documents
+from bothways.text.segment import Segmenter, Words, find_segmenter, word_starts
 from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
@@ -85,13 +86,16 @@ def pack(
     dedup: bool = False,
     column: str = "text",
     each: Each = "paragraphs",
+    words: Words | Segmenter = "pieces",
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Turn text files into a folder of token shards.
 
     `inputs` are files, folders or patterns, or a table of them by source name. A share `valid` of the documents,
     or all of `valid_files`, is held out. Which documents are held out depends on their text alone, so a document
-    and its copies are always on the same side. `on_bytes(done, total)` is told how far it is.
+    and its copies are always on the same side. `words` says what a word is, for masks that hide whole words: Chinese
+    needs a segmenter, a name or a function, or text with spaces between words. `on_bytes(done, total)` is told how far
+    it is.
     """
     out, share = Path(out), parse_share(valid)
     held_out = find_files(valid_files) if valid_files else []
@@ -102,7 +106,8 @@ def pack(
     meter, tally = Meter(), _Tally(np.zeros(tokenizer.size, np.int64))
     documents = _documents(files, share, dedup, column, each, meter, tally)
     with atomic.new_folder(out, replaces=_owned(out)) as fresh:
-        writer, encoder = _Writer(fresh, tokenizer.size), _Encoder(tokenizer)
+        segmenter = words if callable(words) else find_segmenter(words)
+        writer, encoder = _Writer(fresh, tokenizer.size), _Encoder(tokenizer, segmenter)
         # Three at work: one thread reads and splits, one tokenises (on all cores), this one writes.
         with closing(ahead(_chunks(documents), 2)) as chunks, closing(ahead(encoder.run(chunks), 2)) as encoded:
             for chunk, encodings in encoded:
@@ -238,7 +243,8 @@ def _chunks(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
 class _Encoder:
     """Sentences to ids and word starts, without specials: a [MASK] in a raw text is five characters, not a mask."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter | None) -> None:
+        self.segmenter = segmenter
         self.backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
         self.backend.encode_special_tokens = True
         self.starts: NDArray[np.bool_] | None = None
@@ -254,7 +260,8 @@ class _Encoder:
     def run(self, chunks: Iterable[list[_Document]]) -> Iterator[tuple[list[_Document], list[tokenizers.Encoding]]]:
         """The chunks, and an encoding for each of their sentences."""
         # The fast way leaves out where words are; WordPiece's pieces tell that by themselves.
-        encode = self.backend.encode_batch if self.starts is None else self.backend.encode_batch_fast
+        is_fast = self.starts is not None and self.segmenter is None
+        encode = self.backend.encode_batch_fast if is_fast else self.backend.encode_batch
         for chunk in chunks:
             texts = [sentence for document in chunk for sentence in document.sentences]
             if self.spelt is not None:
@@ -262,7 +269,11 @@ class _Encoder:
             yield chunk, encode(texts, add_special_tokens=False)
 
     def words(
-        self, ids: NDArray[np.int64], lengths: NDArray[np.int64], encodings: Sequence[tokenizers.Encoding]
+        self,
+        ids: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        sentences: Iterable[str],
+        encodings: Sequence[tokenizers.Encoding],
     ) -> NDArray[np.bool_]:
         """Whether a word starts at each token: every sentence begins with one."""
         if self.starts is not None:
@@ -273,6 +284,11 @@ class _Encoder:
             starts = np.ones(len(ids), bool)
             starts[1:] = words[1:] != words[:-1]
         begins = np.cumsum(lengths) - lengths
+        if self.segmenter is not None:
+            for sentence, encoding, begin in zip(sentences, encodings, begins, strict=True):
+                firsts = [start for start, _ in encoding.offsets]
+                known = np.isin(firsts, word_starts(sentence, self.segmenter(sentence)))
+                starts[begin : begin + len(firsts)] &= known
         starts[begins[lengths > 0]] = True
         return starts
 
@@ -286,7 +302,8 @@ def _write(
 ) -> None:
     lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
     ids = np.fromiter(itertools.chain.from_iterable(e.ids for e in encodings), np.int64, int(lengths.sum()))
-    words = encoder.words(ids, lengths, encodings)
+    sentences = (sentence for document in chunk for sentence in document.sentences)
+    words = encoder.words(ids, lengths, sentences, encodings)
     tally.counts += np.bincount(ids, minlength=len(tally.counts))
     tally.words += int(words.sum())
     sentence, token = 0, 0

@@ -173,6 +173,11 @@ class PretrainRecipe:
                 )
 
     @property
+    def rtd_adds(self) -> bool:
+        """Whether the model's token table is the generator's with something added."""
+        return "rtd" in self.objectives and self.rtd.embeddings == "apart"
+
+    @property
     def rows(self) -> Kind:
         """How text becomes sequences."""
         if "nsp" in self.objectives:

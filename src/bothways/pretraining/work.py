@@ -33,6 +33,8 @@ from bothways.pretraining.shards import Corpus
 from bothways.train.ranks import Ranks
 from bothways.train.work import Forward, Step
 
+_TABLE = "encoder.embeddings.tokens.weight"
+_ADDED = "added"  # to the generator's table, by rtd.embeddings = "apart"
 _HELD_OUT = 1_000_003  # the seed of evaluation: the same masks at every step and in every run
 
 
@@ -234,11 +236,14 @@ class Pretraining:
         """The model as a folder of its own, and beside it what objectives own."""
         with torch.device("meta"):
             model = Model(self.config, self.tokenizer)
-        model.load_state_dict(_under(weights, "model."), assign=True)
+        own, parts = _under(weights, "model."), _under(weights, "parts.")
+        if self.recipe.rtd_adds:
+            parts[_ADDED], own[_TABLE] = own[_TABLE], own[_TABLE] + parts[f"rtd.{_TABLE}"]
+        model.load_state_dict(own, assign=True)
         checkpoint.save(model, folder / "model")
         if "rtd" in self.objectives:
             checkpoint.save(self._generator(weights), folder / "generator")
-        if parts := _under(weights, "parts."):
+        if parts:
             safetensors.torch.save_file(parts, folder / "parts.safetensors")
 
     def _generator(self, weights: Mapping[str, Tensor]) -> Model:
@@ -258,6 +263,8 @@ class Pretraining:
         weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
         if self.module.parts:
             own = safetensors.torch.load_file(folder / "parts.safetensors")
+            if self.recipe.rtd_adds:
+                weights[f"model.{_TABLE}"] = own.pop(_ADDED)
             weights |= {f"parts.{name}": tensor for name, tensor in own.items()}
         return weights
 

@@ -39,15 +39,27 @@ class ReplacedSettings:
     """… and its depth."""
     temperature: float = 1.0
     """Guesses are drawn from softmax(logits / temperature)."""
-    embeddings: Literal["shared", "own"] = "shared"
-    """Whether the two have one token table, which both losses train."""
+    embeddings: Literal["shared", "own", "apart"] = "shared"
+    """Whether the two have one token table, which both losses train (ELECTRA), or each its own; or one that the
+    generator trains, to which the model adds what it learns itself (DeBERTa v3's gradient-disentangled sharing)."""
 
     def __post_init__(self) -> None:
-        require_choice("rtd.embeddings", self.embeddings, ("shared", "own"))
+        require_choice("rtd.embeddings", self.embeddings, ("shared", "own", "apart"))
         if not (0 < self.width <= 1 and 0 < self.layers <= 1):
             raise BothwaysError("rtd.width and rtd.layers are shares of the model's, above 0 and at most 1")
         if not (self.weight > 0 and self.temperature > 0):
             raise BothwaysError("rtd.weight and rtd.temperature must be above 0")
+
+
+class Addition(nn.Embedding):
+    """A table that begins at zero and is added to another, which learns nothing by it."""
+
+    def __init__(self, base: nn.Embedding) -> None:
+        super().__init__(base.num_embeddings, base.embedding_dim, _weight=torch.zeros_like(base.weight))
+        self._base = (base,)  # in a tuple, so that it is no part of this
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self._base[0].weight.detach()) + super().forward(ids)
 
 
 class ReplacedTokens:
@@ -90,6 +102,10 @@ class ReplacedTokens:
         if self.settings.embeddings == "own":
             return
         ours, theirs = model.encoder.embeddings, generator.encoder.embeddings
+        if self.settings.embeddings == "apart":
+            theirs.tokens = ours.tokens
+            ours.tokens = Addition(ours.tokens)
+            return
         for name in ("tokens", "segments", "positions", "norm"):
             mine, other = getattr(ours, name), getattr(theirs, name)
             if mine is not None and _shapes(mine) == _shapes(other):
