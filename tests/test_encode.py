@@ -272,3 +272,18 @@ def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
 def test_other_file_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BothwaysError, match=r"expected a name that ends in \.npy, \.jsonl, \.parquet"):
         write_vectors(tmp_path / "vectors.csv", iter(ROWS))
+
+
+def test_static_vectors_know_nothing_of_their_neighbours(model_folder: Path) -> None:
+    """The mean of rows of the token table: a word is the same beside any other."""
+    model = load(model_folder)
+    assert model.tokenizer is not None
+    table = model.encoder.embeddings.tokens.weight.detach()
+    texts = ["the cat", "the dog sleeps"]
+    found = encode(texts, model, layers="static")
+    for text, vector in zip(texts, found, strict=True):
+        assert np.allclose(vector, table[model.tokenizer(text).ids].mean(0), atol=1e-6)
+    one, other = (encode_tokens([text], model, layers="static")[0].vectors[0] for text in ("the cat", "the dog"))
+    assert np.array_equal(one, other)
+    one, other = (encode_tokens([text], model)[0].vectors[0] for text in ("the cat", "the dog"))
+    assert not np.allclose(one, other, atol=1e-3)

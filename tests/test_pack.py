@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import tracemalloc
+import types
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,8 @@ from bothways.ahead import ahead
 from bothways.errors import BothwaysError
 from bothways.pretraining import pack as packing
 from bothways.pretraining.pack import Report, pack, parse_share
+from bothways.pretraining.rows import Marks, sampler
+from bothways.pretraining.select import select
 from bothways.pretraining.shards import PARTS, Corpus, Packed, open_packed
 from bothways.text import files, streams
 from bothways.text.files import Each
@@ -1206,3 +1209,69 @@ def test_json_on_standard_input_is_known_by_its_brace(
         assert done.returncode == 0, done.stderr
         told.append(read(tmp_path / "out"))
     assert told[0] == told[1]
+
+
+# ---------------------------------------------------------------------- what a word is, in Chinese
+
+
+def chinese(tmp_path: Path, tokenizer: Tokenizer, text: str, **options: Any) -> tuple[list[str], list[bool]]:
+    """The pieces of a text, and whether a word begins at each."""
+    (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+    pack(tmp_path / "text.txt", tokenizer, tmp_path / "packed", **options)
+    packed = open_packed(tmp_path / "packed")
+    shard = next(iter(packed.corpora("train").values()))[0]
+    bits = np.unpackbits(np.asarray(shard.words), count=len(shard.tokens)).astype(bool)
+    return [packed.tokenizer.piece(int(i)) for i in shard.tokens], bits.tolist()
+
+
+def test_words_of_a_segmenter_are_kept_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    words = {"中国的首都是北京。": ["中国", "的", "首都", "是", "北京", "。"], "the unbelievable 狗": ["the", " ", "unbelievable", " ", "狗"]}  # fmt: skip
+    pieces, starts = chinese(tmp_path, tokenizer, "\n".join(words), words=lambda sentence: words[sentence])
+    plain, every = chinese(tmp_path, tokenizer, "\n".join(words))
+    assert pieces == plain
+    first = pieces.index("。") + 1
+    assert every[:first] == [True] * first  # a character is a word, unless somebody knows better
+    assert starts[:first] == [True, False, True, True, False, True, True, False, True]
+    assert starts[first:] == every[first:]  # where the pieces say it, they are right
+
+
+def test_spaces_that_are_there_part_words(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    pieces, starts = chinese(tmp_path, tokenizer, "中国 的 首都 是 北京 。", words="spaces")
+    assert "".join(pieces) == "中国的首都是北京。"
+    assert starts == [True, False, True, True, False, True, True, False, True]
+
+
+def test_jieba_is_asked_if_it_is_there(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = types.ModuleType("jieba")
+    fake.cut = lambda sentence: iter(["中国", "的首都"])  # type: ignore[attr-defined]
+    fake.setLogLevel = lambda level: None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jieba", fake)
+    _, starts = chinese(tmp_path, tokenizer, "中国的首都", words="jieba")
+    assert starts == [True, False, True, False, False]
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    with pytest.raises(BothwaysError, match=r"pip install 'bothways\[chinese\]'"):
+        chinese(tmp_path, tokenizer, "中国的首都", words="jieba")
+
+
+def test_a_segmenter_that_makes_words_up_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    with pytest.raises(BothwaysError, match="gave '北京', which is not what comes next in '的首都'"):
+        chinese(tmp_path, tokenizer, "中国的首都", words=lambda sentence: ["中国", "北京"])
+    with pytest.raises(BothwaysError, match="words cannot be 'hanlp'"):
+        chinese(tmp_path, tokenizer, "中国的首都", words="hanlp")
+
+
+def test_a_chinese_word_is_masked_whole(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """From the segmenter through the packed folder to what a model is asked for."""
+    (tmp_path / "text.txt").write_text("中国 的 首都 是 北京 。\n\n" * 40, encoding="utf-8")
+    pack(tmp_path / "text.txt", tokenizer, tmp_path / "packed", words="spaces")
+    packed = open_packed(tmp_path / "packed")
+    corpus = Corpus(next(iter(packed.corpora("train").values())))
+    rows = sampler("documents", corpus, Marks.of(tokenizer), 32, 0.0)
+    made = rows.build(rows.plan(np.arange(20), np.arange(20).astype(np.uint64)))
+    asked = set(select(made, "word", 0.3).asked.tolist())
+    for start in np.flatnonzero(made.words & ~made.special).tolist():
+        end = start + 1
+        while end < len(made.ids) and not made.words[end] and not made.special[end]:
+            end += 1
+        assert len({place in asked for place in range(start, end)}) == 1
+    assert asked

@@ -190,11 +190,40 @@ def test_embeddings_are_shared_or_not(packed: Path) -> None:
     assert module.model.encoder.embeddings.tokens is not module.generator.encoder.embeddings.tokens
 
 
+def test_tables_apart_learn_apart(packed: Path, tmp_path: Path) -> None:
+    """DeBERTa v3's: what the model reads is the generator's table and its own addition, and its loss moves only that."""
+    plan = electra(packed, embedding=16)
+    plan = replace(plan, rtd=replace(plan.rtd, embeddings="apart"))
+    work = work_of(calm(plan))
+    module = work.module.train()
+    base, added = module.generator.encoder.embeddings.tokens, module.model.encoder.embeddings.tokens
+    micro, _ = micro_of(work)
+    rows = added(micro.batch.ids)
+    assert torch.equal(rows, base.weight[micro.batch.ids] + added.weight[micro.batch.ids])
+    for weights, moved in (((1.0, 0.0), base), ((0.0, 1.0), added)):
+        module.zero_grad()
+        torch.manual_seed(0)
+        (module(micro.batch, micro.targets) * torch.tensor(weights)).sum().backward()
+        for table in (base, added):
+            has_moved = table.weight.grad is not None and bool(table.weight.grad.abs().sum() > 0)
+            assert has_moved == (table is moved)
+    fresh = Pretraining(_model(plan, module.model.tokenizer), work.train, work.valid, plan)  # type: ignore[arg-type]
+    assert not fresh.module.model.encoder.embeddings.tokens.weight.any()
+    weights_now = {name: p.detach() for name, p in module.named_parameters()}
+    work.save(weights_now, tmp_path)
+    saved = load(tmp_path / "model").encoder.embeddings.tokens.weight
+    assert torch.equal(saved, base.weight + added.weight)
+    again = work.load(tmp_path)
+    assert all(torch.equal(again[name], weights_now[name]) for name in weights_now)
+
+
 @pytest.mark.parametrize("family", ["electra", "deberta-v2", "modernbert"])
 def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> None:
     """Each opens here and in transformers; and a run that fell over goes on bit for bit."""
     plan = electra(packed, steps=8, save_every=3, evaluate_every=4)
     plan = replace(plan, model=replace(plan.model, family=family))
+    if family == "deberta-v2":
+        plan = replace(plan, rtd=replace(plan.rtd, embeddings="apart"))
     if family == "modernbert":  # whose token table has the width of the layers
         plan = replace(plan, model=replace(plan.model, embedding=0), rtd=ReplacedSettings(width=1.0, layers=0.5))
     whole = pretrain(plan, tmp_path / "whole")
