@@ -320,6 +320,30 @@ def test_the_detector_of_deberta_v3_is_that_of_its_paper(tmp_path: Path) -> None
             assert float((logits - expected).abs().max()) <= LIMIT
 
 
+@pytest.mark.parametrize("shape", ["DebertaV2", "DebertaV2, apart"])  # v1's layer raises when it is asked so
+def test_the_enhanced_mask_decoder_is_their_last_layer_asked_twice(shape: str, tmp_path: Path) -> None:
+    """transformers has the layer, which takes queries of its own, and never calls it so: here it is called."""
+    model, judge = loaded(shape, "Model", tmp_path), theirs(shape, "Model")
+    row = rows_of_ids()[0]
+    places = torch.randn(len(row), 32, generator=torch.Generator().manual_seed(4))
+    encoder = judge.encoder
+    ids, mask = torch.tensor([row]), torch.ones(1, len(row), dtype=torch.long)
+    with torch.no_grad():
+        before = judge(ids, attention_mask=mask, output_hidden_states=True).hidden_states[-2]
+        wide, relative = encoder.get_attention_mask(mask), encoder.get_rel_pos(before)  # type: ignore[union-attr, operator]
+        asks = before + places
+        for _ in range(2):
+            asks, _ = encoder.layer[-1](  # type: ignore[union-attr, index, operator]
+                before,
+                wide,
+                query_states=asks,
+                relative_pos=relative,
+                rel_embeddings=encoder.get_rel_embedding(),  # type: ignore[union-attr, operator]
+            )
+        found = model.encoder.decode(Batch.pack([row], [segments_for(judge)[0]]), places)
+    assert float((found - asks[0]).abs().max()) <= LIMIT * max(1.0, float(asks.abs().max()))
+
+
 def test_the_mask_head_of_deberta_is_read_under_both_its_names(tmp_path: Path) -> None:
     config = transformers.DebertaV2Config(**SHAPES["DebertaV2"], legacy=False)
     model = transformers.DebertaV2ForMaskedLM(config)

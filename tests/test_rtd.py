@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from torch import Tensor
@@ -223,7 +224,7 @@ def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> 
     plan = electra(packed, steps=8, save_every=3, evaluate_every=4)
     plan = replace(plan, model=replace(plan.model, family=family))
     if family == "deberta-v2":
-        plan = replace(plan, rtd=replace(plan.rtd, embeddings="apart"))
+        plan = replace(plan, rtd=replace(plan.rtd, embeddings="apart"), mlm=replace(plan.mlm, decoder="enhanced"))
     if family == "modernbert":  # whose token table has the width of the layers
         plan = replace(plan, model=replace(plan.model, embedding=0), rtd=ReplacedSettings(width=1.0, layers=0.5))
     whole = pretrain(plan, tmp_path / "whole")
@@ -305,6 +306,8 @@ def test_the_detector_is_counted(packed: Path) -> None:
         (["model.window=8"], "model.window is 8, and bert has no layers of narrow sight"),
         (["model.family=modernbert", "model.window=-1"], "model.window is a number of tokens"),
         (["objectives=['rtd']"], "needs the objective mlm"),
+        (["mlm.decoder=enhanced", "objectives=['mlm','nsp']"], "the enhanced decoder changes the last layer"),
+        (["mlm.decoder=better"], "mlm.decoder cannot be 'better'"),
         (["objectives=['mlm','rtd','nsp']", "model.family=electra"], "and with nothing else"),
         (["objectives=['mlm','rtd']"], "bert has no head for rtd: set model.family to one of electra"),
         (["model.family=gpt"], "model.family cannot be 'gpt'"),
@@ -338,3 +341,25 @@ def test_it_goes_on_from_a_detector_without_being_told_its_family(packed: Path, 
     )
     assert done.exit_code == 0, done.output
     assert f"--model {tmp_path / 'second/generator'}" in done.stderr
+
+
+def test_the_enhanced_decoder_learns_where_tokens_stand(packed: Path, tmp_path: Path) -> None:
+    """Its rows are trained and kept with the run, not in the folder; the loss is that of the decoded states."""
+    plan = recipe(packed, steps=3, save_every=2)
+    plan = calm(replace(plan, objectives=("mlm",), mlm=MaskedSettings(decoder="enhanced")))
+    done = pretrain(plan, tmp_path / "run")
+    parts = safetensors.torch.load_file(tmp_path / "run/checkpoints/step-00000003/parts.safetensors")
+    limit, width = plan.model.positions, plan.model.width
+    assert {name: tuple(t.shape) for name, t in parts.items()} == {"mlm.weight": (limit, width)}
+    work = work_of(plan)
+    micro, counts = micro_of(work)
+    places = work.module.parts["mlm"]
+    model = work.module.eval().model
+    with torch.no_grad():
+        states = model.encoder.decode(micro.batch, places(micro.batch.positions))
+        logits = model.masked(states[micro.targets["asked"]])
+        expected = F.cross_entropy(logits, micro.targets["words"], reduction="sum", ignore_index=-100)
+        found = work.module(micro.batch, micro.targets)
+    assert float(found[0]) == pytest.approx(float(expected), rel=1e-5)
+    assert counts["mlm"]
+    assert done.complete

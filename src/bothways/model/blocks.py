@@ -76,9 +76,9 @@ class SelfAttention(nn.Module):
             if "p2c" in config.positions.terms:
                 self.distance_query = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
-        """(N, W) → (N, W)."""
-        q, k, v, bias = self.project(x, plan, positions)
+    def forward(self, x: Tensor, plan: Plan, positions: Positions, asks: Tensor | None = None) -> Tensor:
+        """(N, W) → (N, W). Tokens ask as they are in x, or as they are in `asks`."""
+        q, k, v, bias = self.project(x, plan, positions, asks)
         dropout = self.dropout if self.training else 0.0
         seen = attend(q, k, v, plan, scale=self.scale, window=self.window, bias=bias, dropout=dropout)
         out: Tensor = self.out(seen.flatten(1))
@@ -97,9 +97,13 @@ class SelfAttention(nn.Module):
         keys, queries = (table if layer is None else layer(table) for layer in (self.distance_key, self.distance_query))
         return keys.unflatten(1, (self.heads, -1)), queries.unflatten(1, (self.heads, -1))
 
-    def project(self, x: Tensor, plan: Plan, positions: Positions) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
+    def project(
+        self, x: Tensor, plan: Plan, positions: Positions, asks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
         """Queries, keys and values, (N, H, D) each, and what is added to their scores."""
         q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).unbind(1)  # (N, H, D) each
+        if asks is not None:
+            q = self.qkv(asks).unflatten(1, (3, self.heads, -1))[:, 0]
         if self.query_bias is not None and self.value_bias is not None:
             q, v = (y + b.unflatten(0, (self.heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
         q, k = positions.turn(q, k, plan, self.is_local)
@@ -142,13 +146,15 @@ class Block(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.norm_first = config.norm_first
 
-    def forward(self, x: Tensor, plan: Plan, positions: Positions) -> Tensor:
-        """(N, W) → (N, W)."""
+    def forward(self, x: Tensor, plan: Plan, positions: Positions, asks: Tensor | None = None) -> Tensor:
+        """(N, W) → (N, W). With `asks`, what becomes of these when they look at x."""
+        start = x if asks is None else asks
         if self.norm_first:
-            x = x + self.dropout(self.attention(self._normed(x), plan, positions))
+            asking = None if asks is None else self._normed(asks)
+            x = start + self.dropout(self.attention(self._normed(x), plan, positions, asking))
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         else:
-            x = self._normed(x + self.dropout(self.attention(x, plan, positions)))
+            x = self._normed(start + self.dropout(self.attention(x, plan, positions, asks)))
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         return x
 

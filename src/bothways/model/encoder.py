@@ -65,6 +65,18 @@ class Encoder(nn.Module):
             x = self._through(layer, x, plan, embedded)
         return x
 
+    def decode(self, batch: Batch, places: Tensor) -> Tensor:
+        """DeBERTa's enhanced mask decoder: the states before the last layer, where each token stands (N, W) added to
+        what it asks with, through the last layer twice. (N, W)."""
+        x, plan = self._start(batch)
+        embedded = x
+        for layer in range(1, self.config.layers):
+            x = self._through(layer, x, plan, embedded)
+        asks = x + places
+        for _ in range(2):
+            asks = self._block(self.config.layers)(x, plan, self.embeddings.positions, asks)
+        return asks if self.norm is None else self.norm(asks)
+
     def look(
         self, batch: Batch, hidden: Collection[int] = (), maps: Collection[int] = (), vectors: Collection[int] = ()
     ) -> Look:

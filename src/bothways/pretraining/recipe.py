@@ -154,6 +154,8 @@ class PretrainRecipe:
             raise BothwaysError("nsp and sop both decide what the second text is: choose one of them")
         if "rtd" in self.objectives and set(self.objectives) != {"mlm", "rtd"}:
             raise BothwaysError("rtd goes with mlm, which its generator learns by, and with nothing else")
+        if self.mlm.decoder == "enhanced" and (not set(self.objectives) <= {"mlm", "rtd"} or self.distill.teacher):
+            raise BothwaysError("the enhanced decoder changes the last layer: it goes with mlm alone, or with rtd")
         if "rtd" in self.objectives and self.distill.teacher:
             raise BothwaysError("a teacher teaches to fill blanks: it does not go with rtd")
         able_family = bool(self.model.init) or "replaced" in FAMILIES[self.model.family].heads

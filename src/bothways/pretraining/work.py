@@ -4,7 +4,7 @@ K losses · N tokens · B sequences.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,9 @@ class Losses(Pupil):
         super().__init__()
         self.model = model
         self.objectives = dict(objectives)
-        own = {name: objective.parts(model) for name, objective in objectives.items()}
+        own = {name: objective.parts(model) for name, objective in objectives.items() if name != "mlm"}
+        generator = own.get("rtd")
+        own["mlm"] = objectives["mlm"].parts(generator if isinstance(generator, Model) else model)
         self.parts = nn.ModuleDict({name: part for name, part in own.items() if part is not None})
         initialise(self.parts, model.config.encoder.init_std, torch.Generator().manual_seed(seed))
         rtd, distill = objectives.get("rtd"), objectives.get("distill")
@@ -67,27 +69,39 @@ class Losses(Pupil):
     def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
         """(K,) the sums of the losses; in evaluation (2K + …), with how many guesses were right, and rtd's tally."""
         scores: list[Score] = []
-        objectives, reader = self.objectives, self.model
-        rtd = objectives.get("rtd")
+        objectives, rtd = self.objectives, self.objectives.get("rtd")
         if isinstance(rtd, ReplacedTokens):
-            reader = self.generator
-            scores += objectives["mlm"].losses(reader, None, reader.encoder(batch), batch, targets).values()
+            scores += self._masked_scores(self.generator, batch, targets)
             batch, is_replaced = rtd.replace(batch, scores[0].logits, targets, self.training)
             objectives, targets = {"rtd": rtd}, {**targets, "is_replaced": is_replaced}
-        if self.teacher is None:
-            states = self.model.encoder(batch)
+        if "mlm" in self.parts and not rtd:
+            scores += self._masked_scores(self.model, batch, targets)
         else:
-            seen = self.teacher.watch(self.model, batch)
-            states, targets = seen.states, {**targets, **dict(zip("qkv", seen.vectors, strict=False))}
-        for name, objective in objectives.items():
-            part = dict(self.parts.items()).get(name)
-            scores += objective.losses(self.model, part, states, batch, targets).values()
+            states, targets = self._states(batch, targets)
+            for name, objective in objectives.items():
+                part = dict(self.parts.items()).get(name)
+                scores += objective.losses(self.model, part, states, batch, targets).values()
         losses = torch.stack([score.loss for score in scores])
         if self.training:
             return losses
         right = torch.stack([score.right for score in scores]).float()
         tally = [rtd.tally(scores[-1])] if isinstance(rtd, ReplacedTokens) else []
         return torch.cat([losses, right, *tally])
+
+    def _states(self, batch: Batch, targets: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the model makes of a batch; for a teacher, its vectors go to the targets."""
+        if self.teacher is None:
+            return self.model.encoder(batch), targets
+        seen = self.teacher.watch(self.model, batch)
+        return seen.states, {**targets, **dict(zip("qkv", seen.vectors, strict=False))}
+
+    def _masked_scores(self, reader: Model, batch: Batch, targets: dict[str, Tensor]) -> Iterable[Score]:
+        """Those of the one who fills blanks, with the enhanced decoder if there is one."""
+        if "mlm" in self.parts:
+            states = reader.encoder.decode(batch, self.parts["mlm"](batch.positions))
+        else:
+            states = reader.encoder(batch)
+        return self.objectives["mlm"].losses(reader, None, states, batch, targets).values()
 
 
 @dataclass(frozen=True)
