@@ -61,7 +61,7 @@ def evaluate(
     predictor, notes = Predictor.load(model), Notes()
     other = Predictor.load(against) if against else None
     if other:
-        require_same_task(predictor, other)
+        require_same_task(predictor, other, (str(model), str(against)))
     data = DataSettings(text=text or "", pair=pair or "", label=label or "")
     found = run(
         files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "answering")

@@ -84,7 +84,7 @@ def finetune(
     from bothways.train.report import Console
 
     if task not in TASKS and Path(task).suffix != ".toml" and not Path(task).exists():
-        near = difflib.get_close_matches(task, TASKS, 1, 0.5)
+        near = difflib.get_close_matches(task, TASKS, 1)
         hint = f"did you mean {near[0]}? The tasks are" if near else "expected"
         raise BothwaysError(f"there is no task {task}: {hint} {', '.join(TASKS)}; or give a recipe, a .toml file")
     table: dict[str, Any] = {"task": task} if task in TASKS else read_table(Path(task))

@@ -99,12 +99,13 @@ def compare_models(
     return compare(judges[0], judges[1], first.task.goal)
 
 
-def require_same_task(first: Predictor, second: Predictor) -> None:
+def require_same_task(
+    first: Predictor, second: Predictor, names: tuple[str, str] = ("the first model", "the second one")
+) -> None:
     """Refuse to compare what was made for different things."""
     if first.name != second.name:
         raise BothwaysError(
-            f"the first model was made for {first.name} and the second for {second.name}: expected two models of one "
-            f"task to compare"
+            f"{names[0]} was made for {first.name} and {names[1]} for {second.name}: expected two models of one task"
         )
 
 
