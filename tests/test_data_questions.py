@@ -89,7 +89,10 @@ def clue(*questions: dict[str, Any]) -> list[dict[str, Any]]:
 def test_cmrc_2018_as_clue_gives_it(tmp_path: Path) -> None:
     """The answers are texts: each is found in the context."""
     asked = {"query_id": "TRAIN_186_QUERY_0", "query_text": "何时任主教？"}
-    items = [{**asked, "answers": ["1963年", "年", "没有"]}, {**asked, "query_id": "TRAIN_186_QUERY_1"}]
+    items: list[dict[str, Any]] = [
+        {**asked, "answers": ["1963年", "年", "没有"]},
+        {**asked, "query_id": "TRAIN_186_QUERY_1"},
+    ]
     path, notes = write(tmp_path / "cmrc.json", clue(*items)), Notes()
     first, second = read_questions(path, notes)
     assert first.gold == (("1963年", 11), ("年", 15), ("没有", -1))
