@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 import statistics
 import sys
@@ -14,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import bothways
@@ -194,6 +197,41 @@ def test_against_another_model(models: Models, tmp_path: Path, run: Run) -> None
     assert "against" not in strict(run("evaluate", path, "--model", first, "--json").stdout)
 
 
+def test_the_positive_label_is_named(base: Path, tmp_path: Path, run: Run) -> None:
+    """Of two labels F1 is that of the second: tables and JSON say which that is."""
+    rows = write_rows(tmp_path / "rows.jsonl", 8, ("no", "yes"))
+    command = ("finetune", "classify", "--train", rows, "--dev", rows, "--model", base, *SHORT)
+    for more in ((), ("--seeds", 2)):
+        out = tmp_path / f"out{len(more)}"
+        done = run(*command, "--out", out, *more)
+        assert "positive_f1 (yes) " in done.stdout, done.stderr
+        told = strict(run(*command, "--out", out, *more, "--json").stdout)
+        assert (told["positive_label"], "positive_f1" in told["scores"]) == ("yes", True)
+    model = tmp_path / "out0/model"
+    assert "positive_f1 (yes) " in run("evaluate", rows, "--model", model).stdout
+    told = strict(run("evaluate", rows, "--model", model, "--json").stdout)
+    assert (told["positive_label"], "positive_f1" in told["scores"]) == ("yes", True)
+
+
+@pytest.mark.parametrize("labels", [LABELS["single"], ("good", "good", "good")])
+def test_a_calibrated_folder_needs_no_calibration(
+    labels: Sequence[str], models: Models, tmp_path: Path, run: Run
+) -> None:
+    """Whatever the temperature is: what is found is compared with what the folder has."""
+    folder, rows = tmp_path / "model", write_rows(tmp_path / "rows.jsonl", labels=labels)
+    shutil.copytree(models["single"], folder)
+    if labels[0] == labels[1]:  # rows on which it makes no error at all, and no temperature is cold enough
+        predictor = Predictor.load(folder)
+        texts = [json.loads(line)["text"] for line in Path(rows).read_text().splitlines()]
+        told = [{"text": text, "label": answer["label"]} for text, answer in zip(texts, predictor(texts), strict=True)]
+        Path(rows).write_text("\n".join(map(json.dumps, told)))
+    before = run("evaluate", rows, "--model", folder, "--calibrate")
+    assert "would calibrate it" in before.stderr
+    after = run("evaluate", rows, "--model", folder)
+    assert after.returncode == 0, after.stderr
+    assert "would calibrate it" not in after.stderr
+
+
 def test_against_itself_there_is_no_difference(models: Models, tmp_path: Path, run: Run) -> None:
     path = write_rows(tmp_path / "rows.jsonl")
     told = strict(run("evaluate", path, "--model", models["single"], "--against", models["single"], "--json").stdout)
@@ -342,6 +380,38 @@ def test_predict_tags_plain_lines(models: Models, run: Run, feed: Feed) -> None:
         ", ".join(f"{one['word']}/{one['entity_group']} {one['score']:.3f}" for one in answers) + f"\t{text}"
         for answers, text in zip(expected, texts, strict=True)
     ]
+
+
+def test_predict_tags_rows_of_standard_input_as_those_of_files(
+    models: Models, tmp_path: Path, run: Run, feed: Feed
+) -> None:
+    rows = [{"tokens": ["Paris", "walks", "in", "北", "京"], "tags": ["O"] * 5}, {"tokens": []}, {"text": "the Cat"}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    expected = run("predict", path, "--model", models["tag"], "--json").stdout
+    assert near([strict(line) for line in expected.splitlines()], Predictor.load(models["tag"])(["Paris walks in 北京", "", "the Cat"]))  # fmt: skip
+    feed(path.read_text())
+    done = run("predict", "-", "--model", models["tag"], "--json")
+    assert (done.returncode, done.stdout) == (0, expected)
+    feed('{"tokens": ["a"]}\n{"words\n')
+    done = run("predict", "-", "--model", models["tag"])
+    assert (done.returncode, done.stderr.startswith("bothways: standard input, line 2 is not JSON")) == (1, True)
+
+
+def test_predict_tags_the_texts_of_a_table(models: Models, tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('text,label\n"Paris, walks in 北京",1\nthe Cat,0\n', encoding="utf-8")
+    done = run("predict", path, "--model", models["tag"], "--json")
+    expected = Predictor.load(models["tag"])(["Paris, walks in 北京", "the Cat"])
+    assert near([strict(line) for line in done.stdout.splitlines()], expected)
+
+
+def test_standard_input_is_called_so(models: Models, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").write_bytes(b"ok\n\xff\xfe\n")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        done = run("predict", "-", "--model", models["tag"])
+    assert done.stderr.startswith("bothways: standard input is not UTF-8 text in line 2")
 
 
 def test_predict_reads_the_columns_that_are_named(models: Models, tmp_path: Path, run: Run) -> None:
@@ -552,7 +622,20 @@ BAD = {
     ),
     "evaluate: against another task": (
         ["evaluate", "{rows}", "--model", "{single}", "--against", "{answer}"],
-        "{rows}",
+        "{single} was made for classify and {answer} for answer: expected two models of one task",
+    ),
+    "evaluate: no tags in rows": (
+        ["evaluate", "{rows}", "--model", "{tag}"],
+        "{rows} has no tags: it holds one label a row, under label, and a tagger learns and answers one for each word",
+    ),
+    "evaluate: no tags in a table": (["evaluate", "{table}", "--model", "{tag}"], "{table} has no tags: it holds one"),
+    "evaluate: a score without end": (
+        ["evaluate", "{endless}", "--model", "{regression}"],
+        "{endless}, line 3 has the score inf: expected a finite number",
+    ),
+    "evaluate: no kind of picture": (
+        ["evaluate", "{rows}", "--model", "{single}", "--picture", "{tmp}/x.foo"],
+        "{tmp}/x.foo cannot be drawn: expected a name that ends in .png, .svg or .pdf",
     ),
     "predict: no file": (["predict", "{tmp}/none.txt", "--model", "{single}"], "there is no file {tmp}/none.txt"),
     "predict: no file to tag": (["predict", "{tmp}/none.txt", "--model", "{tag}"], "there is no file {tmp}/none.txt"),
@@ -565,7 +648,25 @@ BAD = {
     "predict: one text of two": (["predict", "{texts}", "--model", "{score}"], "score compares two"),
     "predict: no questions": (["predict", "{rows}", "--model", "{answer}"], "is not in a layout known here"),
     "predict: not UTF-8": (["predict", "{binary}", "--model", "{single}"], "{binary} is not UTF-8 text in line 2"),
-    "finetune: unknown task": (["finetune", "dance", *LEARN[2:]], "there is no recipe dance"),
+    "finetune: unknown task": (
+        ["finetune", "dance", *LEARN[2:]],
+        "there is no task dance: expected classify, tag, answer, choose, score; or give a recipe, a .toml file",
+    ),
+    "finetune: a task misspelt": (
+        ["finetune", "clasify", *LEARN[2:]],
+        "there is no task clasify: did you mean classify? The tasks are classify, tag, answer, choose, score; or give",
+    ),
+    "finetune: no recipe": (["finetune", "none.toml", *LEARN[2:]], "there is no recipe none.toml"),
+    "finetune: no tags in a table": (["finetune", "tag", "--train", "{table}", *LEARN[4:]], "{table} has no tags"),
+    "finetune: no tags in .parquet": (["finetune", "tag", "--train", "{parquet}", *LEARN[4:]], "{parquet} has no tags"),
+    "finetune: a score without end": (
+        ["finetune", "classify", "--train", "{endless}", *LEARN[4:]],
+        "{endless}, line 3 has the score inf: expected a finite number",
+    ),
+    "finetune: no end of a score to learn": (
+        ["finetune", "score", "--train", "{endless}", *LEARN[4:]],
+        "{endless}, line 3 has the score inf: expected a finite number",
+    ),
     "finetune: no file": ([*LEARN, "--dev", "{tmp}/none.jsonl"], "there is no file {tmp}/none.jsonl"),
     "finetune: no column": ([*LEARN, "--label", "gold"], "has no column 'gold', which --label asks for"),
     "finetune: nothing to learn": ([*LEARN[:2], *LEARN[4:]], "give --train FILE"),
@@ -595,7 +696,11 @@ def test_bad_input_gets_one_sentence_and_exit_code_1(
         "strange": work / "strange.jsonl",
         "broken": work / "broken.jsonl",
         "binary": work / "binary.txt",
+        "endless": work / "endless.csv",
+        "parquet": work / "rows.parquet",
     }
+    (work / "endless.csv").write_text("text,label\nthe cat,0.5\na dog,inf\n")
+    pq.write_table(pa.table({"text": ["the cat", "a dog"], "label": [0, 1]}), work / "rows.parquet")
     (work / "table.csv").write_text("sentence,label\nthe cat,good\n")
     (work / "texts.txt").write_text("the cat\na dog\n")
     (work / "strange.jsonl").write_text(

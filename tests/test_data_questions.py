@@ -81,6 +81,32 @@ def test_cmrc_2018_whose_places_are_sometimes_wrong(tmp_path: Path) -> None:
     assert set(notes.first.values()) == {f"{tmp_path / 'cmrc.json'}, article 1, question TRAIN_186_QUERY_0"}
 
 
+def clue(*questions: dict[str, Any]) -> list[dict[str, Any]]:
+    """CMRC 2018 as CLUE gives it."""
+    return [{"context_id": "TRAIN_186", "context_text": CHINESE, "title": "范廷颂", "qas": list(questions)}]
+
+
+def test_cmrc_2018_as_clue_gives_it(tmp_path: Path) -> None:
+    """The answers are texts: each is found in the context."""
+    asked = {"query_id": "TRAIN_186_QUERY_0", "query_text": "何时任主教？"}
+    items: list[dict[str, Any]] = [
+        {**asked, "answers": ["1963年", "年", "没有"]},
+        {**asked, "query_id": "TRAIN_186_QUERY_1"},
+    ]
+    path, notes = write(tmp_path / "cmrc.json", clue(*items)), Notes()
+    first, second = read_questions(path, notes)
+    assert first.gold == (("1963年", 11), ("年", 15), ("没有", -1))
+    assert (first.id, first.question, first.context) == ("TRAIN_186_QUERY_0", "何时任主教？", CHINESE)
+    assert first.where == f"{path}, item 1, question TRAIN_186_QUERY_0"
+    assert (second.id, second.gold) == ("TRAIN_186_QUERY_1", None)
+    assert notes.counts == {
+        "answers without a place that come several times in their context, the first taken": 1,
+        "answers that are not in their context": 1,
+    }
+    with pytest.raises(BothwaysError, match=r"item 1 is not in CLUE's layout \(KeyError 'query_text'\): expected"):
+        list(read_questions(write(path, clue({"query_id": "1"}))))
+
+
 @given(
     context=st.text(st.sampled_from("ab"), max_size=12),
     text=st.text(st.sampled_from("ab"), min_size=1, max_size=2),

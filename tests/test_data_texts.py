@@ -234,6 +234,67 @@ def test_labels_of_json(tmp_path: Path) -> None:
     assert [gold for _, gold in pairs(path)] == ["1", "x", "true", 4.5, 3.0, ("a", "2"), (), "北\ufffd"]
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "1e999"])
+def test_a_score_without_end_is_refused_with_its_line(tmp_path: Path, name: str, value: str) -> None:
+    """Trained on, it would make all weights NaN."""
+    rows = ["0.5", "1.25", value]
+    lines = ["text,label", *(f"t,{row}" for row in rows)]
+    if name == "a.jsonl":
+        lines = [f'{{"text": "t", "label": {row}}}' for row in rows]
+    found = list(read_texts_labelled(write(tmp_path / name, *lines)))
+    assert label_kind(example.gold for example in found) == "regression"
+    number = len(lines)
+    with pytest.raises(BothwaysError, match=rf"{name}, line {number} has the score \S+: expected a finite number$"):
+        [as_kind(example, "regression") for example in found]
+    with pytest.raises(BothwaysError, match=r"line 1 has the score inf: expected a finite number"):
+        as_kind(Text(("t",), float("inf"), "a.jsonl, line 1"), "single")
+
+
+def test_missing_numbers_of_a_table_are_no_labels(tmp_path: Path) -> None:
+    """As pandas writes them; among names, nan and NA are names."""
+    cells = ["3", "nan", "NaN", "", "NA", "4.5", "n/a", "inf"]
+    notes = Notes()
+    path = write(tmp_path / "a.csv", "text,label", *(f"t{i},{cell}" for i, cell in enumerate(cells)))
+    golds = [gold for _, gold in pairs(path, notes=notes)]
+    assert golds == ["3", None, None, None, None, "4.5", None, float("inf")]
+    assert notes.counts == {"rows whose label is empty, kept without one": 5}
+    assert notes.first["rows whose label is empty, kept without one"] == f"{path}, line 3"
+    stars = write(tmp_path / "b.tsv", "text\tstars", "a\t1", "b\tnan", "c\t5")
+    assert [gold for _, gold in pairs(stars)] == ["1", None, "5"]
+    names = write(tmp_path / "c.csv", "text,label", "a,NA", "b,nan", "c,EU", "d,inf")
+    assert [gold for _, gold in pairs(names)] == ["NA", "nan", "EU", "inf"]
+    lone = write(tmp_path / "d.csv", "text,label", "a,NA", "b,NA")
+    assert [gold for _, gold in pairs(lone)] == ["NA", "NA"]
+
+
+def test_tables_with_other_separators(tmp_path: Path) -> None:
+    """As Excel writes .csv where the comma is in numbers; quoted separators do not count."""
+    expected = [(("good, really",), "1"), (("bad; very",), "0")]
+    assert pairs(write(tmp_path / "a.csv", "text;label", "good, really;1", '"bad; very";0')) == expected
+    assert pairs(write(tmp_path / "b.csv", "text\tlabel", "good, really\t1", "bad; very\t0")) == expected
+    assert pairs(write(tmp_path / "c.csv", '"a; b; c",text,label', 'x,"good, really",1', "x,bad; very,0")) == expected
+    # Without a header, marks of the text are not counted.
+    headless = write(tmp_path / "d.csv", "good; really; yes,1", "bad,0")
+    assert pairs(headless, Columns(text="1", label="2"))[0] == (("good; really; yes",), "1")
+    assert pairs(write(tmp_path / "e.csv", "good;1", "bad;0"), Columns(text="1", label="2"))[1] == (("bad",), "0")
+
+
+def test_a_first_line_that_may_be_a_row_is_asked_about(tmp_path: Path) -> None:
+    """Where there can be one: the columns of .parquet and .jsonl always have names."""
+    hint = "if its first line is no header, count them, as in --text 1 --label 2"
+    with pytest.raises(BothwaysError, match=hint):
+        pairs(write(tmp_path / "a.csv", "what a film,1", "so bad,0"))
+    with pytest.raises(BothwaysError, match="if that is no header, count the columns, as in --text 1 --label 2"):
+        pairs(write(tmp_path / "b.csv", "1,1,what a film", "1,0,so bad"))
+    pq.write_table(pa.table({"body_text": ["a"], "label": [1]}), tmp_path / "c.parquet")
+    for path in (write_json(tmp_path / "c.jsonl", {"body_text": "a", "label": 1}), tmp_path / "c.parquet"):
+        for columns in (Columns(), Columns(text="nowhere"), Columns(text="body_text", label="nowhere")):
+            with pytest.raises(BothwaysError, match="has no column") as caught:
+                pairs(path, columns)
+            assert "header" not in str(caught.value)
+
+
 def test_json_in_one_piece_and_json_lines_under_its_name(tmp_path: Path) -> None:
     rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
     (tmp_path / "a.json").write_text(json.dumps(rows, indent=1))

@@ -220,8 +220,58 @@ def test_amounts_taken_for_names(tmp_path: Path) -> None:
     rows[10] = (rows[10][0], "four")
     odd = the(diagnose_data([table(tmp_path / "b.tsv", rows)]), "labels")
     assert (odd.severity, odd.places) == ("wrong", ("line 12 (four)",))
-    several = labelled(english(), "joy", "awe", "joy|awe")
-    assert "'joy|awe'" in the(diagnose_data([table(tmp_path / "c.tsv", several)]), "labels").says
+    several = the(diagnose_data([table(tmp_path / "c.tsv", labelled(english(), "joy", "awe", "joy|awe"))]), "labels")
+    assert several.says == "1 label looks like several in one cell, as in 'joy|awe'."
+    assert several.do == "If they are several, add --set classify.kind=multi."
+    more = labelled(english(), "joy", "awe", "joy;awe", "awe;joy")
+    several = the(diagnose_data([table(tmp_path / "d.tsv", more)]), "labels")
+    assert several.says.startswith("2 labels look like several")
+    assert "a list" in several.do
+
+
+@pytest.mark.parametrize("column", ["score", "similarity_score", "Similarity"])
+def test_whole_numbers_in_a_column_of_scores(tmp_path: Path, column: str) -> None:
+    rows = [f"{text}\t{i % 6}" for i, text in enumerate(english())]
+    path = write(tmp_path / "a.tsv", f"text\t{column}", *rows)
+    found = the(diagnose_data([path], label=column if column == "Similarity" else ""), "labels")
+    assert (found.severity, found.says) == ("look", "The 6 labels are whole numbers, from 0 to 5.")
+    assert found.do == "They are taken as names; if they are amounts, add --set classify.kind=regression."
+    assert unrest(diagnose_data([write(tmp_path / "b.tsv", "text\tlabel", *rows)])) == []
+    bits = [f"{text}\t{i % 2}" for i, text in enumerate(english())]
+    assert unrest(diagnose_data([write(tmp_path / "c.tsv", "text\tscore", *bits)])) == []
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_scores_without_end(tmp_path: Path, name: str, model_folder: Path) -> None:
+    """Told with their line, in both files; and nothing is trained on them."""
+    numbers = [f"{i % 50 / 10}" for i in range(180)]
+    bad = [*numbers[:7], "-Infinity" if name == "a.jsonl" else "-inf", *numbers[8:]]
+    files = []
+    for part, some in (("train", numbers), ("dev", bad)):
+        rows = [f"{text}{part},{number}" for text, number in zip(english(), some, strict=True)]
+        lines = ["text,score", *rows]
+        if name == "a.jsonl":
+            lines = [f'{{"text": "{row.split(",")[0]}", "score": {row.split(",")[1]}}}' for row in rows]
+        files.append(write(tmp_path / f"{part}-{name}", *lines))
+    line = 8 if name == "a.jsonl" else 9
+    found = diagnose_data([files[1]], model=model_folder)
+    assert (found.kind, found.command) == ("regression", "")
+    assert the(found, "labels").says == "1 label is no finite number: '-inf'."
+    assert (the(found, "labels").severity, the(found, "labels").places) == ("wrong", (f"line {line} (-inf)",))
+    dev = the(diagnose_data([files[0]], [files[1]]), "labels")
+    assert (dev.severity, dev.says) == ("wrong", "In --dev: 1 label is no finite number: '-inf'.")
+
+
+def test_missing_numbers_are_unlabelled_rows(tmp_path: Path) -> None:
+    rows = [(text, "NaN" if i == 3 else f"{i % 50 / 10}") for i, text in enumerate(english())]
+    found = diagnose_data([table(tmp_path / "a.tsv", rows)])
+    assert (found.kind, found.labelled, the(found, "unlabelled").places) == ("regression", 179, ("line 5",))
+
+
+def test_texts_with_one_label_are_not_for_a_tagger(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.tsv", labelled(english(), "good", "bad"))
+    with pytest.raises(BothwaysError, match=r"a\.tsv has no tags: it holds one label a row, under label, and"):
+        diagnose_data([path], task="tag")
 
 
 def test_score_needs_numbers_and_pairs(tmp_path: Path) -> None:
@@ -419,6 +469,7 @@ GUESSES = {
     "l.jsonl": ('{"tokens": ["a"], "ner_tags": ["O"]}\n', "tag"),
     "m.jsonl": ('{"question": {"stem": "q", "choices": []}, "answerKey": "A"}\n', "choose"),
     "n.txt": ("I O\nI O\n", "tag"),
+    "p.json": ('[{"context_id": "1", "context_text": "t", "qas": [{"query_id": "1"}]}]', "answer"),
     "o.txt": ("a plain line\nanother plain O\n", "classify"),
 }
 
@@ -447,6 +498,7 @@ def test_with_a_model(tmp_path: Path, model_folder: Path) -> None:
     assert 1 < found.reading.tokens_per_word < 1.1  # walk ##s
     assert (found.plan.batch, found.plan.lr, found.plan.epochs) == (16, 5e-5, 20)
     assert found.plan.steps == 20 * -(-183 // 16)
+    assert "20 epochs are more than its 2 to 4, for 180 rows make few steps" in found.plan.why
     assert 0 < found.plan.seconds < 600
     assert found.command == (
         f"bothways finetune classify --train {train} --model {model_folder} --out train-classify "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bothways.data.examples import Choice, Question, Tagged, Text
@@ -158,6 +159,57 @@ def test_inputs_can_be_written_in_several_ways(name: str, given: Any, same: Any,
 def test_a_list_of_words_is_one_input_of_a_tagger_among_others(tokenizer: Tokenizer) -> None:
     predictor = predictor_for(tokenizer, "tag")
     assert near(predictor([["Paris", "walks"], "the cat"]), [predictor("Paris walks"), predictor("the cat")])
+
+
+class Series:
+    """What a column of pandas is to us: it gives its values one by one."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.values = values
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@pytest.mark.parametrize("name", ["single", "tag"])
+def test_inputs_come_from_anything_that_holds_or_makes_them(name: str, tokenizer: Tokenizer) -> None:
+    predictor = predictor_for(tokenizer, name)
+    texts = ["the cat", "北京", "a dog runs"]
+    expected = predictor(texts)
+    for given in (
+        np.array(texts),
+        np.array(texts, object),
+        Series(texts),
+        (text for text in texts),
+        dict.fromkeys(texts).keys(),
+    ):
+        found = predictor(given)
+        assert isinstance(found, list)
+        assert near(found, expected)
+    assert near(list(predictor.stream(iter(texts))), expected)
+    assert predictor(iter([])) == []
+
+
+def test_rows_of_an_array_are_pairs(tokenizer: Tokenizer) -> None:
+    predictor = predictor_for(tokenizer, "score")
+    pairs = [("the cat", "a dog"), ("北京", "paris")]
+    assert near(predictor(np.array(pairs)), predictor(pairs))
+
+
+def test_a_generator_is_not_read_ahead(tokenizer: Tokenizer) -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        for _ in itertools.count():
+            read += 1
+            yield "the cat"
+
+    assert next(predictor_for(tokenizer, "single").stream(endless()))["label"]
+    assert read <= 1_024
 
 
 # ---------------------------------------------------------------------- what is not an input
@@ -362,6 +414,22 @@ def test_what_has_no_probabilities_is_not_calibrated(tokenizer: Tokenizer, tmp_p
     found = evaluate([str(written(tmp_path, "regression"))], predictor)
     with pytest.raises(BothwaysError, match="nothing to calibrate"):
         calibrate(tmp_path / "model", found)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf", "PNG"])
+def test_the_ending_says_what_is_drawn(ending: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    predictor = predictor_for(tokenizer, "score")
+    found = evaluate([str(written(tmp_path, "score"))], predictor)
+    path = tmp_path / f"found.{ending}"
+    assert draw_evaluation(found, predictor.labels, path)
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending.lower()]
+    assert path.read_bytes().startswith(begins)
+    for name in ("found.foo", "found"):
+        with pytest.raises(
+            BothwaysError, match=f"{name} cannot be drawn: expected a name that ends in .png, .svg or .pdf"
+        ):
+            draw_evaluation(found, predictor.labels, tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["single", "tag", "score"])

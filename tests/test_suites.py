@@ -513,10 +513,12 @@ def test_the_table(glue: Benchmark, tmp_path: Path, run: Run) -> None:
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip() and "─" not in line]
     assert lines[0] == "GLUE, development data score training examples 2 runs"
-    assert lines[1:] == [f"{row.name} {row.score} 8 {shown(row.runs)}" for row in rows]
+    mean = f"mean of 3 tasks {100 * statistics.mean(row.runs.mean for row in rows):.1f}"
+    assert lines[1:] == [*(f"{row.name} {row.score} 8 {shown(row.runs)}" for row in rows), mean]
     for row in rows:
         assert f"{row.name}: {row.score} {shown(row.runs)}\n" in done.stderr
-    assert f"mean of 3 tasks: {100 * statistics.mean(row.runs.mean for row in rows):.1f}\n" in done.stderr
+    assert (out / "table.txt").read_text(encoding="utf-8") == done.stdout
+    assert strict((out / "results.json").read_text(encoding="utf-8")) == [asdict(row) for row in rows]
     assert run(*command).stdout == done.stdout
     assert logs(out) == before
 
@@ -526,7 +528,8 @@ def test_the_same_numbers_for_programs(glue: Benchmark, tmp_path: Path, run: Run
     done = run(*glue.command(out, "--only", "QQP", "--only", "glue_cola", "--json"))
     assert done.returncode == 0, done.stderr
     assert strict(done.stdout) == [asdict(glue.by_name["CoLA"]), asdict(glue.by_name["QQP"])]
-    assert sorted(path.name for path in out.iterdir()) == ["CoLA", "QQP", "glue.png"]
+    assert sorted(path.name for path in out.iterdir()) == ["CoLA", "QQP", "glue.png", "results.json", "table.txt"]
+    assert strict((out / "results.json").read_text(encoding="utf-8")) == strict(done.stdout)
 
 
 def test_one_run_for_programs(glue: Benchmark, tmp_path: Path, run: Run) -> None:
@@ -544,7 +547,21 @@ def test_one_run_is_shown_without_deviation(glue: Benchmark, tmp_path: Path, run
     assert done.returncode == 0, done.stderr
     score = evaluate([str(glue.data / "RTE/dev.tsv")], Predictor.load(out / "RTE/seed-0/model")).scores["accuracy"]
     assert done.stdout.split()[-4:] == ["RTE", "accuracy", "8", f"{100 * score:.1f}"]
-    assert "mean of" not in done.stderr
+    assert "mean of" not in done.stdout
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_rate_and_epochs_are_options(suite: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `finetune` has them; --set has the last word."""
+    seen: list[str] = []
+
+    def stop(*given: Any, **_: object) -> NoReturn:
+        seen.extend(given[5])
+        raise BothwaysError("enough")
+
+    monkeypatch.setattr("bothways.tasks.suites.run_suite", stop)
+    run(suite, tmp_path, "--model", "m", "--out", "o", "--lr", "1e-4", "--epochs", 2, "--set", "run.batch=8")
+    assert seen == ["run.epochs=2.0", "optim.lr=0.0001", "run.batch=8"]
 
 
 def test_what_is_left_out_is_said(glue: Benchmark, tmp_path: Path, run: Run) -> None:

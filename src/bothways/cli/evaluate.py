@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from bothways.predict.evaluation import Evaluation
     from bothways.tasks.task import TaskConfig
 
+_CLOSE = 0.05
+"""A temperature that is off by less is right."""
+
 
 def evaluate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled data.", show_default=False)],
@@ -31,7 +34,7 @@ def evaluate(
     picture: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A .png of the scores, the confusion and the calibration.", show_default=False
+            metavar="FILE", help="A .png, .svg or .pdf of scores, confusion and calibration.", show_default=False
         ),
     ] = None,
     calibrate: Annotated[
@@ -45,18 +48,25 @@ def evaluate(
     """
     from bothways.data.notes import Notes
     from bothways.predict.evaluation import calibrate as write
-    from bothways.predict.evaluation import compare_models
+    from bothways.predict.evaluation import compare_models, require_same_task
     from bothways.predict.evaluation import evaluate as run
-    from bothways.predict.picture import draw_evaluation
+    from bothways.predict.picture import draw_evaluation, require_picture
     from bothways.predict.predictor import Predictor
+    from bothways.scoring.classification import positive_label
+    from bothways.tasks.folder import task_config
     from bothways.tasks.recipe import DataSettings
 
+    if picture:
+        require_picture(picture)
     predictor, notes = Predictor.load(model), Notes()
+    other = Predictor.load(against) if against else None
+    if other:
+        require_same_task(predictor, other, (str(model), str(against)))
     data = DataSettings(text=text or "", pair=pair or "", label=label or "")
     found = run(
         files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "answering")
     )
-    compared = compare_models(files, predictor, Predictor.load(against), data) if against else None
+    compared = compare_models(files, predictor, other, data) if other else None
     if notes:
         say(str(notes))
     if picture and not draw_evaluation(found, predictor.labels, picture):
@@ -64,9 +74,11 @@ def evaluate(
     if as_json:
         if calibrate:
             write(model, found)
-        print_json({**asdict(found), "labels": predictor.labels, **({"against": asdict(compared)} if compared else {})})
+        more = {"against": asdict(compared)} if compared else {}
+        positive = positive_label(found.scores, predictor.labels)
+        print_json({**asdict(found), "labels": predictor.labels, **positive, **more})
         return
-    _print(found, predictor.labels)
+    _print(found, predictor.labels, task_config(predictor.model).temperature)
     if compared:
         say(
             f"{found.goal} of {model} minus that of {against}: {compared.difference:+.4f}, with 95 % between "
@@ -82,10 +94,13 @@ def _settings(config: "TaskConfig") -> str:
     return f"the thresholds {thresholds}" if thresholds else f"the temperature {config.temperature:.2f}"
 
 
-def _print(found: "Evaluation", labels: tuple[str, ...]) -> None:
+def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> None:
+    """The tables and the worst errors, of a model that has this temperature."""
+    from bothways.scoring.classification import shown_name
+
     low, high = found.interval
     rows = [
-        (name, f"{value:.4f}", f"{low:.4f} to {high:.4f}" if name == found.goal else "")
+        (shown_name(name, labels), f"{value:.4f}", f"{low:.4f} to {high:.4f}" if name == found.goal else "")
         for name, value in found.scores.items()
     ]
     print_table((f"{found.examples:,} examples", "score", "95 %"), rows, right=("score",))
@@ -99,8 +114,8 @@ def _print(found: "Evaluation", labels: tuple[str, ...]) -> None:
             [(label, *row) for label, row in zip(labels, found.confusion, strict=True)],
             right=labels,
         )
-    if found.temperature:
-        how = "too sure of itself" if found.temperature > 1 else "not sure enough of itself"
+    if found.temperature and abs(found.temperature / temperature - 1) > _CLOSE:
+        how = "too sure of itself" if found.temperature > temperature else "not sure enough of itself"
         say(f"it is {how}: a temperature of {found.temperature:.2f} would calibrate it")
     for error in found.worst:
         typer.echo(

@@ -1,5 +1,6 @@
 """bothways finetune"""
 
+import difflib
 import os
 import shlex
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from bothways.cli.output import print_json, print_table, progress, same_command, say
+from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
     from bothways.tasks.recipe import FinetuneRecipe
@@ -75,11 +77,16 @@ def finetune(
     Example: bothways finetune classify --train examples/reviews.tsv --dev examples/reviews-dev.tsv --model demo-model
     --out my-classifier
     """
+    from bothways.scoring.classification import positive_label, shown_name
     from bothways.tasks.finetune import finetune as run
     from bothways.tasks.recipe import TASKS, finetune_recipe
     from bothways.train.recipe import read_table
     from bothways.train.report import Console
 
+    if task not in TASKS and Path(task).suffix != ".toml" and not Path(task).exists():
+        near = difflib.get_close_matches(task, TASKS, 1)
+        hint = f"did you mean {near[0]}? The tasks are" if near else "expected"
+        raise BothwaysError(f"there is no task {task}: {hint} {', '.join(TASKS)}; or give a recipe, a .toml file")
     table: dict[str, Any] = {"task": task} if task in TASKS else read_table(Path(task))
     given = {
         ("data", "train"): train,
@@ -108,18 +115,20 @@ def finetune(
     if not result.complete:
         _stopped(result.steps)
     if as_json:
-        print_json({**asdict(result), "folder": str(result.folder)})
+        positive = positive_label(result.scores, result.labels)
+        print_json({**asdict(result), "folder": str(result.folder), **positive})
         return
     if result.scores:
         print_table(
             ("on the development data", f"step {result.best_step:,}"),
-            [(name, f"{value:.4f}") for name, value in result.scores.items()],
+            [(shown_name(name, result.labels), f"{value:.4f}") for name, value in result.scores.items()],
             right=(f"step {result.best_step:,}",),
         )
     say(f"{result.folder} is a model folder: bothways predict --model {shlex.quote(str(result.folder))} FILE")
 
 
 def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> None:
+    from bothways.scoring.classification import positive_label, shown_name
     from bothways.tasks.seeds import finetune_seeds
     from bothways.train.report import Console
 
@@ -129,10 +138,11 @@ def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> 
         )
     if not result.complete:
         _stopped(result.runs[-1].steps)
+    labels = result.runs[0].labels
     if as_json:
-        print_json({**asdict(result), "folder": str(result.folder)})
+        print_json({**asdict(result), "folder": str(result.folder), **positive_label(result.scores, labels)})
         return
-    rows = [(name, f"{runs.mean:.4f}", f"{runs.sd:.4f}") for name, runs in result.scores.items()]
+    rows = [(shown_name(name, labels), f"{runs.mean:.4f}", f"{runs.sd:.4f}") for name, runs in result.scores.items()]
     print_table((f"{seeds} runs, development data", "mean", "sd"), rows, right=("mean", "sd"))
     say(f"{result.folder} is the model of seed {result.best}, the best: bothways predict --model {result.folder} FILE")
 

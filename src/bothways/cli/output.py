@@ -1,5 +1,6 @@
 """How verbs speak: results to standard output, words and progress to standard error."""
 
+import io
 import json
 import math
 import os
@@ -7,11 +8,15 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 Item = TypeVar("Item")
+_WIDE = 10_000
 
 
 def say(words: str) -> None:
@@ -28,8 +33,12 @@ def same_command() -> str:
 
 def print_json(value: Any) -> None:
     """A result for a program."""
-    indent = 2 if sys.stdout.isatty() else None
-    typer.echo(json.dumps(_strict(value), ensure_ascii=False, indent=indent, default=str, allow_nan=False))
+    typer.echo(json_text(value, 2 if sys.stdout.isatty() else None))
+
+
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """A result as strict JSON."""
+    return json.dumps(_strict(value), ensure_ascii=False, indent=indent, default=str, allow_nan=False)
 
 
 def _strict(value: Any) -> Any:
@@ -43,8 +52,24 @@ def _strict(value: Any) -> Any:
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
     """A result for a person; the columns named in `right` are numbers."""
-    from rich import box
     from rich.console import Console
+
+    # Not a terminal: nobody is there to read folded cells, so nothing is folded.
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
+    console.print(_table(header, rows, right))
+
+
+def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> str:
+    """The same table for a file."""
+    from rich.console import Console
+
+    page = io.StringIO()
+    Console(file=page, width=_WIDE, highlight=False, markup=False).print(_table(header, rows, right))
+    return page.getvalue()
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str]) -> "Table":
+    from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(header))
@@ -52,8 +77,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: 
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
-    # Not a terminal: nobody is there to read folded cells, so nothing is folded.
-    Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False).print(table)
+    return table
 
 
 def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:

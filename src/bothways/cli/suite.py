@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.output import print_json, print_table, same_command, say
+from bothways.cli.output import json_text, print_json, print_table, same_command, say, table_text
 
 if TYPE_CHECKING:
     from bothways.tasks.suites import Row
@@ -14,9 +14,20 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are.", show_default=False)]
 Start = Annotated[str, typer.Option("--model", metavar="DIR", help="The model to start from.", show_default=False)]
 Out = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Runs, table and picture; done runs are kept.", show_default=False)
+    Path,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Runs, table.txt, results.json and a picture; done runs are kept.",
+        show_default=False,
+    ),
 ]
 Seeds = Annotated[int, typer.Option("--seeds", help="How many runs of each task.", min=1)]
+Epochs = Annotated[
+    float | None, typer.Option("--epochs", help="Passes over the data.  [default: 3]", show_default=False)
+]
+Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate.  [default: 3e-5]", show_default=False)]
+QuickRate = Annotated[float | None, typer.Option("--lr", help="Learning rate.  [default: 5e-5]", show_default=False)]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change all recipes, as in run.epochs=2.", show_default=False),
@@ -33,6 +44,8 @@ def glue(
     out: Out,
     seeds: Seeds = 3,
     only: Only = None,
+    epochs: Epochs = None,
+    lr: Rate = None,
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
@@ -42,27 +55,50 @@ def glue(
 
     Example: bothways glue glue-data --model my-model --out glue-run
     """
-    _run("glue", "GLUE, development data", folder, model, out, seeds, only or [], settings or [], as_json)
+    changes = _changes(epochs, lr, settings)
+    _run("glue", "GLUE, development data", folder, model, out, seeds, only or [], changes, as_json)
 
 
 def squad(
-    folder: Folder, model: Start, out: Out, seeds: Seeds = 1, settings: Settings = None, as_json: Json = False
+    folder: Folder,
+    model: Start,
+    out: Out,
+    seeds: Seeds = 1,
+    epochs: Epochs = None,
+    lr: QuickRate = None,
+    settings: Settings = None,
+    as_json: Json = False,
 ) -> None:
     """Fine-tune and score a model on SQuAD 1.1, SQuAD 2.0 or CMRC: train*.json and dev*.json in a folder.
 
     Example: bothways squad squad-data --model my-model --out squad-run
     """
-    _run("squad", "SQuAD, development data", folder, model, out, seeds, [], settings or [], as_json)
+    changes = _changes(epochs, lr, settings)
+    _run("squad", "SQuAD, development data", folder, model, out, seeds, [], changes, as_json)
 
 
 def conll(
-    folder: Folder, model: Start, out: Out, seeds: Seeds = 1, settings: Settings = None, as_json: Json = False
+    folder: Folder,
+    model: Start,
+    out: Out,
+    seeds: Seeds = 1,
+    epochs: Epochs = None,
+    lr: QuickRate = None,
+    settings: Settings = None,
+    as_json: Json = False,
 ) -> None:
     """Fine-tune and score a model on tagged columns such as CoNLL-2003: train* and dev* files in a folder.
 
     Example: bothways conll conll-data --model my-model --out conll-run
     """
-    _run("conll", "CoNLL, development data", folder, model, out, seeds, [], settings or [], as_json)
+    changes = _changes(epochs, lr, settings)
+    _run("conll", "CoNLL, development data", folder, model, out, seeds, [], changes, as_json)
+
+
+def _changes(epochs: float | None, lr: float | None, settings: list[str] | None) -> list[str]:
+    """What is changed in all recipes: --set has the last word."""
+    given = {"run.epochs": epochs, "optim.lr": lr}
+    return [f"{key}={value}" for key, value in given.items() if value is not None] + (settings or [])
 
 
 def _run(
@@ -76,6 +112,7 @@ def _run(
     settings: list[str],
     as_json: bool,
 ) -> None:
+    from bothways import atomic
     from bothways.errors import StoppedError
     from bothways.tasks.suites import draw_rows, run_suite
 
@@ -89,15 +126,20 @@ def _run(
         raise typer.Exit(130) from None
     if not draw_rows(rows, out / f"{suite}.png", title):
         say("no picture was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
-    if as_json:
-        print_json([asdict(row) for row in rows])
-        return
+    header = (title, "score", "training examples", f"{seeds} runs")
     table = [(row.name, row.score, f"{row.examples:,}", _shown(row.runs)) for row in rows]
-    print_table(
-        (title, "score", "training examples", f"{seeds} runs"), table, right=("training examples", f"{seeds} runs")
-    )
     if len(rows) > 1:
-        say(f"mean of {len(rows)} tasks: {100 * sum(row.runs.mean for row in rows) / len(rows):.1f}")
+        mean = sum(row.runs.mean for row in rows) / len(rows)
+        table.append((f"mean of {len(rows)} tasks", "", "", f"{100 * mean:.1f}"))
+    found = [asdict(row) for row in rows]
+    files = {"results.json": json_text(found) + "\n", "table.txt": table_text(header, table, right=header[2:])}
+    for name, text in files.items():
+        with atomic.new_file(out / name) as fresh:
+            fresh.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(found)
+    else:
+        print_table(header, table, right=header[2:])
 
 
 def _shown(runs: Any) -> str:

@@ -98,9 +98,12 @@ def names_without_header(columns: Columns, first: list[str]) -> list[str] | None
     return None
 
 
-def find_layout(columns: Columns, names: Sequence[str], where: str) -> Layout:
-    """Where text, pair and label are among these columns; an error if that is not certain."""
-    table = _Names(names, where)
+def find_layout(columns: Columns, names: Sequence[str], where: str, *, has_header: bool = False) -> Layout:
+    """Where text, pair and label are among these columns; an error if that is not certain.
+
+    With `has_header` the names are the first line of a table, which may have been a row.
+    """
+    table = _Names(names, where, "; if its first line is no header, count them, as in --text 1 --label 2" * has_header)
     if columns.pair and not columns.text:
         raise BothwaysError("--pair names the second text: name the first one with --text")
     label = table.named(columns.label, "--label")[0] if columns.label else None
@@ -117,8 +120,8 @@ def find_layout(columns: Columns, names: Sequence[str], where: str) -> Layout:
 class _Names:
     """The columns of one table."""
 
-    def __init__(self, names: Sequence[str], where: str) -> None:
-        self.names, self.where = names, where
+    def __init__(self, names: Sequence[str], where: str, hint: str) -> None:
+        self.names, self.where, self.hint = names, where, hint
         self.all = f"its columns are {', '.join(names) or 'none'}"
 
     def like(self, name: str) -> list[str]:
@@ -130,8 +133,7 @@ class _Names:
             return (self.one(found, option),)
         if "+" in asked:
             return tuple(name for part in asked.split("+") for name in self.named(part, option))
-        hint = "; if its first line is no header, count them, as in --text 2 --label 1" if option != "--pair" else ""
-        raise BothwaysError(f"{self.where} has no column {asked!r}, which {option} asks for: {self.all}{hint}")
+        raise BothwaysError(f"{self.where} has no column {asked!r}, which {option} asks for: {self.all}{self.hint}")
 
     def one(self, found: list[str], option: str) -> str:
         if len(found) > 1:
@@ -154,7 +156,7 @@ class _Names:
             return [(title[0], description[0])]
         raise BothwaysError(
             f"{self.where} has no column whose name says that it is the text ({self.all}): "
-            f"name it with --text, and a second text with --pair"
+            f"name it with --text, and a second text with --pair{self.hint}"
         )
 
     def known_label(self, used: set[str]) -> str | None:

@@ -1,5 +1,6 @@
 """Labels: what kind they are together, and their names in a fixed order."""
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,7 +27,7 @@ def label_kind(golds: Iterable[Gold | None]) -> Kind:
         raise BothwaysError("none of these examples has a label: name the column that holds it with --label")
     if any(isinstance(gold, tuple) for gold in found):
         return "multi"
-    numbers = [_number(gold) for gold in found]
+    numbers = [number_of(gold) for gold in found]
     if all(number is not None for number in numbers) and any(number % 1 for number in numbers if number):
         return "regression"
     return "single"
@@ -38,7 +39,7 @@ def label_names(examples: Iterable[Text]) -> tuple[str, ...]:
     >>> label_names([Text(("a",), "10"), Text(("b",), "9"), Text(("c",))]), label_names([Text(("a",), ("joy", "awe"))])
     (('9', '10'), ('awe', 'joy'))
     """
-    names = {name for example in examples if example.gold is not None for name in _as_names(example.gold)}
+    names = {name for example in examples if example.gold is not None for name in names_of(example.gold)}
     if all(_NUMBER.fullmatch(name) for name in names):
         return tuple(sorted(names, key=lambda name: (float(name), name)))
     return tuple(sorted(names))
@@ -46,9 +47,11 @@ def label_names(examples: Iterable[Text]) -> tuple[str, ...]:
 
 def as_number(example: Text) -> float:
     """The gold as a number."""
-    number = None if example.gold is None else _number(example.gold)
+    number = None if example.gold is None else number_of(example.gold)
     if number is None:
         raise BothwaysError(f"{example.where} has the label {example.gold!r}: expected a number")
+    if not math.isfinite(number):
+        raise BothwaysError(f"{example.where} has the score {example.gold}: expected a finite number")
     return number
 
 
@@ -63,7 +66,9 @@ def as_kind(example: Text, kind: Kind) -> Text:
         return example
     if kind == "regression":
         return replace(example, gold=as_number(example))
-    names = _as_names(gold)
+    if isinstance(gold, float):
+        as_number(example)  # no name is made of infinity
+    names = names_of(gold)
     if kind == "multi":
         return replace(example, gold=names)
     if len(names) != 1:
@@ -71,7 +76,12 @@ def as_kind(example: Text, kind: Kind) -> Text:
     return replace(example, gold=names[0])
 
 
-def _as_names(gold: Gold) -> tuple[str, ...]:
+def names_of(gold: Gold) -> tuple[str, ...]:
+    """The names of the labels of one row; 1.0 is called 1.
+
+    >>> names_of(("joy", "awe")), names_of("joy"), names_of(1.0)
+    (('joy', 'awe'), ('joy',), ('1',))
+    """
     if isinstance(gold, tuple):
         return gold
     if isinstance(gold, float):
@@ -79,7 +89,8 @@ def _as_names(gold: Gold) -> tuple[str, ...]:
     return (gold,)
 
 
-def _number(gold: Gold) -> float | None:
+def number_of(gold: Gold) -> float | None:
+    """The number that a label is or spells, or None."""
     if isinstance(gold, float):
         return gold
     return float(gold) if isinstance(gold, str) and _NUMBER.fullmatch(gold) else None

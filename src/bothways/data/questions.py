@@ -37,6 +37,8 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
             yield _question(value, value["context"], name, where, notes)
         case {"paragraphs": list()}:
             yield from _article(value, where, notes)
+        case {"context_text": _, "qas": list()}:
+            yield from _clue(value, where, notes)
         case {"data": list(articles)}:
             for number, article in enumerate(articles, 1):
                 yield from _article(article, f"{where}, article {number}", notes)
@@ -44,7 +46,7 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
             has = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise BothwaysError(
                 f"{where} is not in a layout known here: it has {has}; expected SQuAD's data with paragraphs and qas, "
-                f"or question, context and answers in each row"
+                f"CLUE's context_text and qas, or question, context and answers in each row"
             )
 
 
@@ -58,6 +60,20 @@ def _article(article: Any, where: str, notes: Notes) -> Iterator[Question]:
         raise BothwaysError(
             f"{where} is not in SQuAD's layout ({type(error).__name__} {error}): expected paragraphs with a context "
             f"and qas, each with an id and a question"
+        ) from error
+
+
+def _clue(paragraph: Any, where: str, notes: Notes) -> Iterator[Question]:
+    """A text of CMRC 2018 with its questions, as CLUE gives it: the answers are texts without a place."""
+    try:
+        for item in paragraph["qas"]:
+            name = str(item["query_id"])
+            asked = {"question": item["query_text"], "answers": item.get("answers")}
+            yield _question(asked, paragraph["context_text"], name, f"{where}, question {name}", notes)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BothwaysError(
+            f"{where} is not in CLUE's layout ({type(error).__name__} {error}): expected context_text and qas, each "
+            f"with query_id, query_text and answers"
         ) from error
 
 
@@ -90,6 +106,10 @@ def _place(text: str, start: int | None, context: str, where: str, notes: Notes)
     """Where the answer begins: as said, or the nearest place that holds it, or -1."""
     if start is not None and start >= 0 and context.startswith(text, start):
         return start
+    if start is None and text in context:
+        if context.count(text) > 1:
+            notes.add("answers without a place that come several times in their context, the first taken", where)
+        return context.find(text)
     wanted = start if start is not None and start >= 0 else 0
     left, right = context.rfind(text, 0, wanted + len(text)), context.find(text, wanted)
     places = [place for place in (left, right) if place >= 0]

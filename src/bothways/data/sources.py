@@ -8,8 +8,9 @@ from typing import Any
 
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
-from bothways.text.files import mended, parse_csv, parse_jsonl, parse_tsv, read_parquet
+from bothways.text.files import find_separator, mended, parse_csv, parse_jsonl, parse_tsv, read_parquet
 from bothways.text.streams import PACKED, STDIN, Meter, read_whole_lines
+from bothways.text.streams import name_of as name_of
 
 Paths = Path | str | Iterable[Path | str]
 Row = tuple[str, dict[str, Any]]
@@ -18,6 +19,8 @@ Namer = Callable[[list[str]], list[str] | None]
 """The names of the columns for a table whose first row has none; None if it has."""
 
 TABLES = (".csv", ".tsv", ".parquet")
+WITH_HEADER = (".csv", ".tsv")
+"""Tables whose first line names the columns, or is a row like all others."""
 ROWS = (".jsonl", ".ndjson", ".json", *TABLES)
 
 
@@ -44,10 +47,6 @@ def kind_of(path: Path) -> str:
     """.tsv, .jsonl and so on in small letters, whatever compression follows it; empty for standard input."""
     plain = path.with_suffix("") if path.suffix.lower() in PACKED else path
     return plain.suffix.lower()
-
-
-def name_of(path: Path) -> str:
-    return "standard input" if path == STDIN else str(path)
 
 
 def read_plain(path: Path) -> Iterator[str]:
@@ -80,9 +79,14 @@ def rows_of(
 ) -> Iterator[Row]:
     """The rows of a file of a kind, each a dictionary."""
     name = name_of(path)
-    if kind in (".csv", ".tsv"):
-        parse = parse_csv if kind == ".csv" else parse_tsv
-        yield from _table(name, parse(Path(name), lines), notes, namer)
+    if kind == ".tsv":
+        yield from _table(name, parse_tsv(Path(name), lines), notes, namer)
+        return
+    if kind == ".csv":
+        first, lines = peek(lines)
+        # Without a header the marks of a text count as well, so commas are believed if there are some.
+        separator = "," if "," in first and namer(first.split(",")) else find_separator(first)
+        yield from _table(name, parse_csv(Path(name), lines, separator), notes, namer)
         return
     for where, value in values_of(path, kind, lines):
         if not isinstance(value, dict):
@@ -131,7 +135,10 @@ def _table(name: str, rows: Iterator[tuple[int, list[str]]], notes: Notes, namer
     given = namer(first[1])
     header = given or first[1]
     if len(set(header)) < len(header):
-        raise BothwaysError(f"{name} has two columns of one name in its first line: {', '.join(header)}")
+        raise BothwaysError(
+            f"{name} has two columns of one name in its first line: {', '.join(header)}; if that is no header, count "
+            f"the columns, as in --text 1 --label 2"
+        )
     whole, damaged, begin = 0, 0, ""
     for number, cells in itertools.chain([first] if given else [], rows):
         where = f"{name}, line {number}"

@@ -3,14 +3,16 @@
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bothways.data.columns import Columns, find_layout
 from bothways.data.conllu import is_conllu, read_conllu
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.data.schemes import detect, parse, problems, to_bio
-from bothways.data.sources import Paths, find_sources, kind_of, name_of, read_plain, rows_of
+from bothways.data.sources import WITH_HEADER, Paths, find_sources, kind_of, name_of, read_plain, rows_of
 from bothways.data.spans import FIELDS, find_field, read_spans
 from bothways.data.words import join_words
 from bothways.errors import BothwaysError
@@ -21,6 +23,8 @@ _JSON = (".jsonl", ".ndjson", ".json", ".parquet")
 KINDS = (".conll", ".conllu", ".bio", ".bioes", ".bmes", ".iob", ".iob2", ".txt", ".tsv", *_JSON)
 WORDS = ("tokens", "words", "token", "chars")
 TAGS = ("tags", "ner_tags", "labels", "ner", "pos", "pos_tags", "upos", "tag", "label")
+_LINES = 200
+"""Of a table so many are looked at."""
 _BLANKS = re.compile(r"[ \t]+")
 
 Reader = Callable[[Notes], Iterator[Tagged]]
@@ -41,6 +45,41 @@ def read_tagged(paths: Paths, column: str | int | None = None, notes: Notes | No
             yield from read(notes)
         else:
             yield from _in_bio(path, read, notes)
+
+
+def require_tags(paths: Paths) -> None:
+    """Refuse files in which, as their first row shows, a text has one label and not one for each word."""
+    for path in find_sources(paths, KINDS):
+        if path == STDIN:  # it cannot be read twice
+            continue
+        if (label := _label_of_row(path)) is not None:
+            raise BothwaysError(
+                f"{name_of(path)} has no tags: it holds one label a row, under {label}, and a tagger learns and "
+                f"answers one for each word; for one label a row the task is classify"
+            )
+
+
+def _label_of_row(path: Path) -> str | None:
+    """The column with the one label that each text has; None if the file is of another kind."""
+    kind = kind_of(path)
+    if kind in (*WITH_HEADER, ".txt"):
+        rows = rows_of(path, ".csv" if kind == ".csv" else ".tsv", islice(read_plain(path), _LINES), Notes())
+    elif kind in _JSON:
+        rows = rows_of(path, kind, read_plain(path), Notes())
+    else:
+        return None
+    try:
+        _, row = next(rows, ("", {}))
+        label = find_layout(Columns(), list(row), "").label
+    except BothwaysError:  # columns of words have no names
+        return None
+    is_one = label is not None and isinstance(row[label], str | int | float)
+    return label if is_one and not any(isinstance(value, list) for value in row.values()) else None
+
+
+def read_sentences(path: Path, notes: Notes) -> Iterator[Tagged]:
+    """The sentences of lines of JSON, whatever tags they have, in one reading: to be answered."""
+    return _rows(path, ".jsonl", read_plain(path), None, notes)
 
 
 def _in_bio(path: Path, read: Reader, notes: Notes) -> Iterator[Tagged]:

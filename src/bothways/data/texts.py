@@ -1,17 +1,21 @@
 """Texts and pairs with their labels, for classification and regression, out of tables, JSON and fastText's lines."""
 
 import math
+import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bothways.data.columns import Columns, Layout, find_layout, names_without_header
 from bothways.data.examples import Gold, Text
-from bothways.data.labels import Kind, as_kind
+from bothways.data.labels import Kind, as_kind, number_of
 from bothways.data.notes import Notes
 from bothways.data.sources import (
     ROWS,
     TABLES,
+    WITH_HEADER,
     Paths,
     find_sources,
     kind_of,
@@ -23,10 +27,13 @@ from bothways.data.sources import (
 )
 from bothways.errors import BothwaysError, require_choice
 from bothways.text.files import mended
+from bothways.text.streams import STDIN
 
 USUAL = Columns()
 MARK = "__label__"
 """What fastText puts before a label."""
+_NO_NUMBER = re.compile(r"nan|n/?a|null|none|[+-]?inf(inity)?", re.IGNORECASE)
+"""What tables have in a column of numbers where a number is missing, or is none."""
 
 
 def read_texts_labelled(
@@ -40,6 +47,7 @@ def read_texts_labelled(
     Of `kind` auto a label is what the file has: text and whole numbers come as text, numbers with a point as in JSON's
     4.5 as numbers, lists as tuples of names; a cell of a table is always text. `label_kind` says what they are together
     and `as_kind` brings them into that form. With kind multi a cell such as `joy|awe` or `joy, awe` is several labels.
+    Where all other labels of a file are numbers, `nan` and `NA` are missing ones, and `inf` is a number too.
 
     A .txt file, or standard input, is what its first line says: JSON, a table with tabs, fastText's lines with labels,
     or else a text without a label in each line.
@@ -59,15 +67,48 @@ def _file(path: Path, columns: Columns, kind: str, notes: Notes) -> Iterator[Tex
     if form == ".txt":
         yield from _lines(path, lines, first)
         return
-    layouts: dict[tuple[str, ...], Layout] = {}
-    for where, row in rows_of(path, form, lines, notes, lambda cells: names_without_header(columns, cells)):
-        names = tuple(row)
-        if names not in layouts:
-            layouts[names] = find_layout(columns, names, name_of(path) if form in TABLES else where)
-            if layouts[names].label is None:
-                place = f"{name_of(path)} with the columns {', '.join(names)}"
-                notes.add("files or rows without a column known to be a label, read without", place)
-        yield _example(row, layouts[names], where, kind, notes)
+    rows = _Rows(path, form, columns)
+    for where, row, layout in rows.read(lines, notes):
+        yield _example(row, layout, where, kind, rows, notes)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a file, whose columns are known."""
+
+    path: Path
+    form: str
+    columns: Columns
+
+    def read(self, lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, dict[str, Any], Layout]]:
+        """Where each row stands, its values, and which of them are text and label."""
+        name, columns = name_of(self.path), self.columns
+        layouts: dict[tuple[str, ...], Layout] = {}
+        namer = partial(names_without_header, columns)
+        for where, row in rows_of(self.path, self.form, lines, notes, namer):
+            names = tuple(row)
+            if names not in layouts:
+                place = name if self.form in TABLES else where
+                layouts[names] = find_layout(columns, names, place, has_header=self.form in WITH_HEADER)
+                if layouts[names].label is None:
+                    place = f"{name} with the columns {', '.join(names)}"
+                    notes.add("files or rows without a column known to be a label, read without", place)
+            yield where, row, layouts[names]
+
+    @cached_property
+    def are_numbers(self) -> bool:
+        """Whether all labels are numbers, but for words such as nan: told by a reading of its own, if one is met."""
+        if self.path == STDIN:  # it cannot be read twice
+            return False
+        seen = False
+        for _, row, layout in self.read(read_plain(self.path), Notes()):
+            label = row[layout.label] if layout.label is not None else None
+            if label is None or label == "" or _NO_NUMBER.fullmatch(str(label).strip()):
+                continue
+            if number_of(str(label).strip()) is None:
+                return False
+            seen = True
+        return seen
 
 
 def _form(first: str, columns: Columns) -> str:
@@ -98,7 +139,7 @@ def _lines(path: Path, lines: Iterable[str], first: str) -> Iterator[Text]:
             yield Text((text,), gold, f"{name_of(path)}, line {number}")
 
 
-def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, notes: Notes) -> Text:
+def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, rows: _Rows, notes: Notes) -> Text:
     texts = tuple(" ".join(text_of(row[name], where, name) for name in names) for names in layout.texts)
     value = row[layout.label] if layout.label is not None else None
     # MNLI, SNLI, OCNLI: the annotators did not agree.
@@ -108,6 +149,8 @@ def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, notes: 
     if not all(text.strip() for text in texts):
         notes.add("examples with an empty text, kept", where)
     gold = _gold(value, where, kind)
+    if isinstance(gold, str) and _NO_NUMBER.fullmatch(gold) and rows.are_numbers:
+        gold = float(gold) if "inf" in gold.lower() else None
     if gold is None and layout.label is not None:
         notes.add("rows whose label is empty, kept without one", where)
     return Text(texts, gold, where)

@@ -13,9 +13,16 @@ from bothways.doctor.checks import Read, find_conflicts, find_copies, find_leaks
 from bothways.doctor.diagnosis import ORDER, Length, Plan, Reading, Severity
 from bothways.doctor.diagnosis import Diagnosis as Diagnosis
 from bothways.doctor.diagnosis import Finding as Finding
-from bothways.doctor.guess import guess_task
+from bothways.doctor.guess import guess_task, label_column
 from bothways.doctor.identity import short
-from bothways.doctor.labels import count_labels, find_label_faults, find_unknown_labels, kind_of_data, shares
+from bothways.doctor.labels import (
+    count_labels,
+    find_label_faults,
+    find_no_numbers,
+    find_unknown_labels,
+    kind_of_data,
+    shares,
+)
 from bothways.doctor.rows import find_broken_tags, find_row_faults
 from bothways.doctor.survey import Noted, Survey
 from bothways.doctor.tokens import tokenize
@@ -108,7 +115,8 @@ class _Doctor:
         """The training data by themselves."""
         files, read = self.data.train, self._read(self.data.train)
         self.findings += self._rows(train, files)
-        self.findings += find_label_faults(self.task, self.kind, train, files)
+        column = label_column(files[0], self.data) if self.task == "classify" else ""
+        self.findings += find_label_faults(self.task, self.kind, train, files, column)
         self.findings.append(find_copies(train, read, files))
         self.findings.append(find_conflicts(train, read, files, self.task, self.kind))
 
@@ -126,6 +134,8 @@ class _Doctor:
         dev = self._survey(self.data.dev, "reading --dev")
         found = self._rows(dev, self.data.dev)
         self.findings += [_of_dev(one) for one in found if one.severity != "fine" and one.what != "position"]
+        if self.kind == "regression":
+            self.findings += map(_of_dev, find_no_numbers(self.task, self.kind, dev, self.data.dev))
         reads = (self._read(self.data.train), self._read(self.data.dev))
         self.findings += find_leaks(train, dev, reads, self.names)
         if train.unlabelled.count < train.rows and dev.unlabelled.count < dev.rows:

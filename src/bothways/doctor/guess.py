@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from bothways.data.choices import OPTIONS
+from bothways.data.columns import LABELS
 from bothways.data.notes import Notes
 from bothways.data.schemes import parse
 from bothways.data.sources import ROWS, TABLES, find_sources, kind_of, open_json, read_plain, rows_of, values_of
 from bothways.data.spans import find_field
 from bothways.data.tagged import KINDS, WORDS
 from bothways.errors import BothwaysError
+from bothways.tasks.recipe import DataSettings
 
 _COLUMNS = tuple(kind for kind in KINDS if kind not in (*ROWS, ".txt"))
 _ENDING = re.compile(r"(?:ending|option|choice)_?\d")
@@ -28,6 +30,16 @@ def guess_task(file: str) -> str:
         return "tag"
     found = {_of_value(value) for value in _first_values(path)} - {"classify"}
     return sorted(found)[0] if found else "classify"
+
+
+def label_column(file: str, data: DataSettings) -> str:
+    """The name of the column that holds the labels; empty if it has none."""
+    if data.label:
+        return data.label
+    path = find_sources(file, ROWS)[0]
+    rows = [value for value in _first_values(path)[:1] if isinstance(value, dict)]
+    found = [name for row in rows for name in row if str(name).strip().lower() in LABELS]
+    return found[0] if len(found) == 1 else ""
 
 
 def _first_values(path: Path) -> list[Any]:
@@ -48,7 +60,9 @@ def _of_value(value: Any) -> str:
             return "choose"
         case {"article": _, "questions": list(), "options": list()}:
             return "choose"
-        case {"paragraphs": list()} | {"data": list()} | {"question": str(), "context": str(), "answers": _}:
+        case {"paragraphs": list()} | {"data": list()} | {"context_text": str(), "qas": list()}:
+            return "answer"
+        case {"question": str(), "context": str(), "answers": _}:
             return "answer"
         case {"question": {"choices": _}}:
             return "choose"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.data.examples import Choice, Question, Tagged, Text
-from bothways.data.labels import as_kind
+from bothways.data.labels import names_of
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def mark_of(example: Any) -> str | None:
         case _ if gold is None:
             return None
         case Text():
-            return "\x1f".join(sorted(_as_number(name) for name in names_of(example)))
+            return "\x1f".join(sorted(_as_number(name) for name in names_of(gold)))
         case Tagged():
             return "\x1f".join(gold)
         case Question():
@@ -90,12 +90,6 @@ def normal(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def names_of(example: Text) -> tuple[str, ...]:
-    names = as_kind(example, "multi").gold
-    assert isinstance(names, tuple)
-    return names
-
-
 def _as_number(name: str) -> str:
     try:
         return repr(float(name))
@@ -107,7 +101,7 @@ def _shown(example: Any) -> str:
     """The gold, for a person; tags are too many to show."""
     match example:
         case Text() if example.gold is not None:
-            return ", ".join(names_of(example)) or "no label"
+            return ", ".join(names_of(example.gold)) or "no label"
         case Question() if example.gold is not None:
             return cut(example.gold[0][0], 40) if example.gold else "no answer"
         case Choice() if example.gold is not None:

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
-from bothways.data.examples import Gold, Text
-from bothways.data.labels import as_kind, label_kind
+from bothways.data.examples import Gold
+from bothways.data.labels import label_kind, names_of, number_of
 from bothways.doctor.diagnosis import Finding, Share
 from bothways.doctor.identity import short
 from bothways.doctor.survey import KEEP, Survey
-from bothways.errors import BothwaysError
 from bothways.tasks.tag import is_entities
 
 UNBALANCED = 10
@@ -52,9 +51,7 @@ def count_labels(task: str, kind: str, survey: Survey) -> dict[str, int]:
         return dict(sorted(survey.names.items()))
     counts: dict[str, int] = {}
     for gold, count in survey.golds.items():
-        names = as_kind(Text((), gold), "multi").gold
-        assert isinstance(names, tuple)
-        for name in names:
+        for name in names_of(gold):
             counts[name] = counts.get(name, 0) + count
     return counts
 
@@ -66,9 +63,11 @@ def shares(counts: Counts, task: str, kind: str, labelled: int) -> tuple[Share, 
     return tuple(Share(name, count, count / max(whole, 1)) for name, count in ordered)
 
 
-def find_label_faults(task: str, kind: str, survey: Survey, files: Sequence[str]) -> Iterator[Finding]:
-    """What is odd about the labels of training data."""
-    odd = list(_no_numbers(task, kind, survey, files))
+def find_label_faults(
+    task: str, kind: str, survey: Survey, files: Sequence[str], column: str = ""
+) -> Iterator[Finding]:
+    """What is odd about the labels of training data, which stand in this column."""
+    odd = list(find_no_numbers(task, kind, survey, files))
     yield from odd
     counts = count_labels(task, kind, survey)
     if kind in ("regression", "") or not counts or odd:
@@ -85,7 +84,7 @@ def find_label_faults(task: str, kind: str, survey: Survey, files: Sequence[str]
         yield _balance(kind, what, counts)
         yield from _typos(kind, counts, survey, files)
         if kind == "single":
-            yield from _amounts(counts)
+            yield from _amounts(counts, column)
             yield from _several(counts)
 
 
@@ -171,7 +170,7 @@ def _typos(kind: str, counts: Counts, survey: Survey, files: Sequence[str]) -> I
         )
 
 
-def _no_numbers(task: str, kind: str, survey: Survey, files: Sequence[str]) -> Iterator[Finding]:
+def find_no_numbers(task: str, kind: str, survey: Survey, files: Sequence[str]) -> Iterator[Finding]:
     """Labels that are no numbers, where score needs them, or where nearly all others are amounts."""
     if task not in ("classify", "score") or kind == "multi":
         return
@@ -179,8 +178,11 @@ def _no_numbers(task: str, kind: str, survey: Survey, files: Sequence[str]) -> I
     odd = {gold: count for gold, count in survey.golds.items() if numbers[gold] is None}
     rows = sum(odd.values())
     amounts = any(number % 1 for number in numbers.values() if number)
-    if rows and (task == "score" or (amounts and rows < survey.golds.total() / 10)):
-        says = f"{rows:,} labels are no numbers: {_listed([str(gold) for gold in odd])}."
+    endless = any(isinstance(gold, float) for gold in odd)
+    if rows and (task == "score" or endless or (amounts and rows < survey.golds.total() / 10)):
+        what = f"no {'finite ' * endless}number"
+        are = f"1 label is {what}" if rows == 1 else f"{rows:,} labels are {what}s"
+        says = f"{are}: {_listed([str(gold) for gold in odd])}."
         places = [f"{short(where, files)} ({gold})" for gold in odd for where in survey.places.get(str(gold), [])[:1]]
         yield Finding(
             "wrong", "labels", says, "Write numbers, as the other rows have them.", rows, tuple(places[:KEEP])
@@ -188,16 +190,13 @@ def _no_numbers(task: str, kind: str, survey: Survey, files: Sequence[str]) -> I
 
 
 def _number(gold: Gold) -> float | None:
-    try:
-        number = as_kind(Text((), gold), "regression").gold
-    except BothwaysError:
-        return None
-    assert isinstance(number, float)
-    return number if math.isfinite(number) else None
+    number = number_of(gold)
+    return number if number is not None and math.isfinite(number) else None
 
 
-def _amounts(counts: Counts) -> Iterator[Finding]:
-    if len(counts) > _FEW_NAMES and all(name.isdecimal() for name in counts):
+def _amounts(counts: Counts, column: str) -> Iterator[Finding]:
+    few = 2 if any(word in column.lower() for word in ("score", "similarity")) else _FEW_NAMES
+    if len(counts) > few and all(name.isdecimal() for name in counts):
         says = f"The {len(counts):,} labels are whole numbers, from {min(map(int, counts))} to {max(map(int, counts))}."
         do = "They are taken as names; if they are amounts, add --set classify.kind=regression."
         yield Finding("look", "labels", says, do, len(counts))
@@ -208,8 +207,11 @@ def _several(counts: Counts) -> Iterator[Finding]:
     for mark in "|;,":
         joined = [name for name in counts if mark in name and any(p.strip() in counts for p in name.split(mark))]
         if joined:
-            says = f"{len(joined):,} labels look like several in one cell, as in {joined[0]!r}."
-            do = "Write .jsonl in which the label of a row is a list, and they are several labels."
+            look = "1 label looks" if len(joined) == 1 else f"{len(joined):,} labels look"
+            says = f"{look} like several in one cell, as in {joined[0]!r}."
+            do = "If they are several, write .jsonl in which the label of a row is a list."
+            if mark != ";":  # which no reader parts
+                do = "If they are several, add --set classify.kind=multi."
             yield Finding("look", "labels", says, do, len(joined))
             return
 
@@ -219,6 +221,8 @@ def _by_count(counts: Counts) -> list[tuple[str, int]]:
 
 
 def _fifths(numbers: Sequence[tuple[float, int]]) -> dict[str, int]:
+    if not numbers:
+        return {}
     low, high = min(numbers)[0], max(numbers)[0]
     step = (high - low) / _BINS or 1.0
     names = [f"{low + i * step:.4g} to {low + (i + 1) * step:.4g}" for i in range(_BINS if high > low else 1)]

@@ -33,6 +33,7 @@ _NOTES: dict[str, tuple[Severity | Literal[""], str]] = {
         "look",
         "The nearest place is taken: see whether it is the right one.",
     ),
+    "answers without a place": ("fine", ""),
     "sentences whose tags are numbers": ("look", "Write their names, as in B-PER, so that entities are found."),
 }
 

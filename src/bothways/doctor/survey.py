@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.data.examples import Choice, Gold, Question, Tagged, Text
+from bothways.data.labels import names_of
 from bothways.data.notes import Notes
 from bothways.data.words import is_cjk, split_words
-from bothways.doctor.identity import cut, hashed, mark_of, names_of, normal, texts_of
+from bothways.doctor.identity import cut, hashed, mark_of, normal, texts_of
 
 KEEP = 5
 """So many places of each thing are named."""
@@ -142,7 +143,7 @@ class Survey:
                 self._extent("characters in a text", sum(map(len, example.texts)), where)
                 if example.gold is not None:
                     self.golds[example.gold] += 1
-                    self._place(names_of(example), where)
+                    self._place(names_of(example.gold), where)
                 if len(example.texts) < 2:
                     self.single.add(where)
             case Tagged():

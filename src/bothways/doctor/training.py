@@ -69,7 +69,7 @@ def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float)
 
 
 def suggest(task: Task, model: Model, rows: int) -> tuple[int, float, int, str]:
-    """Batch, rate and epochs in the ranges of BERT's paper (16 or 32; 2e-5 to 5e-5; 2 to 4), and why.
+    """Batch, rate and epochs, and why: in the ranges of BERT's paper (16 or 32; 2e-5 to 5e-5; 2 to 4).
 
     Small data get more epochs, as Mosbach et al. (2021) and Zhang et al. (2021) found: what they lack is steps.
     """
@@ -77,10 +77,13 @@ def suggest(task: Task, model: Model, rows: int) -> tuple[int, float, int, str]:
     batch = 16 if rows < 5_000 else 32
     lr, size = (2e-5, "large") if shape.layers >= 24 else (5e-5, "small") if shape.width < 768 else (3e-5, "base")
     epochs = 2 if isinstance(task, Answer) else 3
-    why = f"within BERT's ranges; {lr:g} for a {size} model"
+    why = f"within the ranges of BERT's paper; {lr:g} for a {size} model"
     if rows < _SMALL:
         epochs = min(max(math.ceil(_STEPS * batch / max(rows, 1)), 5), 20)
-        why += f", {epochs} epochs since {rows:,} rows make few steps; runs on so few differ, so try --seeds 3"
+        why = (
+            f"batch and rate are within the ranges of BERT's paper, {lr:g} for a {size} model; {epochs} epochs are "
+            f"more than its 2 to 4, for {rows:,} rows make few steps; runs on so few differ, so try --seeds 3"
+        )
     return batch, lr, epochs, why
 
 

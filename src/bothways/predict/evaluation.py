@@ -11,7 +11,7 @@ from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.predict.predictor import Predictor
-from bothways.scoring.calibration import Bin, fit_temperature
+from bothways.scoring.calibration import COLDEST, HOTTEST, Bin, fit_temperature
 from bothways.scoring.classification import Classes
 from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
@@ -89,6 +89,7 @@ def compare_models(
     files: Sequence[str], first: Predictor, second: Predictor, data: DataSettings | None = None
 ) -> Comparison:
     """The difference between two models' goal scores on the same files, with its interval and p (paired)."""
+    require_same_task(first, second)
     judges = []
     for predictor in (first, second):
         judge = predictor.task.judge()
@@ -96,6 +97,16 @@ def compare_models(
             predictor.task.mark(judge, item, decision)
         judges.append(judge)
     return compare(judges[0], judges[1], first.task.goal)
+
+
+def require_same_task(
+    first: Predictor, second: Predictor, names: tuple[str, str] = ("the first model", "the second one")
+) -> None:
+    """Refuse to compare what was made for different things."""
+    if first.name != second.name:
+        raise BothwaysError(
+            f"{names[0]} was made for {first.name} and {names[1]} for {second.name}: expected two models of one task"
+        )
 
 
 def _labelled(
@@ -146,7 +157,7 @@ class _Run:
             self.judge.scores(),
             _details(self.judge),
             confusion,
-            before * fit_temperature(self.logs, self.golds) if self.golds else None,
+            min(max(before * fit_temperature(self.logs, self.golds), COLDEST), HOTTEST) if self.golds else None,
             self.judge.best_thresholds() if isinstance(self.judge, ManyLabels) else {},
             self.judge.reliability() if isinstance(self.judge, Classes) else [],
             worst,

@@ -4,13 +4,26 @@ from pathlib import Path
 from typing import Any
 
 from bothways import atomic
+from bothways.errors import BothwaysError
 from bothways.predict.evaluation import Evaluation
+from bothways.scoring.classification import shown_name
 
 _BLUE, _RED = "#1f4e8c", "#c8384a"
 
 
+def require_picture(path: Path) -> None:
+    """Refuse a name whose ending is no kind of picture that can be drawn."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        return
+    if _ending(path) not in FigureCanvasBase.filetypes:
+        raise BothwaysError(f"{path} cannot be drawn: expected a name that ends in .png, .svg or .pdf")
+
+
 def draw_evaluation(found: Evaluation, labels: tuple[str, ...], path: Path) -> bool:
-    """The panels that this task has. False without matplotlib."""
+    """The panels that this task has, as .png, .svg or .pdf. False without matplotlib."""
+    require_picture(path)
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -23,15 +36,19 @@ def draw_evaluation(found: Evaluation, labels: tuple[str, ...], path: Path) -> b
     for panel, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         panel(axes, found, labels)
     with atomic.new_file(path) as fresh:
-        figure.savefig(fresh, format="png", dpi=120)
+        figure.savefig(fresh, format=_ending(path), dpi=120)
     return True
+
+
+def _ending(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
 
 
 def _scores(axes: Any, found: Evaluation, labels: tuple[str, ...]) -> None:
     names = [name for name, value in found.scores.items() if -1 <= value <= 1][:12]
     low, high = found.interval
     ends = [high if name == found.goal else found.scores[name] for name in names]
-    _bars(axes, names, [found.scores[name] for name in names], ends)
+    _bars(axes, [shown_name(name, labels) for name in names], [found.scores[name] for name in names], ends)
     if found.goal in names:
         axes.plot([low, high], [names.index(found.goal)] * 2, color=_RED, linewidth=3)
     axes.set_title(f"{found.examples:,} examples (red: 95 %)", loc="left", fontsize=10)

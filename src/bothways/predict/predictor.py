@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bothways.data.examples import Choice, Question, Tagged, Text
@@ -22,7 +23,8 @@ from bothways.tasks.task import Item
 class Predictor:
     """A model folder that answers.
 
-    One input gives one answer, a list of inputs a list of answers. So a list of words is several texts; a tuple is one:
+    One input gives one answer; a list of inputs, or anything else that holds or makes them (an array, a column of a
+    table, a generator), gives a list of answers. So a list of words is several texts; a tuple is one:
 
     | task     | an input                                       | an answer                                          |
     |----------|------------------------------------------------|----------------------------------------------------|
@@ -54,14 +56,14 @@ class Predictor:
         return self.task.reader.tally
 
     def __call__(self, inputs: Any, *, top: int = 1) -> Any:
-        """The answer to one input, or those to a list of inputs; with top > 1 the likeliest so many of each."""
-        if isinstance(inputs, list):
-            return list(self.stream((self._example(one) for one in inputs), top=top))
-        return next(self.stream([self._example(inputs)], top=top))
+        """The answer to one input, or those to many as a list; with top > 1 the likeliest so many of each."""
+        if isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | tuple | Mapping):
+            return list(self.stream(inputs, top=top))
+        return next(self.stream([inputs], top=top))
 
-    def stream(self, examples: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
-        """The answers to examples, one after the other: memory does not grow with their number."""
-        for item, decision in self.decisions(examples):
+    def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
+        """The answers to inputs as they come, one after the other: memory does not grow with their number."""
+        for item, decision in self.decisions(map(self._example, inputs)):
             yield self.task.present(item, decision, top)
 
     def decisions(self, examples: Iterable[Any]) -> Iterator[tuple[Item, Any]]:
@@ -74,6 +76,8 @@ class Predictor:
     def _example(self, given: Any) -> Any:
         if isinstance(given, Text | Tagged | Question | Choice):
             return given
+        if isinstance(given, np.ndarray):  # a row of a table of pairs or words
+            given = tuple(given.tolist())
         match self.name:
             case "tag":
                 return _tagged(given)

@@ -4,7 +4,7 @@ B in a batch · N examples · C classes · K kinds of example
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,20 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
     if not labels or len(set(labels)) < len(labels):
         raise BothwaysError(f"labels are {', '.join(labels) or 'empty'}: expected one name or more, each of them once")
     return tuple(labels)
+
+
+def shown_name(score: str, labels: Sequence[str]) -> str:
+    """A score's name for people: that of one label says of which.
+
+    >>> shown_name("positive_f1", ["no", "yes"]), shown_name("accuracy", ["no", "yes"])
+    ('positive_f1 (yes)', 'accuracy')
+    """
+    return f"{score} ({labels[1]})" if score == "positive_f1" else score
+
+
+def positive_label(scores: Iterable[str], labels: Sequence[str]) -> dict[str, str]:
+    """The label that positive_f1 is of, for programs; nothing without that score."""
+    return {"positive_label": labels[1]} if "positive_f1" in scores else {}
 
 
 def _margins(counts: Floats, gold: Whole, predicted: Whole, size: int) -> tuple[Floats, Floats, Floats]:

@@ -19,6 +19,7 @@ from bothways.tasks.kinds import in_form, make_task, plan, read_examples
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe
 from bothways.tasks.task import Sample, Task
 from bothways.tasks.work import FineTuning
+from bothways.text.streams import name_of
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, run_session, scores_at
@@ -127,7 +128,7 @@ def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say) -> list[An
     if notes:
         say(str(notes))
     if not found:
-        raise BothwaysError(f"{', '.join(files)}: no examples were found")
+        raise BothwaysError(f"{', '.join(name_of(Path(file)) for file in files)}: no examples were found")
     return found
 
 

@@ -11,7 +11,8 @@ from bothways.data.examples import Tagged
 from bothways.data.labels import as_kind, as_number, label_kind, label_names
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
-from bothways.data.tagged import read_tagged
+from bothways.data.sources import kind_of
+from bothways.data.tagged import read_sentences, read_tagged, require_tags
 from bothways.data.texts import read_texts_labelled
 from bothways.data.words import split_words
 from bothways.errors import BothwaysError
@@ -25,6 +26,7 @@ from bothways.tasks.score import Score
 from bothways.tasks.tag import Tag, tag_names
 from bothways.tasks.task import Task, TaskConfig
 from bothways.text.files import STDIN, read_texts, require_files
+from bothways.text.streams import peek_stdin
 
 
 def read_examples(
@@ -33,6 +35,7 @@ def read_examples(
     """The examples of some files, labelled or not. `kind` is that of classify."""
     match task:
         case "tag":
+            require_tags(files)
             return read_tagged(files, data.label or None, notes)
         case "answer":
             return read_questions(files, notes)
@@ -44,11 +47,21 @@ def read_examples(
 
 
 def read_inputs(task: str, file: str, data: DataSettings, notes: Notes) -> Iterator[Any]:
-    """What is to be answered: as `read_examples`, but to a tagger, lines of .txt and standard input are plain texts."""
+    """What is to be answered: as `read_examples`, but to a tagger, lines of .txt and standard input are plain texts.
+
+    On standard input, lines of JSON are rows as in files.
+    """
     path = Path(file)
-    if task == "tag" and (path == STDIN or ".txt" in path.suffixes):
+    if task != "tag":
+        return read_examples(task, [file], data, notes)
+    if path == STDIN and peek_stdin().startswith("{"):
+        return read_sentences(path, notes)
+    if path == STDIN or ".txt" in path.suffixes:
         return (Tagged(text, tuple(split_words(text))) for text in read_texts(require_files([path])[0]))
-    return read_examples(task, [file], data, notes)
+    if kind_of(path) == ".csv":  # which no columns of words are
+        texts = (example.texts[0] for example in read_texts_labelled(file, Columns(data.text or None), notes=notes))
+        return (Tagged(text, tuple(split_words(text))) for text in texts)
+    return read_tagged(file, data.label or None, notes)
 
 
 def plan(recipe: FinetuneRecipe, examples: Sequence[Any], limit: int = 512) -> tuple[TaskConfig, tuple[str, ...]]:

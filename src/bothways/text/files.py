@@ -5,6 +5,7 @@ Everything streams: memory does not grow with the file.
 
 import csv
 import glob
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +17,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.text.streams import PACKED, peek_stdin, read_blocks, read_whole_lines
 from bothways.text.streams import STDIN as STDIN
 from bothways.text.streams import Meter as Meter
+from bothways.text.streams import name_of as name_of
 from bothways.text.streams import read_lines as read_lines
 
 Each = Literal["paragraphs", "lines"]
@@ -27,6 +29,7 @@ _SPLIT: dict[Each, Callable[[str], list[Any]]] = {
 }
 _LARGEST_CELL = 2**24  # characters; without a limit, a quote that is never closed would fill the memory
 _RETURNS = re.compile(r"(?<!\r)\r++\n")
+_QUOTED = re.compile(r'"[^"]*(?:"|$)')
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
@@ -175,20 +178,31 @@ def parse_jsonl(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
         try:
             yield number, json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise BothwaysError(f"{path}, line {number} is not JSON: {error}") from error
+            raise BothwaysError(f"{name_of(path)}, line {number} is not JSON: {error}") from error
 
 
-def parse_csv(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+def find_separator(header: str) -> str:
+    """What parts the cells of a .csv file: a comma, unless there are more semicolons or tabs outside of quotes.
+
+    >>> find_separator("text,label"), find_separator("text;label"), find_separator('"a; b; c",label')
+    (',', ';', ',')
+    """
+    bare = _QUOTED.sub("", header)
+    return max(",;\t", key=bare.count)
+
+
+def parse_csv(path: Path, lines: Iterable[str], separator: str = ",") -> Iterator[tuple[int, list[str]]]:
     """The cells of each row, with the number of its last line. The lines are whole: a cell may hold line ends."""
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
-    rows = csv.reader((line + "\n" for line in lines), strict=True)
+    rows = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
     try:
         for row in rows:
             if row:
                 yield rows.line_num, row
     except csv.Error as error:
         raise BothwaysError(
-            f"{path}, line {rows.line_num} is not CSV: {error}; is a quote before it not closed, or not doubled?"
+            f"{name_of(path)}, line {rows.line_num} is not CSV: {error}; is a quote before it not closed, or not "
+            f"doubled?"
         ) from error
 
 
@@ -229,12 +243,14 @@ def _jsonl(path: Path, field: str, meter: Meter) -> Iterator[str]:
         value = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
         if not isinstance(value, str):
             has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
-            raise BothwaysError(f"{path}, line {number} has no text under {field!r}: its fields are {has}")
+            raise BothwaysError(f"{name_of(path)}, line {number} has no text under {field!r}: its fields are {has}")
         yield mended(value)
 
 
 def _csv(path: Path, field: str, meter: Meter) -> Iterator[str]:
-    return _column(path, field, parse_csv(path, read_whole_lines(path, meter)))
+    lines = read_whole_lines(path, meter)
+    header = next(lines, "")
+    return _column(path, field, parse_csv(path, itertools.chain([header], lines), find_separator(header)))
 
 
 def _tsv(path: Path, field: str, meter: Meter) -> Iterator[str]:

@@ -21,6 +21,11 @@ _UNPACK: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 PACKED = tuple(_UNPACK)
 
 
+def name_of(path: Path) -> str:
+    """What a file is called when it is spoken of."""
+    return "standard input" if path == STDIN else str(path)
+
+
 @dataclass
 class Meter:
     """What has been read so far, for progress bars and reports."""
@@ -68,13 +73,13 @@ def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
     except UnicodeDecodeError as error:
         line = lines + 1 + error.object.count(b"\n", 0, error.start)
         raise BothwaysError(
-            f"{path} is not UTF-8 text in line {line} ({error.reason}): convert it first, "
+            f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, "
             f"for example with iconv -t UTF-8"
         ) from error
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise BothwaysError(f"{path} is damaged or cut short after line {lines}: {error}") from error
+        raise BothwaysError(f"{name_of(path)} is damaged or cut short after line {lines}: {error}") from error
     except OSError as error:
-        raise BothwaysError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BothwaysError(f"{name_of(path)} cannot be read: {error.strerror or error}") from error
 
 
 _peeked = bytearray()
