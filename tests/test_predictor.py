@@ -441,3 +441,16 @@ def test_an_evaluation_can_be_drawn(name: str, tokenizer: Tokenizer, tmp_path: P
     found = evaluate([str(written(tmp_path, name))], Predictor(model))
     assert draw_evaluation(found, model.config.labels, tmp_path / "found.png")
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_texts_are_met_as_asked_whatever_the_folder_says(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """A pair with two long sides leaves no room for windows: the sentence says what to do, and that works."""
+    save(predictor_for(tokenizer, "single").model, tmp_path / "folder")
+    folder, long = tmp_path / "folder", ("the cat " * 60).strip()
+    with pytest.raises(BothwaysError, match=r"pair 1 has \d+ tokens beside .* set --long to cut"):
+        Predictor.load(folder)([(long, long)])
+    cut = Predictor.load(folder, long="cut")
+    assert set(cut([(long, long)])[0]) == {"label", "score"}
+    assert cut.tally.cut == 1
+    with pytest.raises(BothwaysError, match="set --long to window"):
+        Predictor.load(folder, long="error")([long])

@@ -22,7 +22,7 @@ ORDER = [
     ["predict"],
     ["cli", "__main__"],
 ]
-ALLOWED = {"torch", "numpy", "tokenizers", "safetensors", "typer", "rich", "pyarrow", "matplotlib", "bothways"}
+ALLOWED = {"torch", "numpy", "tokenizers", "safetensors", "typer", "rich", "pyarrow", "matplotlib", "jieba", "bothways"}
 JUDGES = {"transformers", "sentence_transformers", "peft"}
 
 

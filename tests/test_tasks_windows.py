@@ -364,7 +364,7 @@ def test_error_refuses_a_long_text_in_one_sentence(task: str, tokenizer: Tokeniz
 
 def test_a_pair_that_is_long_on_both_sides_is_refused(tokenizer: Tokenizer) -> None:
     predictor = Predictor(model_for(tokenizer, "classify", ("a", "b")))
-    with pytest.raises(BothwaysError, match=r"^text 1 is a pair .* too little room"):
+    with pytest.raises(BothwaysError, match=r"^pair 1 has .* too little room"):
         predictor((" ".join(words(60)), " ".join(words(60, 1))))
     model = model_for(tokenizer, "classify", ("a", "b"), WindowSettings(long="cut"))
     assert Predictor(model)((" ".join(words(60)), " ".join(words(60, 1))))["label"] in ("a", "b")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bothways.cli.output import print_json, print_table, progress, say
+from bothways.predict.choices import Long
 
 if TYPE_CHECKING:
     from bothways.predict.evaluation import Evaluation
@@ -30,6 +31,13 @@ def evaluate(
     text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
     pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
     label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
+    long: Annotated[
+        Long | None,
+        typer.Option(
+            help="Texts beyond the model's limit: read in windows, cut or refuse them.  [default: as the model says]",
+            show_default=False,
+        ),
+    ] = None,
     worst: Annotated[int, typer.Option(help="So many of the worst errors.", min=0)] = 5,
     picture: Annotated[
         Path | None,
@@ -58,8 +66,8 @@ def evaluate(
 
     if picture:
         require_picture(picture)
-    predictor, notes = Predictor.load(model), Notes()
-    other = Predictor.load(against) if against else None
+    predictor, notes = Predictor.load(model, long=long), Notes()
+    other = Predictor.load(against, long=long) if against else None
     if other:
         require_same_task(predictor, other, (str(model), str(against)))
     data = DataSettings(text=text or "", pair=pair or "", label=label or "")

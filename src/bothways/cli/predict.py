@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bothways.cli.output import progress, say
+from bothways.predict.choices import Long
 
 
 def predict(
@@ -21,6 +22,13 @@ def predict(
     ] = "-",
     text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
     pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
+    long: Annotated[
+        Long | None,
+        typer.Option(
+            help="Texts beyond the model's limit: read in windows, cut or refuse them.  [default: as the model says]",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(help="The likeliest so many answers.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each text.")] = False,
 ) -> None:
@@ -33,7 +41,7 @@ def predict(
     from bothways.tasks.kinds import read_inputs
     from bothways.tasks.recipe import DataSettings
 
-    predictor = Predictor.load(model)
+    predictor = Predictor.load(model, long=long)
     notes = Notes()
     data = DataSettings(text=text or "", pair=pair or "")
     examples: Iterable[Any] = read_inputs(predictor.name, file, data, notes)

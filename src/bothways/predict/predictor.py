@@ -1,6 +1,7 @@
 """Answers of a fine-tuned model: texts in, the dictionaries of a Hugging Face pipeline out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.predict.choices import Long
 from bothways.tasks.engine import decisions
-from bothways.tasks.folder import task_config
+from bothways.tasks.folder import task_config, with_config
 from bothways.tasks.kinds import make_task
 from bothways.tasks.reading import Tally
 from bothways.tasks.task import Item
@@ -35,16 +37,21 @@ class Predictor:
     | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |
     """
 
-    def __init__(self, model: Model, *, device: str = "auto") -> None:
+    def __init__(self, model: Model, *, device: str = "auto", long: Long | None = None) -> None:
+        """Texts beyond the model's limit are met as its folder says, or as `long` does: window, cut or error."""
+        if long is not None:
+            config = task_config(model)
+            model = with_config(model, replace(config, window=replace(config.window, long=long)))
         kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
         self.model = model.to(kind).eval()
         self.name = task_config(model).task
         self.task = make_task(model)
+        self.task.reader.switch = "--long"
 
     @classmethod
-    def load(cls, folder: Path | str, *, device: str = "auto") -> "Predictor":
+    def load(cls, folder: Path | str, *, device: str = "auto", long: Long | None = None) -> "Predictor":
         """From a folder that `bothways finetune` made, or one of transformers' with a head that answers."""
-        return cls(checkpoint.load(folder), device=device)
+        return cls(checkpoint.load(folder), device=device, long=long)
 
     @property
     def labels(self) -> tuple[str, ...]:
