@@ -123,11 +123,11 @@ def test_evaluate_says_what_the_library_says(name: str, models: Models, tmp_path
     assert near(told, {**plain(asdict(expected)), "labels": list(predictor.labels)})
     shown = run("evaluate", path, "--model", models[name])
     assert shown.returncode == 0, shown.stderr
-    low, high = expected.interval
     table = lines(shown.stdout)
     assert table[0] == f"{expected.examples} examples score 95 %"
     for score, value in expected.scores.items():
-        between = f" {low:.4f} to {high:.4f}" if score == expected.goal else ""
+        ends = expected.intervals.get(score)
+        between = f" {ends[0]:.4f} to {ends[1]:.4f}" if ends else ""
         assert f"{score} {value:.4f}{between}" in table
     assert expected.read in shown.stderr
 

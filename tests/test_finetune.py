@@ -398,6 +398,17 @@ def test_the_scores_of_a_run_are_those_of_the_published_model(name: str, base: P
         assert again[score] == pytest.approx(value, abs=1e-5, nan_ok=True), score
 
 
+def test_every_score_that_can_be_drawn_again_has_its_interval(base: Path, tmp_path: Path) -> None:
+    case = CASES["single"]
+    done = finetune(recipe_for(case.task, base), tmp_path / "run", train=case.examples, dev=[])
+    found = evaluate([str(written(tmp_path, "single"))], Predictor.load(done.folder))
+    assert found.intervals[found.goal] == found.interval
+    assert {"accuracy", "macro_f1", "matthews"} <= set(found.intervals) <= set(found.scores)
+    for name, (low, high) in found.intervals.items():
+        assert low <= found.scores[name] + 1e-9
+        assert found.scores[name] <= high + 1e-9
+
+
 def test_seeds_are_summed_up(base: Path, tmp_path: Path) -> None:
     data = written(tmp_path, "single")
     plan = recipe_for("classify", base, run=quiet(steps=2), data=DataSettings((str(data),), (str(data),)))

@@ -1,11 +1,16 @@
 """The backends that need a CUDA device. Collected only where there is one: see conftest.py."""
 
+import copy
 from pathlib import Path
 
 import pytest
 import torch
 
 from bothways.model.attention import Backend, Window, attend, make_plan
+from bothways.model.batch import Batch
+from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.families import FAMILIES
+from bothways.model.model import Model
 from bothways.pretraining.pretrain import pretrain
 from test_attention import EVEN, RAGGED, WINDOWS, distance_bias, random_batch
 
@@ -92,7 +97,6 @@ def test_dropout_inside_attention(compiled: bool) -> None:
 
 def test_logits_and_gelu_as_on_the_cpu() -> None:
     """Where the GPU has code of its own: the same numbers and gradients, to the rounding of bf16."""
-    from bothways.model.config import EncoderConfig
     from bothways.model.heads import MaskedHead
 
     head = MaskedHead(EncoderConfig(vocabulary=1001, width=64, layers=1, heads=1, hidden=64))
@@ -152,3 +156,32 @@ def test_accumulation_in_bf16_adds_up_in_fp32(packed: Path, tmp_path: Path) -> N
     pretrain(replace(plan, run=replace(plan.run, micro_tokens=64)), tmp_path / "parts")
     whole, parts = losses(tmp_path / "whole"), losses(tmp_path / "parts")
     assert max(abs(whole[step] - parts[step]) for step in whole) < 0.03
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("lengths", [(70, 3, 41), (64, 64)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_computes_and_learns_as_in_fp32(family: str, lengths: tuple[int, ...], compiled: bool) -> None:
+    """bf16, the backend that is chosen by itself, eager and compiled: states and gradients of the definition in fp32."""
+    shape = EncoderConfig(
+        vocabulary=200, width=128, layers=3, heads=2, hidden=192, positions=Learned(128), dropout=0.0,
+        attention_dropout=0.0, init_std=0.08,
+    )  # fmt: skip
+    model = Model.new(ModelConfig(FAMILIES[family].fresh(shape), ("masked",), family=family)).cuda().train()
+    draws = torch.Generator().manual_seed(1)
+    batch = Batch.pack([torch.randint(5, 200, (n,), generator=draws).tolist() for n in lengths]).to("cuda")
+    above = torch.randn(sum(lengths), 128, generator=draws).cuda()
+    model.encoder.backend = "reference"
+    states = model.encoder(batch)
+    expected = torch.autograd.grad(states, list(model.encoder.parameters()), above, allow_unused=True)
+    fast = copy.deepcopy(model).bfloat16()
+    fast.encoder.backend = "auto"
+    run = torch.compile(fast.encoder, dynamic=False) if compiled else fast.encoder
+    found_states = run(batch)
+    found = torch.autograd.grad(found_states, list(fast.encoder.parameters()), above.bfloat16(), allow_unused=True)
+    assert float((found_states.float() - states).norm() / states.norm()) < 0.03
+    for (name, _), one, other in zip(model.encoder.named_parameters(), found, expected, strict=True):
+        assert (one is None) == (other is None), name
+        if one is not None and other is not None:
+            error = float((one.float() - other).norm() / (other.norm() + 1e-3 * above.norm()))
+            assert error < 0.08, (name, error)

@@ -197,8 +197,8 @@ def _left_to_right(model: Model) -> None:
 
     original = blocks.attend
     for block in model.encoder.blocks:
-        block.attention.forward = lambda x, plan, positions, a=block.attention: a.out(
-            original(*a._project(x, plan.batch, positions)[:3], plan, scale=a.scale, window=(-1, 0)).flatten(1)
+        block.attention.forward = lambda x, plan, positions, asks=None, a=block.attention: a.out(
+            original(*a.project(x, plan, positions)[:3], plan, scale=a.scale, window=(-1, 0)).flatten(1)
         )
 
 

@@ -106,9 +106,8 @@ def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> 
     """The tables and the worst errors, of a model that has this temperature."""
     from bothways.scoring.classification import shown_name
 
-    low, high = found.interval
     rows = [
-        (shown_name(name, labels), f"{value:.4f}", f"{low:.4f} to {high:.4f}" if name == found.goal else "")
+        (shown_name(name, labels), f"{value:.4f}", _range(found.intervals.get(name)))
         for name, value in found.scores.items()
     ]
     print_table((f"{found.examples:,} examples", "score", "95 %"), rows, right=("score",))
@@ -130,6 +129,10 @@ def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> 
             f"{error['wrongness']:.3f}  {error['where']}: gold {error['gold']!r}, answered {_answer(error['answer'])}"
         )
         typer.echo(f"       {_text(error)}")
+
+
+def _range(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
 
 
 def _number(value: float) -> str:

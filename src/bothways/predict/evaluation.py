@@ -1,6 +1,7 @@
 """How good is a model on labelled files: scores with intervals, details, the worst errors."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from bothways.tasks.kinds import in_form, read_examples
 from bothways.tasks.recipe import DataSettings
 from bothways.tasks.task import TaskConfig
 
+_TO_DRAW = 20_000
 _TO_CALIBRATE = 10_000  # rows whose probabilities are held, to find a temperature by
 
 
@@ -52,6 +54,8 @@ class Evaluation:
     """The worst errors first."""
     read: str = ""
     """How many texts and tokens, and how many were read in windows or cut."""
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """As `interval`, of every score that examples can be drawn again for; of more than 20,000 only the goal's."""
 
 
 def evaluate(
@@ -149,12 +153,14 @@ class _Run:
         worst = [
             {"wrongness": wrong, **_shown(example), "answer": answer} for wrong, (example, answer) in self.worst.items()
         ]
+        scores, goal = self.judge.scores(), self.task.goal
+        intervals = _intervals(self.judge, list(scores) if self.examples <= _TO_DRAW else [goal])
         return Evaluation(
             self.predictor.name,
-            self.task.goal,
-            interval(self.judge, self.task.goal),
+            goal,
+            intervals[goal],
             self.examples,
-            self.judge.scores(),
+            scores,
             _details(self.judge),
             confusion,
             min(max(before * fit_temperature(self.logs, self.golds), COLDEST), HOTTEST) if self.golds else None,
@@ -162,7 +168,16 @@ class _Run:
             self.judge.reliability() if isinstance(self.judge, Classes) else [],
             worst,
             str(self.predictor.tally),
+            intervals,
         )
+
+
+def _intervals(judge: Accumulator, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+    found = {}
+    for name in names:
+        with suppress(BothwaysError):  # a count, or what a histogram has forgotten
+            found[name] = interval(judge, name)
+    return found
 
 
 def _shown(example: Any) -> dict[str, Any]:
