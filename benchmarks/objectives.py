@@ -135,7 +135,7 @@ def curves(asked: argparse.Namespace, names: list[str]) -> None:
     for name in names:
         rows = [json.loads(line) for line in (asked.out / name / "metrics.jsonl").read_text().splitlines()]
         minutes = {row["step"]: row["elapsed"] / 60 for row in rows if "elapsed" in row}
-        found = [(minutes.get(row["step"], 0.0), row["scores"]) for row in rows if "scores" in row]
+        found = [(minutes.get(row["step"], 0.0), row["valid"]) for row in rows if "valid" in row]
         label = "masked words, the model" if name == "mlm" else "masked words, the generator of 3 layers"
         left.plot([m for m, _ in found], [s["mlm_accuracy"] for _, s in found], marker=".", label=label)
         if name == "rtd":

@@ -1,8 +1,11 @@
 """Every attention backend against the written-out definition, and the choice among them."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from bothways.errors import BothwaysError
 from bothways.model.attention import Backend, Bias, Window, attend, choose, make_plan, maps
@@ -162,3 +165,31 @@ def test_an_encoder_gives_the_same_on_each_backend(backend: Backend) -> None:
     encoder.backend = "varlen"
     with pytest.raises(BothwaysError, match="needs"):
         encoder(batch)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize("bias", [None, distance_bias])
+def test_one_compiled_program_serves_uneven_batches(window: Window | None, bias: Bias | None) -> None:
+    """Lengths change from batch to batch, shapes do not: nothing is compiled again, and gradients are right.
+
+    The last sequence of a batch of one shape may be an empty filler.
+    """
+    counter = CompileCounter()
+
+    def call(q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:
+        return attend(q, k, v, make_plan(batch, "dense"), scale=0.3, window=window, bias=bias)
+
+    run = torch.compile(call, backend=counter, fullgraph=True, dynamic=False)
+    for lengths in ((7, 2, 5), (1, 7, 6), (7, 7, 0)):
+        whole = Batch.pack([[1] * n for n in lengths if n])
+        cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+        batch = Batch(whole.ids, whole.segments, whole.positions, cu, 7)
+        draws = torch.Generator().manual_seed(sum(lengths[:2]))
+        q, k, v = (torch.randn(14, HEADS, DIM, generator=draws).requires_grad_() for _ in range(3))
+        found = run(q, k, v, batch)
+        expected = attend(q, k, v, make_plan(whole, "reference"), scale=0.3, window=window, bias=bias)
+        assert torch.allclose(found, expected, atol=1e-5)
+        grads = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in (found, expected)]
+        for one, other in zip(*grads, strict=True):
+            assert torch.allclose(one, other, atol=1e-4)
+    assert counter.frame_count == 1

@@ -76,7 +76,7 @@ class Plan:
     backend: Backend
     grids: tuple[Grid, ...] = ()
     order: Tensor | None = None
-    """(N,) for `dense`: token n of the batch is row order[n] of the grids' real tokens, one grid after the other."""
+    """(N,) for `dense`: token n of the batch stands at place order[n] of the grids, one grid after the other."""
     masks: dict[Window | None, Any] = field(default_factory=dict)
     """For `flex`: the block masks by window, made by the first layer that has it."""
     turns: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -125,14 +125,33 @@ def make_plan(batch: Batch, backend: Backend) -> Plan:
     """What `attend` needs to know of a batch, worked out once."""
     if backend != "dense" or batch.is_even:
         return Plan(batch, backend)
+    if torch.compiler.is_compiling():
+        return _still_plan(batch)
     cu = batch.cu.tolist()
     grids = []
     for members in _alike([end - start for start, end in itertools.pairwise(cu)]):
         grids.append(_grid([(cu[b], cu[b + 1]) for b in members], batch.cu.device))
-    kept = torch.cat([g.rows.flatten() if g.real is None else g.rows[g.real] for g in grids])
-    order = torch.empty_like(kept)
-    order[kept] = torch.arange(len(kept), device=kept.device)
+    order = torch.empty_like(batch.ids)
+    begin = 0
+    for grid in grids:
+        place = torch.arange(begin, begin + grid.rows.numel(), device=order.device).view(grid.rows.shape)
+        begin += grid.rows.numel()
+        if grid.real is None:
+            order[grid.rows.flatten()] = place.flatten()
+        else:
+            order[grid.rows[grid.real]] = place[grid.real]
     return Plan(batch, backend, tuple(grids), order)
+
+
+def _still_plan(batch: Batch) -> Plan:
+    """One grid for all, as long as the longest: lengths are not looked at, so that one compiled program serves any."""
+    place = torch.arange(batch.longest, device=batch.cu.device)
+    # A filler without tokens sees one that is not its own, and nobody sees what comes of it.
+    real = place < batch.lengths.clamp(min=1)[:, None]
+    rows = (batch.cu[:-1, None] + torch.where(real, place, 0)).clamp(max=len(batch.ids) - 1)
+    owners = batch.owners
+    inside = torch.arange(len(batch.ids), device=batch.cu.device) - batch.cu[owners]
+    return Plan(batch, "dense", (Grid(rows, real, None),), owners * batch.longest + inside)
 
 
 def attend(
@@ -195,8 +214,7 @@ def _dense(
     for grid in plan.grids:
         shape = (grid.rows.shape[0], grid.rows.shape[1])
         mask = _mask(grid.rows, grid.real, q, window, bias)
-        out = _sdpa(_take(q, grid), _take(k, grid), _take(v, grid), shape, mask, scale, dropout)
-        seen.append(out.flatten(0, 1) if grid.real is None else out[grid.real])
+        seen.append(_sdpa(_take(q, grid), _take(k, grid), _take(v, grid), shape, mask, scale, dropout).flatten(0, 1))
     assert plan.order is not None
     return torch.cat(seen).index_select(0, plan.order)
 
