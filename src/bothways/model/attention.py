@@ -19,7 +19,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
@@ -34,21 +34,27 @@ Backend = Literal["auto", "reference", "dense", "varlen", "flex"]
 Window = tuple[int, int]
 """How many tokens to the left and to the right a token sees; -1 is no limit. (-1, 0) is left to right."""
 
-Bias = Callable[[Tensor, Tensor, Tensor], Tensor]
+Pairwise = Callable[[Tensor, Tensor, Tensor], Tensor]
 """bias(h, i, j): what is added to the score of head h between query token i and key token j, where i and j
 count through the whole batch. The three are whole numbers of shapes that broadcast."""
+
+Take = Callable[[Tensor], Tensor]
+"""What every token of the batch has, (N, …) → what the tokens of a grid have, row by row, (S · L, …)."""
 
 
 class GridBias(ABC):
     """A bias that has a faster way for whole grids. Subclasses answer both."""
 
     @abstractmethod
-    def __call__(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """As `Bias`."""
+    def pairwise(self) -> Pairwise:
+        """For any two tokens."""
 
     @abstractmethod
-    def grid(self, rows: Tensor) -> Tensor:
-        """For grids of tokens, rows (S, L), each from the beginning of its sequence: (S or 1, H, L, L)."""
+    def grid(self, size: int, longest: int, take: Take) -> Tensor:
+        """For `size` sequences side by side, each from its beginning, padded to L: (S or 1, H, L, L)."""
+
+
+Bias = Pairwise | GridBias
 
 
 # A grid holds sequences at least this full, so that at most a fifth of its places is padding. Equal lengths only
@@ -174,14 +180,14 @@ def maps(
     q: Tensor, k: Tensor, batch: Batch, *, scale: float, window: Window | None = None, bias: Bias | None = None
 ) -> list[Tensor]:
     """The attention weights themselves, in fp32: for each sequence (H, L, L), rows are queries and sum to 1."""
-    found = []
+    found, added = [], _pairwise(bias)
     bounds = batch.cu.tolist()
     for start, end in itertools.pairwise(bounds):
         scores = torch.einsum("ihd,jhd->hij", q[start:end].float(), k[start:end].float()) * scale
         i = torch.arange(start, end, device=q.device)
-        if bias is not None:
+        if added is not None:
             heads = torch.arange(q.shape[1], device=q.device)
-            scores = scores + bias(heads[:, None, None], i[:, None], i[None, :])
+            scores = scores + added(heads[:, None, None], i[:, None], i[None, :])
         if window is not None:
             scores = scores.masked_fill(~_sees(i[:, None], i[None, :], window), float("-inf"))
         found.append(scores.softmax(-1))
@@ -208,12 +214,12 @@ def _dense(
     if not plan.grids:  # all sequences equally long: the grid is a view
         shape = (batch.size, batch.longest)
         rows = torch.arange(q.shape[0], device=q.device).view(shape) if window or bias else None
-        mask = None if rows is None else _mask(rows, None, q, window, bias)
+        mask = None if rows is None else _mask(rows, None, q, window, bias, lambda x: x)
         return _sdpa(q, k, v, shape, mask, scale, dropout).reshape(q.shape)
     seen = []
     for grid in plan.grids:
         shape = (grid.rows.shape[0], grid.rows.shape[1])
-        mask = _mask(grid.rows, grid.real, q, window, bias)
+        mask = _mask(grid.rows, grid.real, q, window, bias, partial(_take, grid=grid))
         seen.append(_sdpa(_take(q, grid), _take(k, grid), _take(v, grid), shape, mask, scale, dropout).flatten(0, 1))
     assert plan.order is not None
     return torch.cat(seen).index_select(0, plan.order)
@@ -238,15 +244,16 @@ def _flex(
 ) -> Tensor:
     assert dropout == 0.0
     flex_attention, _ = _compiled_flex()
+    added = _pairwise(bias)
     if window not in plan.masks:
         plan.masks[window] = _block_mask(plan.batch, window)
 
     def biased(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        assert bias is not None
-        return score + bias(h, i, j)
+        assert added is not None
+        return score + added(h, i, j)
 
     grid = [x.transpose(0, 1)[None] for x in (q, k, v)]  # (1, H, N, D)
-    score_mod = biased if bias else None
+    score_mod = biased if added else None
     out: Tensor = flex_attention(*grid, score_mod=score_mod, block_mask=plan.masks[window], scale=scale)
     return out[0].transpose(0, 1)
 
@@ -280,7 +287,9 @@ def _sdpa(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale).transpose(1, 2)
 
 
-def _mask(rows: Tensor, real: Tensor | None, q: Tensor, window: Window | None, bias: Bias | None) -> Tensor | None:
+def _mask(
+    rows: Tensor, real: Tensor | None, q: Tensor, window: Window | None, bias: Bias | None, take: Take
+) -> Tensor | None:
     """What SDPA adds to the scores, broadcasting to (sequences, H, L, L): None, True where seen, or numbers."""
     i, j = rows[:, None, :, None], rows[:, None, None, :]
     seen = None if real is None else real[:, None, None, :]
@@ -290,9 +299,15 @@ def _mask(rows: Tensor, real: Tensor | None, q: Tensor, window: Window | None, b
         seen = inside if seen is None else (inside & seen) | ~real[:, None, :, None]  # type: ignore[index]
     if bias is None:
         return seen
-    heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
-    added = (bias.grid(rows) if isinstance(bias, GridBias) else bias(heads, i, j)).to(q.dtype)
+    if isinstance(bias, GridBias):
+        added = bias.grid(rows.shape[0], rows.shape[1], take).to(q.dtype)
+    else:
+        added = bias(torch.arange(q.shape[1], device=q.device)[None, :, None, None], i, j).to(q.dtype)
     return added if seen is None else added.masked_fill(~seen, float("-inf"))
+
+
+def _pairwise(bias: Bias | None) -> Pairwise | None:
+    return bias.pairwise() if isinstance(bias, GridBias) else bias
 
 
 def _sees(i: Tensor, j: Tensor, window: Window) -> Tensor:

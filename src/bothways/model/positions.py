@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.model.attention import Bias, GridBias, Plan
+from bothways.model.attention import Bias, GridBias, Pairwise, Plan, Take
 from bothways.model.config import Bucketed, Disentangled, EncoderConfig, Learned, Rotary
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class BucketedPositions(LearnedPositions):
         super().__init__(config, width)
         self.distances = nn.Embedding(config.buckets, heads)
 
-    def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> Bias:
+    def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> GridBias:
         return _TableBias(self.distances.weight)
 
 
@@ -108,13 +108,14 @@ class _TableBias(GridBias):
         self.table = table
         """(R, H)."""
 
-    def __call__(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return self.table[t5_bucket(j - i, self.table.shape[0]), h]
+    def pairwise(self) -> Pairwise:
+        return lambda h, i, j: self.table[t5_bucket(j - i, self.table.shape[0]), h]
 
-    def grid(self, rows: Tensor) -> Tensor:
-        place = torch.arange(rows.shape[1], device=rows.device)
-        # The table on its side, so that keys lie side by side in memory: a GPU's fused SDPA refuses other masks.
-        return self.table.T[:, t5_bucket(place[None, :] - place[:, None], self.table.shape[0])][None]
+    def grid(self, size: int, longest: int, take: Take) -> Tensor:
+        ahead = torch.arange(2 * longest, device=self.table.device) - (longest - 1)
+        each = self.table.index_select(0, t5_bucket(ahead, self.table.shape[0])).T  # (H, distances)
+        # Keys side by side in memory: a GPU's fused SDPA refuses other masks.
+        return _shifted(each[:, None].expand(-1, longest, -1)).contiguous()[None]
 
 
 def t5_bucket(ahead: Tensor, buckets: int, far: int = 128) -> Tensor:
@@ -149,35 +150,52 @@ class DisentangledPositions(Positions):
     def at_input(self, positions: Tensor) -> Tensor | None:
         return None if self.rows is None else self.rows(positions)
 
-    def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> Bias:
+    def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> GridBias:
         table = self.distances.weight if self.norm is None else self.norm(self.distances.weight)
         table = F.dropout(table, self.dropout, self.training)
-        keys, queries = layer.distances(table)  # (R, H, D) each
-        to_place = torch.einsum("nhd,rhd->nhr", q * self.scale, keys) if "c2p" in self.kind.terms else None
-        from_place = torch.einsum("nhd,rhd->nhr", k * self.scale, queries) if "p2c" in self.kind.terms else None
+        keys, queries = layer.distances(table)
+        to_place = (q * self.scale, keys) if "c2p" in self.kind.terms else None
+        from_place = (k * self.scale, queries) if "p2c" in self.kind.terms else None
         return _DisentangledBias(self.kind, to_place, from_place)
 
 
-class _DisentangledBias(GridBias):
-    """What each token's query, and each token's key, makes of every bucket of distances: (N, H, R)."""
+Pair = tuple[Tensor, Tensor]
 
-    def __init__(self, kind: Disentangled, to_place: Tensor | None, from_place: Tensor | None) -> None:
+
+class _DisentangledBias(GridBias):
+    """Queries and the keys of distances, keys and the queries of distances: (N, H, D) and (R, H, D) each."""
+
+    def __init__(self, kind: Disentangled, to_place: Pair | None, from_place: Pair | None) -> None:
         self.kind, self.to_place, self.from_place = kind, to_place, from_place
 
-    def __call__(self, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        bucket = self._bucket(i - j)
-        terms = [to[index, h, bucket] for to, index in ((self.to_place, i), (self.from_place, j)) if to is not None]
-        return sum(terms[1:], terms[0])
+    def pairwise(self) -> Pairwise:
+        """What each token makes of every bucket of distances is worked out once: (N, H, R)."""
+        to, of = (None if p is None else torch.einsum("nhd,rhd->nhr", *p) for p in (self.to_place, self.from_place))
 
-    def grid(self, rows: Tensor) -> Tensor:
-        place = torch.arange(rows.shape[1], device=rows.device)
-        bucket = self._bucket(place[:, None] - place[None, :])  # query × key
+        def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            bucket = self._bucket(i - j)
+            terms = [scores[index, h, bucket] for scores, index in ((to, i), (of, j)) if scores is not None]
+            return sum(terms[1:], terms[0])
+
+        return bias
+
+    def grid(self, size: int, longest: int, take: Take) -> Tensor:
+        # A multiple of 8 distances from 1 - L up to L and more: what a GPU's fast products want.
+        ahead = torch.arange(-(-2 * longest // 8) * 8, device=self._device) - (longest - 1)
         found = []
         if self.to_place is not None:
-            found.append(_gathered(self.to_place, rows, bucket))
+            x, table = self.to_place
+            found.append(_skewed(take(x), table.index_select(0, self._bucket(-ahead)), size))
         if self.from_place is not None:
-            found.append(_gathered(self.from_place, rows, bucket.T).transpose(-1, -2))
+            x, table = self.from_place
+            found.append(_skewed(take(x), table.index_select(0, self._bucket(ahead)), size).transpose(-1, -2))
         return sum(found[1:], found[0])
+
+    @property
+    def _device(self) -> torch.device:
+        some = self.to_place or self.from_place
+        assert some is not None
+        return some[0].device
 
     def _bucket(self, behind: Tensor) -> Tensor:
         if self.kind.far:
@@ -185,10 +203,25 @@ class _DisentangledBias(GridBias):
         return (behind + self.kind.span).clamp(0, 2 * self.kind.span - 1)
 
 
-def _gathered(scores: Tensor, rows: Tensor, bucket: Tensor) -> Tensor:
-    """(N, H, R) → for the tokens of a grid (S, H, L, L). A gather: its backward is much faster than an index's."""
-    picked = scores[rows].transpose(1, 2)  # (S, H, L, R)
-    return picked.gather(-1, bucket.expand(*picked.shape[:2], *bucket.shape))
+def _skewed(x: Tensor, table: Tensor, size: int) -> Tensor:
+    """Each token with each other: x (S · L, H, D), and a table (P, H, D) of the distances from 1 - L on → (S, H, L, L).
+
+    At [i, j] stands x_i · table[j - i + L - 1].
+    """
+    products = torch.bmm(x.transpose(0, 1), table.permute(1, 2, 0))  # (H, S · L, P)
+    return _shifted(products.unflatten(1, (size, -1))).transpose(0, 1)
+
+
+def _shifted(x: Tensor) -> Tensor:
+    """From columns that count distances from 1 - L on to columns that count keys: (…, L, P) → (…, L, L).
+
+    What belongs at [i, j] is in column j - i + L - 1. With the rows end to end that is place i · (P - 1) + j + L - 1:
+    column j of rows that are one shorter. So no gather, whose backward would add up one by one.
+    """
+    longest, width = x.shape[-2:]
+    flat = x.flatten(-2).narrow(-1, longest - 1, longest * (width - 1))
+    shorter: Tensor = flat.unflatten(-1, (longest, width - 1))[..., :longest]
+    return shorter
 
 
 def log_bucket(behind: Tensor, buckets: int, far: int) -> Tensor:
