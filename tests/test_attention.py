@@ -174,6 +174,7 @@ def test_one_compiled_program_serves_uneven_batches(window: Window | None, bias:
 
     The last sequence of a batch of one shape may be an empty filler.
     """
+    torch.compiler.reset()
     counter = CompileCounter()
 
     def call(q: Tensor, k: Tensor, v: Tensor, batch: Batch) -> Tensor:

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load, save
@@ -300,6 +301,22 @@ def test_layers_and_maps_are_theirs(shape: str, tmp_path: Path) -> None:
         assert close(look.hidden[layer], expected.hidden_states[layer][0])
     for layer in range(1, layers + 1):
         assert close(look.maps[layer][0], expected.attentions[layer - 1][0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_one_compiled_program_serves_batches_of_other_lengths(shape: str, tmp_path: Path) -> None:
+    """Without a break, and without compiling again when lengths change and shapes do not."""
+    model = loaded(shape, "Model", tmp_path)
+    torch.compiler.reset()
+    counter = CompileCounter()
+    run = torch.compile(model.encoder, backend=counter, fullgraph=True, dynamic=False)
+    ids = rows_of_ids()[0]
+    for lengths in ((5, 3, 4), (2, 5, 5)):
+        whole = Batch.pack([ids[:n] for n in lengths])
+        batch = Batch(whole.ids, whole.segments, whole.positions, whole.cu, 5)
+        with torch.no_grad():
+            assert close(run(batch), model.encoder(whole))
+    assert counter.frame_count == 1
 
 
 def test_the_detector_of_deberta_v3_is_that_of_its_paper(tmp_path: Path) -> None:
