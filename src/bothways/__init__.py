@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bothways.predict.encode import encode, encode_tokens
     from bothways.predict.evaluation import evaluate
     from bothways.predict.fill import fill
+    from bothways.predict.likelihood import sentence_scores
     from bothways.predict.predictor import Predictor
     from bothways.pretraining.pack import pack
     from bothways.pretraining.pretrain import pretrain
@@ -36,6 +37,7 @@ _HOMES = {
     "save": "bothways.model.checkpoint",
     "convert": "bothways.model.convert",
     "fill": "bothways.predict.fill",
+    "sentence_scores": "bothways.predict.likelihood",
     "encode": "bothways.predict.encode",
     "encode_tokens": "bothways.predict.encode",
     "train_vocabulary": "bothways.text.train_vocab",
@@ -81,6 +83,7 @@ __all__ = [
     "pretrain",
     "read_recipe",
     "save",
+    "sentence_scores",
     "shrink_vocabulary",
     "train_vocabulary",
 ]

@@ -8,7 +8,21 @@ import sys
 
 import typer
 
-from bothways.cli import convert, doctor, encode, evaluate, fill, finetune, info, pack, predict, pretrain, suite, vocab
+from bothways.cli import (
+    blimp,
+    convert,
+    doctor,
+    encode,
+    evaluate,
+    fill,
+    finetune,
+    info,
+    pack,
+    predict,
+    pretrain,
+    suite,
+    vocab,
+)
 from bothways.errors import BothwaysError
 
 app = typer.Typer(
@@ -30,6 +44,7 @@ app.command()(doctor.doctor)
 app.command()(finetune.finetune)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
+app.command()(blimp.blimp)
 app.command()(suite.glue)
 app.command()(suite.squad)
 app.command()(suite.conll)

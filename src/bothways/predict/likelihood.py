@@ -1,0 +1,172 @@
+"""How likely a model finds a sentence: minimal pairs (BLiMP) ask whether it prefers the good one.
+
+N tokens of all copies in a batch · M places asked for.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bothways.data.notes import Notes
+from bothways.data.sources import open_json, rows_of
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.model import Model
+from bothways.tasks.engine import by_budget
+from bothways.text.files import require_files
+from bothways.text.tokenizer import Encoding
+
+_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two sentences that differ in what makes one of them bad."""
+
+    good: str
+    bad: str
+    group: str
+    """What they test."""
+
+
+@dataclass(frozen=True)
+class Preferred:
+    """How often the good sentence was the likelier one."""
+
+    accuracy: float
+    """The mean over groups, as BLiMP counts."""
+    pairs: int
+    groups: dict[str, float]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A sequence to run, and the tokens asked for in it."""
+
+    text: int
+    ids: list[int]
+    places: list[int]
+    words: list[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def sentence_scores(texts: Iterable[str], model: Model) -> Iterator[float]:
+    """The logarithm of how likely each text is, in order; memory does not grow with their number.
+
+    A model that fills blanks is asked for every token by itself, the others in place (pseudo-likelihood, Salazar et
+    al. 2020); one that reads left to right, for every next token; a detector, how sure it is that no token is a
+    replacement.
+    """
+    if model.tokenizer is None:
+        raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+    jobs_of = _jobs_for(model)
+    stream = iter(texts)
+    while some := list(itertools.islice(stream, _AT_ONCE)):
+        encodings = model.tokenizer.batch(some)
+        for text, encoding in zip(some, encodings, strict=True):
+            if len(encoding) > model.config.encoder.limit:
+                raise BothwaysError(
+                    f"{text[:40]!r} … has {len(encoding)} tokens and this model reads {model.config.encoder.limit}"
+                )
+        jobs = [job for number, encoding in enumerate(encodings) for job in jobs_of(number, encoding)]
+        yield from _sums(jobs, model, len(some))
+
+
+def prefer(pairs: Iterable[Pair], model: Model) -> Preferred:
+    """How often a model finds the good sentence of a pair likelier than the bad one."""
+    right: dict[str, int] = {}
+    count: dict[str, int] = {}
+    kept, read = itertools.tee(pairs)
+    scores = sentence_scores((text for pair in read for text in (pair.good, pair.bad)), model)
+    for pair, good, bad in zip(kept, scores, scores, strict=True):
+        count[pair.group] = count.get(pair.group, 0) + 1
+        right[pair.group] = right.get(pair.group, 0) + (good > bad)
+    if not count:
+        raise BothwaysError("there are no pairs of sentences to compare")
+    groups = {group: right[group] / count[group] for group in count}
+    return Preferred(sum(groups.values()) / len(groups), sum(count.values()), groups)
+
+
+def read_pairs(file: Path | str, limit: int = 0) -> Iterator[Pair]:
+    """Rows with sentence_good and sentence_bad, of BLiMP or like it; of each UID at most `limit`, 0 is all."""
+    seen: dict[str, int] = {}
+    path = require_files([Path(file)])[0]
+    kind, lines = open_json(path)
+    for where, row in rows_of(path, kind, lines, Notes()):
+        good, bad = (row.get(f"sentence_{kind}") for kind in ("good", "bad"))
+        if not isinstance(good, str) or not isinstance(bad, str):
+            raise BothwaysError(f"{where} has no sentence_good and sentence_bad: its columns are {', '.join(row)}")
+        group = str(row.get("UID", "all"))
+        seen[group] = seen.get(group, 0) + 1
+        if not limit or seen[group] <= limit:
+            yield Pair(good, bad, group)
+
+
+# ---------------------------------------------------------------------- what the model is asked
+
+
+def _jobs_for(model: Model) -> Callable[[int, Encoding], Iterator[_Job]]:
+    """How a text is asked for, by the head that the model has."""
+    if "masked" in model.heads and model.config.encoder.causal:
+        return _next_tokens
+    if "masked" in model.heads:
+        assert model.tokenizer is not None
+        if model.tokenizer.mask is None:
+            raise BothwaysError("this model's tokenizer has no mask token, so it cannot say how likely a text is")
+        return partial(_one_by_one, mask=model.tokenizer.id(model.tokenizer.mask))
+    if "replaced" in model.heads:
+        return _all_at_once
+    has = ", ".join(model.heads) or "none"
+    raise BothwaysError(f"this model has no head that says how likely a text is (it has: {has}): masked or replaced")
+
+
+def _one_by_one(text: int, encoding: Encoding, mask: int) -> Iterator[_Job]:
+    for place in _inside(encoding):
+        ids = list(encoding.ids)
+        ids[place] = mask
+        yield _Job(text, ids, [place], [encoding.ids[place]])
+
+
+def _next_tokens(text: int, encoding: Encoding) -> Iterator[_Job]:
+    yield _Job(text, encoding.ids, list(range(len(encoding) - 1)), encoding.ids[1:])
+
+
+def _all_at_once(text: int, encoding: Encoding) -> Iterator[_Job]:
+    places = _inside(encoding)
+    yield _Job(text, encoding.ids, places, [encoding.ids[place] for place in places])
+
+
+def _inside(encoding: Encoding) -> list[int]:
+    return [place for place, source in enumerate(encoding.sources) if source is not None]
+
+
+@torch.inference_mode()
+def _sums(jobs: Sequence[_Job], model: Model, texts: int) -> list[float]:
+    """Of each text, the sum of the logarithms at its places."""
+    sums = torch.zeros(texts, dtype=torch.float64)
+    for group in by_budget(jobs, len, model.device):
+        batch = Batch.pack([job.ids for job in group]).to(model.device)
+        starts = batch.first.tolist()
+        at = torch.tensor([start + p for start, job in zip(starts, group, strict=True) for p in job.places])
+        words = torch.tensor([word for job in group for word in job.words])
+        each = _logarithms(model, batch, at.to(model.device), words.to(model.device)).double().cpu()
+        sums.index_add_(0, torch.tensor([job.text for job in group for _ in job.places]), each)
+    found: list[float] = sums.tolist()
+    return found
+
+
+def _logarithms(model: Model, batch: Batch, at: Tensor, words: Tensor) -> Tensor:
+    """(M,) how likely each asked token is: as a guess, or as no replacement."""
+    states = model.encoder(batch)
+    if "masked" not in model.heads:
+        return F.logsigmoid(-model.logits("replaced", states, batch)[at, 0].float())
+    logs = model.masked(states[at]).float().log_softmax(-1)
+    return logs.gather(1, words[:, None])[:, 0]
