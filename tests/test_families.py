@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from torch import Tensor
@@ -259,6 +260,38 @@ def test_every_number_matters(shape: str, tmp_path: Path) -> None:
             dead.append(name)
         parameter.data = kept
     assert dead == []
+
+
+@pytest.mark.parametrize("shape", [shape for shape, ending in CASES if ending == "ForSequenceClassification"])
+def test_gradients_are_theirs(shape: str, tmp_path: Path) -> None:
+    """Of a loss over a classifier's logits, through the whole body; ours are written as if they were weights."""
+    ending = "ForSequenceClassification"
+    judge, model = theirs(shape, ending), loaded(shape, ending, tmp_path / "theirs")
+    their_loss(judge).backward()
+    batch = Batch.pack(rows_of_ids(), segments_for(judge))
+    model.logits("sequence", model.encoder(batch), batch).square().sum().backward()
+    weights = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+    model.load_state_dict(weights)
+    save(model, tmp_path / "gradients")
+    found = safetensors.torch.load_file(tmp_path / "gradients/model.safetensors")
+    for name, parameter in judge.named_parameters():
+        if parameter.grad is None:
+            continue
+        limit = 1e-4 * max(1.0, float(parameter.grad.abs().max()))
+        assert float((found[name] - parameter.grad).abs().max()) <= limit, name
+
+
+def their_loss(model: torch.nn.Module) -> Tensor:
+    """The sum of the squares of a classifier's logits for the padded grid."""
+    longest, pad = max(LENGTHS), int(model.config.pad_token_id or 0)  # type: ignore[union-attr, arg-type]
+    grid = {
+        "input_ids": torch.tensor([row + [pad] * (longest - len(row)) for row in rows_of_ids()]),
+        "attention_mask": torch.tensor([[1] * n + [0] * (longest - n) for n in LENGTHS]),
+    }
+    if getattr(model.config, "type_vocab_size", 0):
+        grid["token_type_ids"] = torch.tensor([row + [0] * (longest - len(row)) for row in segments_for(model)])
+    loss: Tensor = model(**grid).logits.square().sum()
+    return loss
 
 
 @pytest.mark.parametrize("shape", SHAPES)
