@@ -193,13 +193,16 @@ def test_compiled_training_is_the_same_training(packed: Path, tmp_path: Path) ->
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without 16-bit products falls back
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_trains(packed: Path, tmp_path: Path, precision: Any) -> None:
-    plan = calm(recipe(packed, steps=12))
+def test_half_precision_trains(packed: Path, tmp_path: Path, precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A CPU that falls back writes a stack trace for every product, so that evaluation takes minutes.
+    monkeypatch.setattr("bothways.pretraining.work.pseudo_perplexity", lambda *_: 1.0)
+    plan = calm(recipe(packed, steps=4))
+    plan = replace(plan, data=replace(plan.data, valid_sequences=4))
     pretrain(plan, tmp_path / "full")
     pretrain(replace(plan, run=replace(plan.run, precision=precision)), tmp_path / "half")
     full, half = losses(tmp_path / "full"), losses(tmp_path / "half")
     assert half != full
-    assert half[12] == pytest.approx(full[12], abs=0.1)
+    assert half[4] == pytest.approx(full[4], abs=0.1)
 
 
 def test_it_learns(packed: Path, tmp_path: Path) -> None:

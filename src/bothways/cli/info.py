@@ -7,6 +7,8 @@ import typer
 
 from bothways.cli.output import print_json, print_table
 
+_SEGMENTS = ("no segments", "one segment", "two segments")
+
 
 def info(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A model folder.", show_default=False)],
@@ -35,7 +37,10 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{shape['layers']} layers × {shape['width']}, {shape['heads']} heads, feed-forward {shape['hidden']}",
         ),
         ("details", f"{shape['activation']}, norm eps {shape['norm_eps']:g}, dropout {shape['dropout']:g}"),
-        ("longest input", f"{facts['limit']:,} tokens, {shape['segments'] or 'no'} segments"),
+        (
+            "longest input",
+            f"{facts['limit']:,} tokens, {_SEGMENTS[min(shape['segments'], 2)]}",
+        ),
         ("parameters", f"{facts['parameters']:,}"),
     ]
     lines += [(f"  {part}", f"{count:,}") for part, count in facts["parameters_by_part"].items()]

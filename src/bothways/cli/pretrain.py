@@ -61,6 +61,9 @@ def pretrain(
     if names:
         rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
         print_table(("held out", "before", "after"), rows, right=("before", "after"))
+    if plan.model.causal:
+        say(f"{result.folder} is a model folder: bothways info {shlex.quote(str(result.folder))}")
+        return
     generator = result.folder.with_name("generator")  # rtd's: it fills the blanks, and the model does not
     fills = generator if generator.exists() else result.folder
     say(f'{result.folder} is a model folder: bothways fill "…[MASK]…" --model {shlex.quote(str(fills))}')

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bothways.cli.output import bytes_bar, print_json, print_table, say
+from bothways.errors import BothwaysError
 
 app = typer.Typer(help="Vocabularies: train, look at, extend by new words, shrink.", no_args_is_help=True)
 
@@ -152,13 +153,18 @@ def extend(
     """
     from bothways.model.checkpoint import load, save
     from bothways.model.vocabulary import extend_vocabulary
-    from bothways.text.files import read_texts
+    from bothways.text.files import read_texts, require_files
 
-    said = list(read_texts(words, field)) if words else []
+    said = list(read_texts(require_files([words])[0], field)) if words else []
     with bytes_bar("reading") as on_bytes:
         found = extend_vocabulary(load(model), said, files=files or (), count=count, field=field, on_bytes=on_bytes)
-    save(found.model, out)
     new = found.words
+    if not new.added:
+        raise BothwaysError(
+            f"none of the {len(said):,} words is new: {len(new.known):,} are one piece already, {new.empty:,} are "
+            f"empty, {len(new.spaced) + len(new.refused):,} cannot be added"
+        )
+    save(found.model, out)
     report = {
         "added": len(new.added),
         "known": len(new.known),

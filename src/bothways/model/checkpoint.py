@@ -78,7 +78,7 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         described = describe(model, kind)
         (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
-            model.tokenizer.save(fresh, model.config.encoder.limit)
+            model.tokenizer.save(fresh, model.config.encoder.limit, model.config.encoder.segments)
         (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
 
 

@@ -111,7 +111,7 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{path} holds {named[1]}, which could run code, and only weights and settings are read here"
         ) from error
     except Exception as error:  # a damaged file raises whatever its parser stumbles over
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0] or type(error).__name__
         raise BothwaysError(f"{path} is damaged or is not a checkpoint: {reason}") from error
     weights = found.get("model") if isinstance(found, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):

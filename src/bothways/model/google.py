@@ -92,6 +92,11 @@ def _write_vocabulary(folder: Path, tokenizer: Tokenizer) -> None:
     switches = tokenizer.switches
     if tokenizer.kind != "WordPiece" or not switches:
         raise BothwaysError(f"Google's BERT reads WordPiece with BERT's rules, and this tokenizer is {tokenizer.kind}")
+    added = tokenizer.backend.get_added_tokens_decoder()
+    if any(not token.special and number not in tokenizer.special_ids for number, token in added.items()):
+        raise BothwaysError(
+            "words were added to this vocabulary, and Google's vocab.txt has no place for such: --to hf"
+        )
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", switches)
 

@@ -63,6 +63,8 @@ class Model(nn.Module):
         """A model of some of this one's layers, counted from 1, or of so many, evenly spread from the first to the last
         (of twelve, six: 1, 3, 5, 8, 10, 12, DistilBERT's choice). Weights are shared."""
         shape = self.config.encoder
+        if isinstance(taken, int) and not 0 < taken <= shape.layers:
+            raise BothwaysError(f"{taken} layers cannot be taken of a model that has {shape.layers}")
         numbers = spread(shape.layers, taken) if isinstance(taken, int) else list(taken)
         if not numbers or sorted(set(numbers)) != numbers or not 1 <= numbers[0] <= numbers[-1] <= shape.layers:
             raise BothwaysError(f"some of the layers 1 to {shape.layers}, in this order, can be taken, not {numbers}")

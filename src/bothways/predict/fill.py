@@ -14,6 +14,8 @@ from bothways.model.checkpoint import load
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding, Tokenizer
 
+_PLAIN = ("WordPiece", "WordLevel")
+_SPACES = ("Ġ", "▁")
 _SENTENCES_AT_ONCE = 64
 _WIDEST = 256  # beam: each step runs the model on as many sentences
 
@@ -143,10 +145,25 @@ def _with(encoding: Encoding, guess: _Guess) -> list[int]:
 
 def _filled(guess: _Guess, text: str, encoding: Encoding, tokenizer: Tokenizer) -> Filled:
     tokens = sorted(guess.tokens)
-    pieces = [tokenizer.piece(token) for _, token in tokens]
-    for (place, _), piece in zip(reversed(tokens), reversed(pieces), strict=True):
+    for place, token in reversed(tokens):
         start, end = encoding.offsets[place]
-        before = text[:start].rstrip() if piece.startswith("##") else text[:start]  # ##ing belongs to the word before
-        text = before + piece.removeprefix("##") + text[end:]
+        text = _joined(text[:start], token, tokenizer) + text[end:]
+    words = tuple(_shown(token, tokenizer) for _, token in tokens)
     score = math.exp(guess.log_probability / len(tokens))
-    return Filled(score, tuple(pieces), tuple(token for _, token in tokens), text)
+    return Filled(score, words, tuple(token for _, token in tokens), text)
+
+
+def _shown(token: int, tokenizer: Tokenizer) -> str:
+    """A piece as a person reads it: BERT's as it is, ##ing too; others without the marks that stand for spaces."""
+    piece = tokenizer.piece(token)
+    return piece if tokenizer.kind in _PLAIN else tokenizer.decode([token]).strip() or piece
+
+
+def _joined(before: str, token: int, tokenizer: Tokenizer) -> str:
+    """A text with a piece after it: what continues a word belongs to the word before."""
+    piece = tokenizer.piece(token)
+    if tokenizer.kind in _PLAIN:
+        return (before.rstrip() if piece.startswith("##") else before) + piece.removeprefix("##")
+    # Byte-level BPE and SentencePiece mark the space before a word, and the blank may have swallowed it.
+    space = " " if piece.startswith(_SPACES) and before.strip() else ""
+    return before.rstrip() + space + tokenizer.decode([token]).strip()

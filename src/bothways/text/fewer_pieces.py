@@ -86,7 +86,7 @@ def keep_pieces(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
         {**token, "id": new[token["content"]]} for token in told["added_tokens"] if token["content"] in new
     ]
     told["post_processor"] = _renumbered(told["post_processor"], new)
-    smaller = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(told, ensure_ascii=False)), tokenizer.roles)
+    smaller = tokenizer.with_backend(tokenizers.Tokenizer.from_str(json.dumps(told, ensure_ascii=False)))
     assert smaller.pieces == [tokenizer.piece(i) for i in places]
     return smaller
 

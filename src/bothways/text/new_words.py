@@ -184,7 +184,7 @@ def _with(tokenizer: Tokenizer, words: dict[str, str]) -> Tokenizer:
             AddedToken(form, single_word=not anywhere, lstrip=takes_space and not anywhere, normalized=not only)
         )
     backend.add_tokens(tokens)
-    return Tokenizer(backend, tokenizer.roles)
+    return tokenizer.with_backend(backend)
 
 
 def _normal(tokenizer: Tokenizer, word: str) -> str:

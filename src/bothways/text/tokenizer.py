@@ -6,7 +6,7 @@ A `Tokenizer` is whatever a model folder carries: WordPiece from `vocab.txt`, or
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +38,9 @@ FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "
 """What `Tokenizer.save` writes."""
 
 BERT_SPECIALS = tuple(names[0] for names in _ROLES.values())
+
+_KEPT = ("tokenizer_class", "model_input_names")
+"""What tokenizer_config.json may say to other readers, and means nothing here."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,19 @@ class Encoding:
 class Tokenizer:
     """Encodes texts and pairs: `Tokenizer.load("folder")("Hello, world.").ids`."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, roles: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        roles: dict[str, str] | None = None,
+        said: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`said` is what tokenizer_config.json tells other readers, such as `tokenizer_class`: it is written back."""
         # A tokenizer.json may carry a truncation and a padding that its last user had set: both would
         # change texts behind our user's back (all-MiniLM-L6-v2 cuts at 128).
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
+        self.said = {key: value for key, value in (said or {}).items() if key in _KEPT}
         self.roles = {}
         for role, usual in _ROLES.items():
             names = [roles[role]] if roles and role in roles else usual
@@ -111,12 +121,16 @@ class Tokenizer:
         settings = _read_settings(path.parent)
         roles = {role: _content(settings[role]) for role in _ROLES if settings.get(role)}
         if path.suffix == ".txt":
-            return cls(_from_vocabulary_file(path, settings), roles)
+            return cls(_from_vocabulary_file(path, settings), roles, settings)
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the Rust library raises bare Exception for whatever is wrong with the file
             raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}") from error
-        return cls(backend, roles)
+        return cls(backend, roles, settings)
+
+    def with_backend(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
+        """The same in all but how texts are cut."""
+        return Tokenizer(backend, self.roles, self.said)
 
     @classmethod
     def from_pieces(
@@ -141,23 +155,26 @@ class Tokenizer:
         backend.add_special_tokens([AddedToken(s, special=True) for s in BERT_SPECIALS if s in vocabulary])
         return cls(backend)
 
-    def save(self, folder: Path, limit: int | None = None) -> None:
+    def save(self, folder: Path, limit: int | None = None, segments: int = 2) -> None:
         """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, and vocab.txt for WordPiece.
 
-        `limit` is the longest input of the model they belong to: readers get it as `model_max_length`.
+        `limit` is the longest input of the model they belong to, and `segments` how many kinds it tells apart: other
+        readers then give it what it can take.
         """
         (folder / "tokenizer.json").write_text(self.backend.to_str(pretty=True), encoding="utf-8")
         settings: dict[str, Any] = dict(self.roles)
         if limit is not None:
             settings["model_max_length"] = limit
+        if segments < 2:
+            settings["model_input_names"] = ["input_ids", "attention_mask"]
         if self.kind == "WordPiece":
-            settings |= {"tokenizer_class": "BertTokenizer"} | self.switches
+            settings |= {"tokenizer_class": "BertTokenizer"} | self.switches | self.said
             # Words that were added are matched before the text is cut: in vocab.txt they would change other words.
             last = max(*self.backend.get_vocab(with_added_tokens=False).values(), *self.special_ids)
             lines = "".join(f"{piece}\n" for piece in self.pieces[: last + 1])
             (folder / "vocab.txt").write_text(lines, encoding="utf-8")
-        elif self.kind == "WordLevel":  # a family's own class would make of it what that family usually has
-            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        else:  # a family's own class would make of it what that family usually has
+            settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} | self.said
         _write_json(folder / "tokenizer_config.json", settings)
         _write_json(folder / "special_tokens_map.json", self.roles)
 

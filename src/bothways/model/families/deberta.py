@@ -94,7 +94,10 @@ def _write_second(config: EncoderConfig) -> dict[str, Any]:
 
 def _fresh(shape: EncoderConfig, places: Disentangled, biases: Literal["all", "query-value"]) -> EncoderConfig:
     """A new one, as v1 was published, or v3."""
-    return replace(shape, positions=places, segments=0, norm_eps=1e-7, biases=biases, project_first=True)
+    embedding = 0 if shape.embedding == shape.width else shape.embedding  # then nothing is projected
+    return replace(
+        shape, positions=places, segments=0, norm_eps=1e-7, biases=biases, project_first=True, embedding=embedding
+    )
 
 
 def _pooler(config: ModelConfig) -> Pooler:
