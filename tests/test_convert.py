@@ -279,3 +279,12 @@ def test_the_command_tells_that_there_is_no_tokenizer(tmp_path: Path) -> None:
     assert f"there is no {path.parent / 'dict.txt'}: the model has no tokenizer\n" in err
     shutil.rmtree(path.parent)
     assert load(tmp_path / "without").tokenizer is None
+
+
+def test_words_that_were_added_are_not_written_for_google(model_folder: Path, tmp_path: Path) -> None:
+    """In vocab.txt they would change how other words are cut."""
+    grown = bothways.extend_vocabulary(bothways.load(model_folder), ["glucosuria", "新冠病毒"]).model
+    bothways.save(grown, tmp_path / "grown")
+    with pytest.raises(BothwaysError, match="words were added to this vocabulary"):
+        bothways.convert(tmp_path / "grown", tmp_path / "google", to="google")
+    assert not (tmp_path / "google").exists()

@@ -109,7 +109,7 @@ def test_a_model_of_some_layers_is_these_layers(family: str, tmp_path: Path) -> 
 def test_layers_that_are_not_there_are_not_taken() -> None:
     model = Model.new(ModelConfig(TINY))
     for wrong in ([], [0, 1], [2, 1], [1, 1], [1, 9], 9):
-        with pytest.raises(BothwaysError, match="can be taken"):
+        with pytest.raises(BothwaysError, match=r"can(not)? be taken"):
             model.with_layers(wrong)
     modern = Model.new(ModelConfig(FAMILIES["modernbert"].fresh(TINY), family="modernbert"))
     with pytest.raises(BothwaysError, match="first layer of modernbert must be kept"):

@@ -363,3 +363,10 @@ def test_the_enhanced_decoder_learns_where_tokens_stand(packed: Path, tmp_path: 
     assert float(found[0]) == pytest.approx(float(expected), rel=1e-5)
     assert counts["mlm"]
     assert done.complete
+
+
+@pytest.mark.parametrize("family", ["deberta", "deberta-v2", "electra"])
+def test_a_table_as_wide_as_the_layers_is_not_projected(family: str, packed: Path, tmp_path: Path) -> None:
+    plan = electra(packed, embedding=32, steps=1)
+    pretrain(replace(plan, model=replace(plan.model, family=family)), tmp_path / "run")
+    assert load(tmp_path / "run/model").config.encoder.embedding == 0
