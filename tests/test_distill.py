@@ -21,6 +21,7 @@ from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.work import Pretraining
 from bothways.tasks.finetune import finetune
 from bothways.tasks.kinds import plan
+from bothways.tasks.losses import binary_imitation, grouped_imitation
 from bothways.tasks.recipe import ModelSettings
 from bothways.tasks.work import FineTuning
 from bothways.text.tokenizer import Tokenizer
@@ -56,6 +57,20 @@ def test_states_are_compared_as_torch_does() -> None:
     own, taught = drawn(6, 9), drawn(6, 9, seed=1)
     expected = nn.CosineEmbeddingLoss(reduction="none")(own, taught, torch.ones(6))
     assert torch.allclose(cosine_distance(own, taught), expected, atol=1e-6)
+
+
+def test_guesses_in_groups_and_of_yes_or_no_are_compared_as_torch_does() -> None:
+    """Spans and choices are guesses within a group; labels that may be several are each a yes or a no."""
+    own, taught, judge = drawn(9), drawn(9, seed=1), nn.KLDivLoss(reduction="sum", log_target=True)
+    owner = torch.tensor([0] * 4 + [1] * 5)
+    expected = sum(
+        9.0 * judge((own[owner == g] / 3).log_softmax(-1), (taught[owner == g] / 3).log_softmax(-1)) for g in (0, 1)
+    )
+    assert torch.allclose(grouped_imitation(own, taught, owner, 2, 3.0), torch.as_tensor(expected), atol=1e-5)
+    two, both = (torch.stack([x / 3, torch.zeros(9)], -1).log_softmax(-1) for x in (own, taught))
+    weight = torch.linspace(0, 2, 9)
+    each = nn.KLDivLoss(reduction="none", log_target=True)(two, both).sum(-1)
+    assert torch.allclose(binary_imitation(own, taught, weight, 3.0), 9 * (each * weight).sum(), atol=1e-5)
 
 
 def test_relations_are_those_of_each_sequence_by_itself() -> None:
@@ -219,6 +234,10 @@ def test_a_task_is_imitated(name: str, base: Path) -> None:
     work, teacher = with_teacher(name, base)
     found = step_losses(work)
     assert min(found.values()) > 0
+    whole = work._step(work.samples, Ranks()).micros[0].batch
+    with torch.no_grad():
+        apart = cosine_distance(work.module.model.encoder(whole), teacher.model.encoder(whole))
+    assert found["cosine"] == pytest.approx(float(apart.mean()), rel=1e-4)  # of tokens, not of examples
     work.micro_tokens = 12
     assert step_losses(work) == pytest.approx(found, rel=1e-4)
     work.micro_tokens = 10**6
@@ -255,6 +274,16 @@ def test_a_smaller_model_is_taught_from_a_folder(base: Path, tmp_path: Path) -> 
     assert load(done.folder).config.encoder.layers == 1
     assert done.labels == first.labels
     assert finetune(plan_, tmp_path / "student", train=case.examples, dev=case.examples).steps == 3
+
+
+def test_a_teacher_draws_no_dropout_however_its_pupil_trains(base: Path) -> None:
+    work, teacher = with_teacher("single", base)
+    shaky = replace(teacher.model.config, encoder=replace(teacher.model.config.encoder, dropout=0.5))
+    work.module.teacher = Teacher(Model.new(shaky, teacher.model.tokenizer), teacher.settings, work.module.model)
+    work.module.train()
+    batch = work._step(work.samples, Ranks()).micros[0].batch
+    first, again = (work.module.teacher.show(batch).states for _ in range(2))
+    assert torch.equal(first, again)
 
 
 # ---------------------------------------------------------------------- what does not go together

@@ -549,3 +549,18 @@ def test_a_run_that_diverges_is_stopped_and_nothing_is_published(has_dev: bool, 
     with pytest.raises(BothwaysError, match=r"has diverged: at step \d+|outputs are not numbers"):
         finetune(plan, tmp_path, train=case.examples, dev=case.examples if has_dev else [])
     assert not (tmp_path / "model").exists()
+
+
+def test_a_run_that_has_diverged_is_not_saved_when_it_is_stopped(base: Path, tmp_path: Path) -> None:
+    case = CASES["single"]
+    plan = recipe_for(
+        case.task, base, run=quiet(steps=40, evaluate_every=100, save_every=100), optim=OptimSettings(lr=1e30)
+    )
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(BothwaysError, match="training has diverged"):
+        finetune(plan, tmp_path, train=MANY, dev=[], listen=[stop])
+    assert not list(tmp_path.glob("checkpoints/step-*"))

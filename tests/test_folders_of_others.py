@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import transformers
+from tokenizers.normalizers import Lowercase
+from tokenizers.processors import TemplateProcessing
 
 from bothways.model.checkpoint import load, save
 from bothways.model.config import ModelConfig
@@ -37,12 +40,18 @@ def ids_of(folder: Path) -> list[Any]:
 @pytest.mark.parametrize("generic", [False, True])
 @pytest.mark.parametrize("family", NAMES)
 def test_transformers_cuts_texts_as_it_did(family: str, generic: bool, tmp_path: Path) -> None:
-    """The family's own tokenizer, and the same as a tokenizer of no family."""
+    """The family's own tokenizer, and one of no family, which cuts and joins as no family does."""
     own = own_tokenizer(family)
     if generic:
         roles = ("mask_token", "pad_token", "unk_token")
+        backend = tokenizers.Tokenizer.from_str(own.backend_tokenizer.to_str())
+        backend.normalizer = Lowercase()
+        mark = str(own.sep_token)
+        backend.post_processor = TemplateProcessing(
+            f"{mark} $A", f"{mark} $A {mark} {mark} {mark} $B", [(mark, own.sep_token_id)]
+        )
         own = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=own.backend_tokenizer, **{role: str(getattr(own, role)) for role in roles}
+            tokenizer_object=backend, **{role: str(getattr(own, role)) for role in roles}
         )
     shape = FAMILIES[family].fresh(replace(TINY, vocabulary=len(own) + 8))
     save(Model.new(ModelConfig(shape, ("masked",), family=family)), tmp_path / "theirs")

@@ -332,3 +332,9 @@ def test_a_label_without_gold_keeps_the_usual_threshold() -> None:
     many.add([[1, 0], [0, 0]], [[0.2, 0.9], [0.1, 0.8]])
     assert many.best_thresholds()["b"] == 0.5
     assert 0.1 < many.best_thresholds()["a"] <= 0.2
+
+
+def test_a_threshold_lies_half_way_so_that_rounding_moves_no_text() -> None:
+    many = ManyLabels(["a"])
+    many.add([[1], [1], [0]], [[0.9], [0.8], [0.2]])
+    assert many.best_thresholds() == {"a": pytest.approx(0.5)}

@@ -1,12 +1,11 @@
 """bothways convert SRC DST --to hf|google"""
 
-import warnings
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from bothways.cli.output import say
+from bothways.cli.output import say, warnings_said
 
 
 def convert(
@@ -36,11 +35,8 @@ def convert(
     from bothways.model.convert import convert as run
     from bothways.train.machine import DTYPES
 
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with warnings_said():
         model = run(source, target, to=to, dtype=DTYPES[dtype])
-    for warning in told:
-        say(str(warning.message))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     heads = ", ".join(model.config.heads) or "none"
     say(f"{target}: {model.config.family}, {parameters:,} parameters, heads: {heads}")

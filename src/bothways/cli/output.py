@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +23,16 @@ _WIDE = 10_000
 def say(words: str) -> None:
     """A line for the person at the terminal."""
     typer.echo(words, err=True)
+
+
+@contextmanager
+def warnings_said() -> Iterator[None]:
+    """What the library warns of in this block is said as a sentence."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        yield
+    for warning in told:
+        say(str(warning.message))
 
 
 def same_command() -> str:

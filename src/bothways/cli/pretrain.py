@@ -61,7 +61,7 @@ def pretrain(
     if names:
         rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
         print_table(("held out", "before", "after"), rows, right=("before", "after"))
-    if plan.model.causal:
+    if read_recipe(out / "recipe.toml").model.causal:  # as the model is that it began with
         say(f"{result.folder} is a model folder: bothways info {shlex.quote(str(result.folder))}")
         return
     generator = result.folder.with_name("generator")  # rtd's: it fills the blanks, and the model does not

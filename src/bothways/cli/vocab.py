@@ -1,13 +1,12 @@
 """bothways vocab train | show | extend | shrink"""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bothways.cli.output import bytes_bar, print_json, print_table, say
+from bothways.cli.output import bytes_bar, print_json, print_table, say, warnings_said
 from bothways.errors import BothwaysError
 
 app = typer.Typer(help="Vocabularies: train, look at, extend by new words, shrink.", no_args_is_help=True)
@@ -52,8 +51,7 @@ def train(
     from bothways.text.train_vocab import train_vocabulary
 
     strip = None if accents is None else not accents
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with warnings_said():
         tokenizer = train_vocabulary(
             files,
             size=size,
@@ -64,8 +62,6 @@ def train(
             field=field,
             progress=True,
         )
-    for warning in told:
-        say(str(warning.message))
     with atomic.new_folder(out, replaces=FILES) as fresh:
         tokenizer.save(fresh)
     say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")

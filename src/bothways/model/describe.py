@@ -9,7 +9,7 @@ from bothways.model.checkpoint import load
 _ABILITIES = {
     "masked": "fill blanks (bothways fill)",
     "replaced": "tell which tokens were replaced",
-    "next": "tell whether one sentence follows another",
+    "next": "tell whether the second sentence follows the first",
     "sequence": "classify texts",
     "token": "tag tokens",
     "span": "find answers in a text",
@@ -24,8 +24,6 @@ def describe(folder: Path | str) -> dict[str, Any]:
     config, tokenizer = model.config, model.tokenizer
     parts = {name: sum(p.numel() for p in head.parameters()) for name, head in model.heads.items()}
     can = [_ABILITIES[name] for name in config.heads if name in _ABILITIES]
-    if config.family == "albert":
-        can = [words.replace(_ABILITIES["next"], "tell whether two sentences are in order") for words in can]
     return {
         "folder": str(folder),
         "family": config.family,

@@ -86,6 +86,12 @@ class Model(nn.Module):
         model.heads = self.heads
         return model.train(self.training)
 
+    def require_tokenizer(self) -> Tokenizer:
+        """Its tokenizer; an error if its folder had none."""
+        if self.tokenizer is None:
+            raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+        return self.tokenizer
+
     @property
     def device(self) -> torch.device:
         return self.encoder.embeddings.tokens.weight.device

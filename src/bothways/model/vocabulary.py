@@ -59,7 +59,7 @@ def extend_vocabulary(
     bias in the masked head. How words are matched is told in `add_words`. A text without a new word gives the same ids,
     states and logits as before, bit for bit. All other weights are shared with the model given.
     """
-    tokenizer = _tokenizer(model)
+    tokenizer = model.require_tokenizer()
     words = list(words)
     if count is not None:
         if not files:
@@ -102,7 +102,7 @@ def shrink_vocabulary(
     stayed, none of them unknown, gives the same pieces and states as before, under new ids in the old order: why is
     told in `text/fewer_pieces.py`. All other weights are shared with the model given.
     """
-    tokenizer, before = _tokenizer(model), model.config
+    tokenizer, before = model.require_tokenizer(), model.config
     counts = count_pieces(files, tokenizer, field=field, on_bytes=on_bytes)
     named = _named_ids(before.foreign, tokenizer.size)
     positions = before.encoder.positions
@@ -122,12 +122,6 @@ def shrink_vocabulary(
         (_megabytes(model), _megabytes(smaller)),
         float(counts[kept].sum() / counts.sum()),
     )
-
-
-def _tokenizer(model: Model) -> Tokenizer:
-    if model.tokenizer is None:
-        raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
-    return model.tokenizer
 
 
 def _megabytes(model: Model) -> float:

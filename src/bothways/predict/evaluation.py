@@ -25,7 +25,7 @@ from bothways.tasks.kinds import in_form, read_examples
 from bothways.tasks.recipe import DataSettings
 from bothways.tasks.task import TaskConfig
 
-_TO_DRAW = 20_000
+_TO_DRAW = 5_000  # rank correlations of more take longer than the answers
 _TO_CALIBRATE = 10_000  # rows whose probabilities are held, to find a temperature by
 
 
@@ -55,7 +55,7 @@ class Evaluation:
     read: str = ""
     """How many texts and tokens, and how many were read in windows or cut."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """As `interval`, of every score that examples can be drawn again for; of more than 20,000 only the goal's."""
+    """As `interval`, of every score that examples can be drawn again for; of more than 5,000 only the goal's."""
 
 
 def evaluate(

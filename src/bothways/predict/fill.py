@@ -66,15 +66,14 @@ def fill(text: str, model: Model | Path | str, *, top: int = 5) -> list[Filled]:
 
 
 def _require(model: Model) -> Tokenizer:
-    if model.tokenizer is None:
-        raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+    tokenizer = model.require_tokenizer()
     if "masked" not in model.heads:
         raise BothwaysError("this model has no masked-word head, so it cannot fill blanks")
     if model.config.encoder.causal:
         raise BothwaysError("this model reads left to right only, so it cannot fill blanks from both sides")
-    if model.tokenizer.mask is None:
+    if tokenizer.mask is None:
         raise BothwaysError("this model's tokenizer has no mask token, so it cannot fill blanks")
-    return model.tokenizer
+    return tokenizer
 
 
 def _beam(model: Model, encoding: Encoding, places: list[int], width: int) -> list[_Guess]:

@@ -65,12 +65,10 @@ def sentence_scores(texts: Iterable[str], model: Model) -> Iterator[float]:
     al. 2020); one that reads left to right, for every next token; a detector, how sure it is that no token is a
     replacement.
     """
-    if model.tokenizer is None:
-        raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
-    jobs_of = _jobs_for(model)
+    tokenizer, jobs_of = model.require_tokenizer(), _jobs_for(model)
     stream = iter(texts)
     while some := list(itertools.islice(stream, _AT_ONCE)):
-        encodings = model.tokenizer.batch(some)
+        encodings = tokenizer.batch(some)
         for text, encoding in zip(some, encodings, strict=True):
             if len(encoding) > model.config.encoder.limit:
                 raise BothwaysError(
@@ -118,10 +116,10 @@ def _jobs_for(model: Model) -> Callable[[int, Encoding], Iterator[_Job]]:
     if "masked" in model.heads and model.config.encoder.causal:
         return _next_tokens
     if "masked" in model.heads:
-        assert model.tokenizer is not None
-        if model.tokenizer.mask is None:
+        tokenizer = model.require_tokenizer()
+        if tokenizer.mask is None:
             raise BothwaysError("this model's tokenizer has no mask token, so it cannot say how likely a text is")
-        return partial(_one_by_one, mask=model.tokenizer.id(model.tokenizer.mask))
+        return partial(_one_by_one, mask=tokenizer.id(tokenizer.mask))
     if "replaced" in model.heads:
         return _all_at_once
     has = ", ".join(model.heads) or "none"

@@ -86,12 +86,10 @@ class Reader:
         self, model: Model, settings: WindowSettings, part: Part = "longer", switch: str = "window.long"
     ) -> None:
         """Of a pair, windows go over its longer text or its second. `switch` is where a user sets `long`."""
-        if model.tokenizer is None:
-            raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
         limit = model.config.encoder.limit
         if settings.length > limit:
             raise BothwaysError(f"window.length is {settings.length}, and this model reads {limit} tokens")
-        self.tokenizer, self.settings, self.part = model.tokenizer, settings, part
+        self.tokenizer, self.settings, self.part = model.require_tokenizer(), settings, part
         self.length, self.segments = settings.length or limit, model.config.encoder.segments
         self.switch, self.tally = switch, Tally()
 
