@@ -6,10 +6,11 @@ the family's base model was published; random weights and tokens, since speed do
 autocast, with SDPA if the family has it. Both eager and compiled. Medians after warming up; ktok/s counts real tokens,
 never padding.
 
-Each family has a process of its own, one after the other. Its eager steps are timed first, then the compiled ones until
-its share of --seconds is over: what does not fit is left out and said so. Compiling takes most of the time, and goes
-with the number of layers. With --batches 2 or more, a side whose shapes follow the lengths compiles for each of them,
-as it would at every step of a real run.
+Each family has a process of its own. Its eager steps are timed first, then the compiled ones until its share of
+--seconds is over: what does not fit is left out and said so. Compiling takes most of the time, and goes with the number
+of layers: with --side-by-side N, so many families compile at once, and only one of them is timed at a time. With
+--batches 2 or more, a side whose shapes follow the lengths compiles for each of them, as it would at every step of a
+real run.
 
     python benchmarks/families.py --layers 4                          # all families, four layers each
     python benchmarks/families.py --families deberta,deberta-v2 --json FILE
@@ -23,6 +24,7 @@ import itertools
 import json
 import logging
 import multiprocessing
+import multiprocessing.connection
 import os
 import platform
 import statistics
@@ -30,6 +32,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Lock
 from pathlib import Path
 from typing import Any, Literal
 
@@ -281,8 +285,8 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(case: Candidate, settings: Settings) -> Found:
-    """Build one candidate, warm it up, time it. Whatever goes wrong is told, not raised."""
+def measure(case: Candidate, settings: Settings, alone: Lock) -> Found:
+    """Build one candidate, warm it up, time it alone. Whatever goes wrong is told, not raised."""
     device, is_tiny = settings.device, settings.device == "cpu"
     begin = time.monotonic()
     torch.compiler.reset()
@@ -299,23 +303,24 @@ def measure(case: Candidate, settings: Settings) -> Found:
         step = make(case.family, config, jobs, device, case.compiled)
         for _ in range(WARM_UP):
             step()
+        wait(device)
         times = []
-        for _ in range(settings.rounds):
-            wait(device)
-            start = time.perf_counter()
-            step()
-            wait(device)
-            times.append(time.perf_counter() - start)
+        with alone:
+            for _ in range(1 + settings.rounds):
+                start = time.perf_counter()
+                step()
+                wait(device)
+                times.append(time.perf_counter() - start)
     except Exception as error:  # a peer that does not compile must not end the run
         first = (str(error).strip() or "no message").splitlines()[0]
         return Found(case, took=time.monotonic() - begin, failure=f"failed: {type(error).__name__}: {first[:100]}")
-    seconds = statistics.median(times)
+    seconds = statistics.median(times[1:])
     gib = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     return Found(case, sum(lengths) / seconds / 1e3, seconds * 1e3, gib, graphs, time.monotonic() - begin)
 
 
-def work_off(cases: Sequence[Candidate], settings: Settings, until: float, pipe: Connection) -> None:
+def work_off(cases: Sequence[Candidate], settings: Settings, until: float, alone: Lock, pipe: Connection) -> None:
     """In a process of its own: measure one after the other, and send what was found."""
     torch.set_float32_matmul_precision("high")
     logging.getLogger("torch").setLevel(logging.ERROR)  # the compiler writes pages about DeBERTa
@@ -323,26 +328,38 @@ def work_off(cases: Sequence[Candidate], settings: Settings, until: float, pipe:
         if case.compiled and time.monotonic() > until:
             pipe.send(Found(case, failure="left out: the time was over"))
         else:
-            pipe.send(measure(case, settings))
+            pipe.send(measure(case, settings, alone))
     pipe.close()
 
 
-def measure_family(cases: Sequence[Candidate], settings: Settings, seconds: float) -> Iterator[Found]:
+def measure_all(
+    families: Sequence[Sequence[Candidate]], settings: Settings, seconds: float, side_by_side: int
+) -> Iterator[Found]:
     """A fork costs no imports, and its memory and whatever it compiled go with it. CUDA is not touched before."""
     context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=work_off, args=(cases, settings, time.monotonic() + seconds, there))
-    process.start()
-    there.close()
-    missing = list(cases)
-    try:
-        while missing:
-            yield here.recv()
-            missing.pop(0)
-    except EOFError:
-        process.join()
-        yield from (Found(case, failure=f"failed: its process ended with {process.exitcode}") for case in missing)
-    process.join()
+    alone, end, waiting = context.Lock(), time.monotonic() + seconds, list(families)
+    running: dict[Connection, tuple[BaseProcess, list[Candidate]]] = {}
+    while waiting or running:
+        while waiting and len(running) < side_by_side:
+            left = end - time.monotonic()
+            until = end - left + min(left, left * side_by_side / len(waiting))
+            here, there = context.Pipe(duplex=False)
+            process: BaseProcess = context.Process(target=work_off, args=(waiting[0], settings, until, alone, there))
+            process.start()
+            there.close()
+            running[here] = process, list(waiting.pop(0))
+        for pipe in multiprocessing.connection.wait(list(running)):
+            assert isinstance(pipe, Connection)
+            process, missing = running[pipe]
+            try:
+                yield pipe.recv()
+                missing.pop(0)
+            except EOFError:
+                process.join()
+                yield from (
+                    Found(case, failure=f"failed: its process ended with {process.exitcode}") for case in missing
+                )
+                del running[pipe]
 
 
 # ---------------------------------------------------------------------- the table
@@ -395,6 +412,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--rounds", type=int, default=8, help="timed steps of each candidate (default 8)")
     options.add_argument("--batches", type=int, default=1, help="that take turns; ragged ones differ in their lengths")
     options.add_argument("--seconds", type=float, default=210.0, help="after them, nothing more is compiled")
+    options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="families that compile at once")
     options.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     asked = options.parse_args(arguments)
     families, shapes = asked.families.split(","), asked.shapes.split(",")
@@ -404,13 +422,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sides: list[Side] = [asked.only] if asked.only else ["ours", "theirs"]
     print(f"{platform.machine()}, {asked.device}; Python {platform.python_version()}")
     print(f"torch {torch.__version__}, transformers {transformers.__version__}", flush=True)
-    end = time.monotonic() + asked.seconds
+    todo = [candidates(family, shapes, sides, not asked.no_compile) for family in families]
     found: list[Found] = []
-    for number, family in enumerate(families):
-        share = (end - time.monotonic()) / (len(families) - number)
-        for result in measure_family(candidates(family, shapes, sides, not asked.no_compile), settings, share):
-            found.append(result)
-            print(result, flush=True)
+    for result in measure_all(todo, settings, asked.seconds, asked.side_by_side):
+        found.append(result)
+        print(result, flush=True)
+    found.sort(key=lambda result: families.index(result.candidate.family))
     print(f"\nktok/s, and how many times theirs ours is\n{table(found)}")
     if asked.json:
         rows = [asdict(f) for f in found]
