@@ -3,14 +3,14 @@
 Forward, loss at 15 % of the tokens, backward, clipping and fused AdamW; bf16 on a GPU; sizes, vocabulary and dropout as
 the family's base model was published; random weights and tokens, since speed does not depend on them. Ours computes as
 `bothways.train.fit` does (bf16 weights with fp32 masters, logits where asked), transformers' XForMaskedLM under
-autocast, with SDPA if the family has it. Both eager and compiled. Medians after warming up; ktok/s counts real tokens,
-never padding.
+autocast (DeBERTa v1, which fails there, in plain bf16), with SDPA if the family has it. Both eager and compiled.
+Medians after warming up; ktok/s counts real tokens, never padding.
 
 Each family has a process of its own. Its eager steps are timed first, then the compiled ones until its share of
 --seconds is over: what does not fit is left out and said so. Compiling takes most of the time, and goes with the number
-of layers: with --side-by-side N, so many families compile at once, and only one of them is timed at a time. With
---batches 2 or more, a side whose shapes follow the lengths compiles for each of them, as it would at every step of a
-real run.
+of layers: with --side-by-side N, so many families build, compile and warm up at once; when all of them are ready, each
+is timed alone. With --batches 2 or more, a side whose shapes follow the lengths compiles for each of them, as it would
+at every step of a real run.
 
     python benchmarks/families.py --layers 4                          # all families, four layers each
     python benchmarks/families.py --families deberta,deberta-v2 --json FILE
@@ -19,12 +19,12 @@ real run.
 """
 
 import argparse
+import contextlib
 import gc
 import itertools
 import json
 import logging
 import multiprocessing
-import multiprocessing.connection
 import os
 import platform
 import statistics
@@ -32,8 +32,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Lock
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,6 +79,8 @@ class Published:
     classes: str
     values: dict[str, Any]
     tiny: dict[str, Any] = field(default_factory=dict)
+    has_autocast: bool = True
+    """False: transformers' class fails under autocast, so that its weights are bf16 without masters."""
 
 
 _ROBERTA = {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
@@ -99,7 +99,7 @@ BASES = {
         {"vocab_size": 30_527, "max_position_embeddings": 514, "layer_norm_eps": 1e-5},
         {"pad_token_id": 1},
     ),
-    "deberta": Published("Deberta", {**_DEBERTA, "vocab_size": 50_265}),
+    "deberta": Published("Deberta", {**_DEBERTA, "vocab_size": 50_265}, has_autocast=False),
     "deberta-v2": Published(  # v3
         "DebertaV2",
         {
@@ -206,12 +206,15 @@ def their_step(family: str, config: Any, jobs: Sequence[Job], device: str, compi
     config._attn_implementation = "sdpa" if kind._supports_sdpa else "eager"
     with torch.device(device):
         model = kind(config).train()
+    is_mixed = device == "cuda" and BASES[family].has_autocast
+    if device == "cuda" and not is_mixed:
+        model = model.bfloat16()
     batches = itertools.cycle([their_batch(job, int(config.pad_token_id or 0), device) for job in jobs])
     call = torch.compile(model, dynamic=False) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
 
     def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        with torch.autocast(device, torch.bfloat16, enabled=is_mixed):
             loss = call(**next(batches)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
@@ -280,86 +283,100 @@ class Settings:
     batches: int = 1
 
 
-def wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
-def measure(case: Candidate, settings: Settings, alone: Lock) -> Found:
-    """Build one candidate, warm it up, time it alone. Whatever goes wrong is told, not raised."""
+def prepare(case: Candidate, settings: Settings) -> tuple[Callable[[], None], int]:
+    """One candidate, built and warmed up, and how many tokens a step of it has."""
     device, is_tiny = settings.device, settings.device == "cpu"
-    begin = time.monotonic()
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     gc.collect()
-    if device == "cuda":
+    config = make_config(case.family, settings.layers, settings.vocabulary, is_tiny)
+    lengths = lengths_of(case.shape, is_tiny)
+    jobs = [Job.of(lengths, config.vocab_size, seed) for seed in range(settings.batches)]
+    make = our_step if case.side == "ours" else their_step
+    step = make(case.family, config, jobs, device, case.compiled)
+    for _ in range(WARM_UP):
+        step()
+    if device == "cuda":  # while others are timed, it holds no more than its weights
+        torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    try:
-        config = make_config(case.family, settings.layers, settings.vocabulary, is_tiny)
-        lengths = lengths_of(case.shape, is_tiny)
-        jobs = [Job.of(lengths, config.vocab_size, seed) for seed in range(settings.batches)]
-        make = our_step if case.side == "ours" else their_step
-        step = make(case.family, config, jobs, device, case.compiled)
-        for _ in range(WARM_UP):
-            step()
-        wait(device)
-        times = []
-        with alone:
-            for _ in range(1 + settings.rounds):
-                start = time.perf_counter()
-                step()
-                wait(device)
-                times.append(time.perf_counter() - start)
-    except Exception as error:  # a peer that does not compile must not end the run
-        first = (str(error).strip() or "no message").splitlines()[0]
-        return Found(case, took=time.monotonic() - begin, failure=f"failed: {type(error).__name__}: {first[:100]}")
-    seconds = statistics.median(times[1:])
-    gib = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
-    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    return Found(case, sum(lengths) / seconds / 1e3, seconds * 1e3, gib, graphs, time.monotonic() - begin)
+    return step, sum(lengths)
 
 
-def work_off(cases: Sequence[Candidate], settings: Settings, until: float, alone: Lock, pipe: Connection) -> None:
-    """In a process of its own: measure one after the other, and send what was found."""
+def time_steps(step: Callable[[], None], settings: Settings) -> float:
+    """The median of some steps, in seconds."""
+    times = []
+    for _ in range(1 + settings.rounds):  # the first one fetches memory
+        start = time.perf_counter()
+        step()
+        if settings.device == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
+
+
+def work_off(settings: Settings, pipe: Connection) -> None:
+    """In a process of its own: make ready what is asked for, say so, and time it when told to. Whatever goes wrong is
+    told, not raised: a peer that does not compile must not end the run."""
     torch.set_float32_matmul_precision("high")
     logging.getLogger("torch").setLevel(logging.ERROR)  # the compiler writes pages about DeBERTa
-    for case in cases:
-        if case.compiled and time.monotonic() > until:
-            pipe.send(Found(case, failure="left out: the time was over"))
-        else:
-            pipe.send(measure(case, settings, alone))
-    pipe.close()
+    while (case := pipe.recv()) is not None:
+        begin = time.monotonic()
+        try:
+            step, tokens = prepare(case, settings)
+            took = time.monotonic() - begin
+            pipe.send(None)
+            pipe.recv()
+            seconds = time_steps(step, settings)
+            gib = torch.cuda.max_memory_allocated() / 2**30 if settings.device == "cuda" else 0.0
+            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+            pipe.send(Found(case, tokens / seconds / 1e3, seconds * 1e3, gib, graphs, took))
+            del step
+        except Exception as error:
+            first = (str(error).strip() or "no message").splitlines()[0]
+            took = time.monotonic() - begin
+            pipe.send(Found(case, took=took, failure=f"failed: {type(error).__name__}: {first[:100]}"))
 
 
-def measure_all(
-    families: Sequence[Sequence[Candidate]], settings: Settings, seconds: float, side_by_side: int
-) -> Iterator[Found]:
-    """A fork costs no imports, and its memory and whatever it compiled go with it. CUDA is not touched before."""
+def measure(families: Sequence[Sequence[Candidate]], settings: Settings, until: float) -> Iterator[Found]:
+    """Some families side by side. A fork costs no imports, and its memory and whatever it compiled go with it. CUDA is
+    not touched before."""
     context = multiprocessing.get_context("fork")
-    alone, end, waiting = context.Lock(), time.monotonic() + seconds, list(families)
-    running: dict[Connection, tuple[BaseProcess, list[Candidate]]] = {}
-    while waiting or running:
-        while waiting and len(running) < side_by_side:
-            left = end - time.monotonic()
-            until = end - left + min(left, left * side_by_side / len(waiting))
-            here, there = context.Pipe(duplex=False)
-            process: BaseProcess = context.Process(target=work_off, args=(waiting[0], settings, until, alone, there))
-            process.start()
-            there.close()
-            running[here] = process, list(waiting.pop(0))
-        for pipe in multiprocessing.connection.wait(list(running)):
-            assert isinstance(pipe, Connection)
-            process, missing = running[pipe]
-            try:
-                yield pipe.recv()
-                missing.pop(0)
-            except EOFError:
-                process.join()
-                yield from (
-                    Found(case, failure=f"failed: its process ended with {process.exitcode}") for case in missing
-                )
-                del running[pipe]
+    pipes = []
+    for _ in families:
+        here, there = context.Pipe()
+        context.Process(target=work_off, args=(settings, there)).start()
+        there.close()
+        pipes.append(here)
+    for cases in itertools.zip_longest(*families):
+        asked = [(pipe, case) for pipe, case in zip(pipes, cases, strict=True) if case is not None]
+        if any(case.compiled for _, case in asked) and time.monotonic() > until:
+            yield from (Found(case, failure="left out: the time was over") for _, case in asked)
+            continue
+        for pipe, case in asked:
+            _tell(pipe, case)
+        answers = [(pipe, case, _hear(pipe, case)) for pipe, case in asked]
+        for pipe, case, answer in answers:
+            if answer is None:
+                _tell(pipe, None)
+                answer = _hear(pipe, case)
+            assert answer is not None
+            yield answer
+    for pipe in pipes:
+        _tell(pipe, None)
+
+
+def _tell(pipe: Connection, what: Candidate | None) -> None:
+    with contextlib.suppress(OSError):  # a process that has died is noticed when it is heard
+        pipe.send(what)
+
+
+def _hear(pipe: Connection, case: Candidate) -> Found | None:
+    try:
+        answer: Found | None = pipe.recv()
+    except (EOFError, OSError):
+        return Found(case, failure="failed: its process has died")
+    return answer
 
 
 # ---------------------------------------------------------------------- the table
@@ -412,7 +429,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--rounds", type=int, default=8, help="timed steps of each candidate (default 8)")
     options.add_argument("--batches", type=int, default=1, help="that take turns; ragged ones differ in their lengths")
     options.add_argument("--seconds", type=float, default=210.0, help="after them, nothing more is compiled")
-    options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="families that compile at once")
+    options.add_argument(
+        "--side-by-side", type=int, default=1, metavar="N", help="families that are made ready at once"
+    )
     options.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
     asked = options.parse_args(arguments)
     families, shapes = asked.families.split(","), asked.shapes.split(",")
@@ -424,9 +443,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"torch {torch.__version__}, transformers {transformers.__version__}", flush=True)
     todo = [candidates(family, shapes, sides, not asked.no_compile) for family in families]
     found: list[Found] = []
-    for result in measure_all(todo, settings, asked.seconds, asked.side_by_side):
-        found.append(result)
-        print(result, flush=True)
+    end, together = time.monotonic() + asked.seconds, asked.side_by_side
+    for first in range(0, len(todo), together):
+        groups_left = -(-(len(todo) - first) // together)
+        until = time.monotonic() + (end - time.monotonic()) / groups_left
+        for result in measure(todo[first : first + together], settings, until):
+            found.append(result)
+            print(result, flush=True)
     found.sort(key=lambda result: families.index(result.candidate.family))
     print(f"\nktok/s, and how many times theirs ours is\n{table(found)}")
     if asked.json:
