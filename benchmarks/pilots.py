@@ -1,16 +1,19 @@
-"""Which way of learning from text makes the better encoder in the same time? Replaced tokens against masked words.
+"""Small encoders pretrained in one way or another for the same time, and what each is worth afterwards.
 
-    python benchmarks/objectives.py --text PACKED --data DIR --out OUT --minutes 6
-    python benchmarks/objectives.py --text PACKED --data DIR --out OUT --minutes 6 --only rtd --seeds 2 --side-by-side 8
+    python benchmarks/pilots.py --text PACKED --data DIR --out OUT --minutes 6    # masked words against rtd
+    python benchmarks/pilots.py --text PACKED --data DIR --out OUT --steps 2000 --at-once --seeds 2 --side-by-side 8 \\
+        --run "as-it-was rtd" --run "more-decay rtd optim.decay=0.1" --run "documents rtd data.rows=documents"
 
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
-glue_cola, glue_rte, each with train* and dev* files, as for benchmarks/finetune.py. --out: where the runs go; what is
-there already is not done again.
+glue_cola, glue_rte, each with train* and dev* files, as for benchmarks/finetune.py. --blimp: the file for
+`bothways blimp`. --out: where the runs go; what is there already is not done again.
 
 Two encoders of one shape (ModernBERT's: 12 × 256, 4 heads, gated 768, every layer sees all), of one vocabulary, on one
-text, with one optimiser, each for the same number of minutes, compilation not counted. Then plain fine-tuning, several
-seeds, the last model of each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and
-STS-B ten, as in ELECTRA's paper; SST-2 two of 64).
+text, with one optimiser: `mlm` learns from masked words, `rtd` from replaced tokens. --run makes a third of one of them
+by settings as they are written after --set. Each is trained for the same number of minutes, compilation not counted,
+or of steps, and then all may share the GPU at once. Then plain fine-tuning, several seeds, the last model of each: mean
+pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and STS-B ten, as in ELECTRA's paper; SST-2
+two of 64).
 """
 
 import argparse
@@ -27,14 +30,14 @@ from typing import Any
 import torch
 
 from bothways.pretraining.recipe import PretrainRecipe
-from bothways.train.recipe import read, write
+from bothways.train.recipe import read, with_settings, write
 
 SHAPE: dict[str, Any] = {
     "family": "modernbert", "width": 256, "layers": 12, "heads": 4, "hidden": 768, "window": 0, "positions": 512,
     "dropout": 0.0, "attention_dropout": 0.0,
 }  # fmt: skip
 STEP = {"length": 128, "tokens": 131_072}
-RUNS: dict[str, dict[str, Any]] = {
+BASES: dict[str, dict[str, Any]] = {
     "mlm": {
         "objectives": ["mlm"],
         "phases": [{"share": 0.55, "rate": 0.25, **STEP}, {"share": 0.45, "rate": 0.15, **STEP}],
@@ -72,15 +75,34 @@ JOBS = {
 }
 
 
-def pretrain(name: str, asked: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Pilot:
+    """A run, what it is made from, and what is different."""
+
+    name: str
+    base: str
+    settings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, words: str) -> "Pilot":
+        name, *rest = words.split()
+        base = rest.pop(0) if rest else name
+        if base not in BASES:
+            raise argparse.ArgumentTypeError(f"{base!r} is neither of {', '.join(BASES)}")
+        return cls(name, base, tuple(rest))
+
+
+def pretrain(pilot: Pilot, asked: argparse.Namespace) -> None:
     """A run of the library's own command."""
+    name = pilot.name
+    length = {"steps": asked.steps} if asked.steps else {"minutes": asked.minutes}
     table = {
-        **RUNS[name],
+        **BASES[pilot.base],
         "data": {"train": [str(asked.text)], "rows": "stream"},
         "model": {**SHAPE, **(asked.shape or {})},
         "optim": OPTIM,
         "run": {
-            "minutes": asked.minutes,
+            **length,
             "seed": asked.seed,
             "micro_tokens": STEP["tokens"],
             "evaluate_every": asked.evaluate_every,
@@ -88,7 +110,7 @@ def pretrain(name: str, asked: argparse.Namespace) -> None:
         },
     }
     recipe = asked.out / f"{name}.toml"
-    recipe.write_text(write(read(PretrainRecipe, table)), encoding="utf-8")
+    recipe.write_text(write(read(PretrainRecipe, with_settings(table, pilot.settings))), encoding="utf-8")
     command = [
         sys.executable,
         "-W",
@@ -124,7 +146,15 @@ def finetune(name: str, task: str, seed: int, asked: argparse.Namespace) -> dict
     return {"run": name, "task": task, "seed": seed, "score": 100 * score}
 
 
-def curves(asked: argparse.Namespace, names: list[str]) -> None:
+def blimp(name: str, asked: argparse.Namespace) -> float:
+    """How often the better of two sentences was found, in per cent."""
+    command = [sys.executable, "-W", "ignore", "-m", "bothways", "blimp", str(asked.blimp), "--json", "--model",
+               str(asked.out / name / "model")]  # fmt: skip
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return 100 * float(json.loads(done.stdout)["accuracy"])
+
+
+def curves(asked: argparse.Namespace, pilots: list[Pilot]) -> None:
     """Held-out scores over the minutes, as a picture."""
     import matplotlib
 
@@ -132,21 +162,22 @@ def curves(asked: argparse.Namespace, names: list[str]) -> None:
     from matplotlib import pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    for name in names:
-        rows = [json.loads(line) for line in (asked.out / name / "metrics.jsonl").read_text().splitlines()]
+    for pilot in pilots:
+        rows = [json.loads(line) for line in (asked.out / pilot.name / "metrics.jsonl").read_text().splitlines()]
         minutes = {row["step"]: row["elapsed"] / 60 for row in rows if "elapsed" in row}
         found = [(minutes.get(row["step"], 0.0), row["valid"]) for row in rows if "valid" in row]
-        label = "masked words, the model" if name == "mlm" else "masked words, the generator of 3 layers"
-        left.plot([m for m, _ in found], [s["mlm_accuracy"] for _, s in found], marker=".", label=label)
-        if name == "rtd":
+        who = "the model" if pilot.base == "mlm" else "its generator"
+        minutes_of = [m for m, _ in found]
+        left.plot(minutes_of, [s["mlm_accuracy"] for _, s in found], marker=".", label=f"{pilot.name}, {who}")
+        if pilot.base == "rtd":
             for score in ("rtd_recall", "rtd_precision"):
-                right.plot([m for m, _ in found], [s[score] for _, s in found], marker=".", label=score[4:])
+                right.plot(minutes_of, [s[score] for _, s in found], marker=".", label=f"{pilot.name}, {score[4:]}")
     for axes, title in ((left, "share of the asked words guessed right"), (right, "replaced tokens, the detector")):
         axes.set(title=title, xlabel="minutes", ylim=(0, None))
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()
-    figure.savefig(asked.out / "objectives.png", dpi=120)
+    figure.savefig(asked.out / "pilots.png", dpi=120)
 
 
 def main() -> None:
@@ -155,7 +186,10 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, as said above")
     options.add_argument("--out", type=Path, required=True, help="a folder for the runs")
     options.add_argument("--minutes", type=float, default=6.0)
-    options.add_argument("--only", action="append", choices=list(RUNS))
+    options.add_argument("--steps", type=int, default=0, help="instead of minutes")
+    options.add_argument("--at-once", action="store_true", help="pretrain all side by side: only with --steps")
+    options.add_argument("--run", action="append", type=Pilot.of, metavar="'NAME BASE KEY=VALUE …'", dest="pilots")
+    options.add_argument("--blimp", type=Path, help="pairs of sentences, as said above")
     options.add_argument("--tasks", action="append", choices=list(JOBS))
     options.add_argument("--seed", type=int, default=0, help="of pretraining")
     options.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
@@ -164,13 +198,17 @@ def main() -> None:
     options.add_argument("--shape", type=json.loads, help="other [model] settings, as JSON, for a quick look")
     options.add_argument("--part", choices=("pretrain", "finetune"), help="only this part of the work")
     asked = options.parse_args()
-    names = asked.only or list(RUNS)
+    if asked.at_once and not asked.steps:
+        options.error("--at-once is for --steps: minutes would not be the same for all")
+    pilots = asked.pilots or [Pilot(name, name) for name in BASES]
+    names = [pilot.name for pilot in pilots]
     (asked.out / "tuned").mkdir(parents=True, exist_ok=True)
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(f"{platform.machine()}, {where}; Python {platform.python_version()}, torch {torch.__version__}", flush=True)
-    for name in names:
-        if asked.part != "finetune" and not (asked.out / name / "model").exists():
-            pretrain(name, asked)
+    if asked.part != "finetune":
+        missing = [pilot for pilot in pilots if not (asked.out / pilot.name / "model").exists()]
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(missing)) if asked.at_once else 1) as pool:
+            list(pool.map(lambda pilot: pretrain(pilot, asked), missing))
     if asked.part == "pretrain":
         return
     # The longest first, so that the others fill the gaps.
@@ -179,15 +217,18 @@ def main() -> None:
     with concurrent.futures.ThreadPoolExecutor(asked.side_by_side) as pool:
         results = list(pool.map(lambda job: finetune(job[0], job[1], job[2], asked), jobs))
     (asked.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print("| |" + "".join(f" {task} |" for task in tasks) + "\n|---|" + "---|" * len(tasks))
+    titles = [*tasks, "BLiMP"] if asked.blimp else tasks
+    print("| |" + "".join(f" {title} |" for title in titles) + "\n|---|" + "---|" * len(titles))
     for name in names:
         cells = []
         for task in tasks:
             scores = [r["score"] for r in results if (r["run"], r["task"]) == (name, task) and "score" in r]
             sd = statistics.stdev(scores) if len(scores) > 1 else 0.0
             cells.append(f" {statistics.mean(scores):.1f} ± {sd:.1f} |" if scores else " failed |")
+        if asked.blimp:
+            cells.append(f" {blimp(name, asked):.1f} |")
         print(f"| {name} |" + "".join(cells), flush=True)
-    curves(asked, names)
+    curves(asked, pilots)
 
 
 if __name__ == "__main__":
