@@ -343,8 +343,12 @@ def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]
         described["pad_token_id"] = model.tokenizer.id(model.tokenizer.roles["pad_token"])
     described |= FAMILIES[config.family].write_config(config.encoder)
     described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}
-    fixed = [FAMILIES[config.family].heads[name].labels for name in config.heads]
-    if labels := max((config.labels, *fixed), key=bool):
+    known = FAMILIES[config.family].heads
+    gone = {head.labels for name, head in known.items() if name not in config.heads and head.labels}
+    fixed = [known[name].labels for name in config.heads]
+    if labels := max((() if config.labels in gone else config.labels, *fixed), key=bool):
         described["id2label"] = {str(i): name for i, name in enumerate(labels)}
         described["label2id"] = {name: i for i, name in enumerate(labels)}
+    elif read_labels(described) in gone:  # of a head that is no longer there
+        del described["id2label"], described["label2id"]
     return described

@@ -117,7 +117,7 @@ def save_adapter(model: Model, settings: LoraSettings, base: str, folder: Path) 
                 continue
             assert isinstance(row.theirs, str)
             tensors[f"{_ROOT}{family.prefix if head.in_body else ''}{row.theirs}"] = state[row.ours]
-            kept.add(row.theirs.split(".")[0])
+            kept.add(_whole(row.theirs, head))
     config = {
         "peft_type": "LORA",
         "task_type": next((_TASKS[name] for name in model.config.heads if name in _TASKS), None),
@@ -126,7 +126,7 @@ def save_adapter(model: Model, settings: LoraSettings, base: str, folder: Path) 
         "lora_alpha": settings.alpha,
         "lora_dropout": settings.dropout,
         "target_modules": names,
-        "modules_to_save": sorted(kept),
+        "modules_to_save": sorted(kept - {""}),
         "bias": "none",
         "inference_mode": True,
     }
@@ -135,6 +135,24 @@ def save_adapter(model: Model, settings: LoraSettings, base: str, folder: Path) 
         safetensors.torch.save_file(plain, fresh / WEIGHTS, metadata={"format": "pt"})
         for file, content in ((CONFIG, config), ("config.json", checkpoint.describe(model))):
             (fresh / file).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _whole(name: str, head: Head) -> str:
+    """The module of theirs that PEFT shall keep for a tensor; "" if none has only what the head trains.
+
+    Output words lie in the module of the token table, or around it: there the layers are named one by one, and the
+    bias, which has no layer of its own, is found by its name.
+    """
+    if not any(row.ours == "heads.masked.bias" for row in head.rows):
+        return name.split(".")[0]
+    layer = name.rpartition(".")[0]
+    return layer if any(row.theirs == f"{layer}.weight" for row in head.rows) else ""
+
+
+def trained_of(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of a module's weights, those that are trained: under our own names, what a run needs to go on exactly."""
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return {name: tensor for name, tensor in weights.items() if name in trained}
 
 
 def copy_adapter(source: Path, target: Path) -> None:

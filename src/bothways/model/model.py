@@ -52,12 +52,26 @@ class Model(nn.Module):
         return model
 
     def with_head(self, name: str, labels: Sequence[str] = (), *, seed: int = 0) -> "Model":
-        """This model's encoder with one more, freshly drawn head; the weights of the rest are shared."""
-        config = replace(self.config, heads=(*self.config.heads, name), labels=tuple(labels) or self.config.labels)
+        """This model's encoder with one more, freshly drawn head; the weights of the rest are shared.
+
+        A head whose tensors a folder would call by the same names gives way to it.
+        """
+        known = FAMILIES[self.config.family].heads
+        names = {head: {row.theirs for row in known[head].rows} for head in (name, *self.config.heads)}
+        kept = tuple(head for head in self.config.heads if not names[head] & names[name])
+        config = replace(self.config, heads=(*kept, name), labels=tuple(labels) or self.config.labels)
         grown = Model.new(config, self.tokenizer, seed=seed)
         grown.encoder = self.encoder
-        grown.heads.update(dict(self.heads.items()))
+        grown.heads.update({head: self.heads[head] for head in kept})
         return grown
+
+    def with_only(self, heads: Sequence[str]) -> "Model":
+        """This model without its other heads; weights are shared."""
+        with torch.device("meta"):
+            model = Model(replace(self.config, heads=tuple(heads)), self.tokenizer)
+        model.encoder = self.encoder
+        model.heads.update({name: self.heads[name] for name in heads})
+        return model.train(self.training)
 
     def with_layers(self, taken: int | Sequence[int]) -> "Model":
         """A model of some of this one's layers, counted from 1, or of so many, evenly spread from the first to the last

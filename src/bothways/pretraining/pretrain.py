@@ -7,6 +7,7 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.config import Learned, ModelConfig
+from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.pretraining.objectives import heads_for, make_objectives
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
@@ -54,6 +55,8 @@ def pretrain(
         model = _model(recipe, tokenizer)
         if recipe.model.init:  # what is kept of the recipe shall be true
             recipe = replace(recipe, model=recipe.model.shaped_as(model.config.family, model.config.encoder))
+        if recipe.lora.rank:
+            adapt(model, recipe.lora, seed=recipe.run.seed)
         work = Pretraining(model, train, valid, recipe)
         if ranks.is_first:
             claim(out, recipe, read_recipe, {"packed": [one.manifest["checksum"] for one in packed]})
@@ -132,13 +135,15 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
     for head in heads:
         if head not in model.heads:
             model = model.with_head(head, seed=recipe.run.seed)
-    return model
+    return model.with_only(heads) if recipe.lora.rank else model  # an adapter has the head that it was trained with
 
 
 def _publish(out: Path, keep: int) -> None:
-    """The last checkpoint's model as out/model, and if there is one its generator."""
+    """The last checkpoint's model as out/model, and if there is one its generator. An adapter is worked into its base,
+    and lies beside it as out/adapter."""
     latest = Checkpoints(out, keep).latest()
     assert latest is not None  # a run that is complete has saved
     for name in ("model", "generator"):
         if (latest / name).exists():
             checkpoint.save(checkpoint.load(latest / name), out / name)
+    copy_adapter(latest / "model", out / "adapter")

@@ -9,6 +9,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.model.config import EncoderConfig, Learned
 from bothways.model.distill import DistillSettings
 from bothways.model.families import FAMILIES
+from bothways.model.lora import LoraSettings
 from bothways.pretraining.objectives.mlm import MaskedSettings
 from bothways.pretraining.objectives.nsp import PairSettings
 from bothways.pretraining.objectives.rtd import ReplacedSettings
@@ -138,6 +139,7 @@ class PretrainRecipe:
     sop: PairSettings = field(default_factory=PairSettings)
     rtd: ReplacedSettings = field(default_factory=ReplacedSettings)
     distill: DistillSettings = field(default_factory=DistillSettings)
+    lora: LoraSettings = field(default_factory=LoraSettings)
     optim: OptimSettings = field(default_factory=OptimSettings)
     run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))
     phases: tuple[Phase, ...] = (Phase(length=128, sequences=256),)
@@ -164,6 +166,11 @@ class PretrainRecipe:
             raise BothwaysError(f"{self.model.family} has no head for rtd: set model.family to one of {able}")
         if self.model.causal and set(self.objectives) != {"mlm"}:
             raise BothwaysError("a left-to-right model (model.causal) is trained with objectives = ['mlm'] alone")
+        if self.lora.rank:
+            if not self.model.init:
+                raise BothwaysError("lora.rank trains layers beside a model that is there: set model.init")
+            if self.objectives != ("mlm",) or self.mlm.decoder != "plain" or self.distill.teacher or self.model.take:
+                raise BothwaysError("lora goes with objectives = ['mlm'] alone, on the whole of model.init")
         if self.run.epochs:
             raise BothwaysError("pretraining is measured in run.steps or run.minutes, not in run.epochs")
         if not self.phases:

@@ -20,6 +20,7 @@ from bothways.model import checkpoint
 from bothways.model.batch import Batch
 from bothways.model.distill import DistillSettings, Pupil, Teacher
 from bothways.model.encoder import initialise
+from bothways.model.lora import adapt, save_adapter, trained_of
 from bothways.model.model import Model
 from bothways.pretraining.loader import Loader, Mixture
 from bothways.pretraining.objective import Objective, Score
@@ -247,10 +248,19 @@ class Pretraining:
     # ------------------------------------------------------------------ folders
 
     def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
-        """The model as a folder of its own, and beside it what objectives own."""
+        """The model as a folder of its own, and beside it what objectives own; with LoRA an adapter, and beside it the
+        trained weights under our own names."""
+        lora = self.recipe.lora
         with torch.device("meta"):
             model = Model(self.config, self.tokenizer)
+            if lora.rank:
+                adapt(model, lora)
         own, parts = _under(weights, "model."), _under(weights, "parts.")
+        if lora.rank:
+            model.load_state_dict(own, assign=True)
+            save_adapter(model, lora, str(Path(self.recipe.model.init).resolve()), folder / "model")
+            safetensors.torch.save_file(trained_of(self.module, weights), folder / "parts.safetensors")
+            return
         if self.recipe.rtd_adds:
             parts[_ADDED], own[_TABLE] = own[_TABLE], own[_TABLE] + parts[f"rtd.{_TABLE}"]
         model.load_state_dict(own, assign=True)
@@ -271,6 +281,8 @@ class Pretraining:
         return generator
 
     def load(self, folder: Path) -> dict[str, Tensor]:
+        if self.recipe.lora.rank:
+            return dict(self.module.named_parameters()) | safetensors.torch.load_file(folder / "parts.safetensors")
         model = checkpoint.load(folder / "model")
         if model.config.encoder != self.config.encoder:
             raise BothwaysError(f"{folder} holds a model of another shape than the recipe's: use another --out")

@@ -16,7 +16,7 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
 from bothways.model.distill import Pupil, Teacher
-from bothways.model.lora import LoraSettings, adapt, save_adapter
+from bothways.model.lora import LoraSettings, adapt, save_adapter, trained_of
 from bothways.model.model import Model
 from bothways.tasks.engine import decisions
 from bothways.tasks.task import Sample, Task
@@ -167,8 +167,7 @@ class FineTuning:
             checkpoint.save(self.model_of(weights), folder / "model")
             return
         save_adapter(self.model_of(weights), self.lora, self.base, folder / "model")
-        trained = {name for name, p in self.module.named_parameters() if p.requires_grad}
-        safetensors.torch.save_file({n: t for n, t in weights.items() if n in trained}, folder / "parts.safetensors")
+        safetensors.torch.save_file(trained_of(self.module, weights), folder / "parts.safetensors")
 
     def load(self, folder: Path) -> dict[str, Tensor]:
         if self.lora is not None:
