@@ -227,7 +227,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_1(what: str, tmp_path: Path, 
 def test_wrong_usage_is_exit_code_2(model_folder: Path, run: Run) -> None:
     for arguments in (
         ["fill"],
-        ["fill", "[MASK]"],
+        ["fill", "[MASK]", "--top", "none"],
         ["dance"],
         ["encode", "a.txt", "--model", model_folder, "--out", "b.npy", "--pool", "median"],
     ):

@@ -1,8 +1,8 @@
 """BERT and its family: text in, vocabulary, encoder, answers.
 
     import bothways
+    bothways.fill("The capital of France is [MASK].")
     model = bothways.load("path/to/model")
-    bothways.fill("The capital of France is [MASK].", model)
 
 Names are imported when first used: `import bothways` alone costs nothing.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
+    from bothways.model.box import boxed
     from bothways.model.checkpoint import load, save
     from bothways.model.config import EncoderConfig, ModelConfig
     from bothways.model.convert import convert
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from bothways.text.train_vocab import train_vocabulary
 
 _HOMES = {
+    "boxed": "bothways.model.box",
     "load": "bothways.model.checkpoint",
     "save": "bothways.model.checkpoint",
     "convert": "bothways.model.convert",
@@ -70,6 +72,7 @@ __all__ = [
     "Predictor",
     "PretrainRecipe",
     "Tokenizer",
+    "boxed",
     "convert",
     "encode",
     "encode_tokens",

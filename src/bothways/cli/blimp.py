@@ -17,7 +17,10 @@ def blimp(
             show_default=False,
         ),
     ],
-    model: Annotated[Path, typer.Option("--model", metavar="DIR", help="A pretrained model.", show_default=False)],
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="DIR", help="A pretrained model.  [default: in the box]", show_default=False),
+    ] = None,
     limit: Annotated[int, typer.Option(help="At most so many pairs of each UID; 0: all.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""bothways encode FILE --model DIR --out FILE"""
+"""bothways encode FILE --out FILE"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,10 +25,13 @@ def encode(
             show_default=False,
         ),
     ],
-    model: Annotated[Path, typer.Option("--model", metavar="DIR", help="A model folder.", show_default=False)],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Where to: .npy, .jsonl or .parquet.", show_default=False)
     ],
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="DIR", help="A model folder.  [default: in the box]", show_default=False),
+    ] = None,
     layers: Annotated[
         str,
         typer.Option(

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bothways.cli.choices import ModelOption, TaskOption, answering
 from bothways.cli.output import print_json, print_table, progress, say
+from bothways.errors import BothwaysError
 from bothways.predict.choices import Long
 
 if TYPE_CHECKING:
@@ -19,9 +21,8 @@ _CLOSE = 0.05
 
 def evaluate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled data.", show_default=False)],
-    model: Annotated[
-        Path, typer.Option("--model", metavar="DIR", help="A fine-tuned model folder.", show_default=False)
-    ],
+    model: ModelOption = None,
+    task: TaskOption = None,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -66,10 +67,15 @@ def evaluate(
 
     if picture:
         require_picture(picture)
-    predictor, notes = Predictor.load(model, long=long), Notes()
+    folder = answering(model, task)
+    if task and calibrate:
+        raise BothwaysError(
+            "--calibrate changes a model's folder, and those in the box stay as they are: copy it first"
+        )
+    predictor, notes = Predictor.load(folder, long=long), Notes()
     other = Predictor.load(against, long=long) if against else None
     if other:
-        require_same_task(predictor, other, (str(model), str(against)))
+        require_same_task(predictor, other, (str(folder), str(against)))
     data = DataSettings(text=text or "", pair=pair or "", label=label or "")
     found = run(
         files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "answering")
@@ -81,7 +87,7 @@ def evaluate(
         say("no picture was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
     if as_json:
         if calibrate:
-            write(model, found)
+            write(folder, found)
         more = {"against": asdict(compared)} if compared else {}
         positive = positive_label(found.scores, predictor.labels)
         print_json({**asdict(found), "labels": predictor.labels, **positive, **more})
@@ -89,12 +95,12 @@ def evaluate(
     _print(found, predictor.labels, task_config(predictor.model).temperature)
     if compared:
         say(
-            f"{found.goal} of {model} minus that of {against}: {compared.difference:+.4f}, with 95 % between "
+            f"{found.goal} of {folder} minus that of {against}: {compared.difference:+.4f}, with 95 % between "
             f"{compared.low:+.4f} and {compared.high:+.4f}; p = {compared.p:.3f}"
         )
     say(found.read)
     if calibrate:
-        say(f"{model} now has {_settings(write(model, found))}: evaluate it on other data than these")
+        say(f"{folder} now has {_settings(write(folder, found))}: evaluate it on other data than these")
 
 
 def _settings(config: "TaskConfig") -> str:

@@ -1,4 +1,4 @@
-"""bothways fill TEXT --model DIR"""
+"""bothways fill TEXT"""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +21,10 @@ def fill(
             show_default=False,
         ),
     ],
-    model: Annotated[Path, typer.Option("--model", metavar="DIR", help="A model folder.", show_default=False)],
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="DIR", help="A model folder.  [default: in the box]", show_default=False),
+    ] = None,
     top: Annotated[int, typer.Option(help="How many answers.", min=1)] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one line for each text.")] = False,
 ) -> None:
@@ -30,12 +33,12 @@ def fill(
     Each line is one answer: its score, the words, the text. The score is the probability of the words,
     each given all the others; for several words, their geometric mean.
 
-    Example: bothways fill "The capital of France is [MASK]." --model my-model
+    Example: bothways fill "The capital of France is [MASK]."
     """
     import bothways
     from bothways.text.files import STDIN, read_lines
 
-    loaded = bothways.load(model)
+    loaded = bothways.load(model or bothways.boxed("fill"))
     if text != "-":
         _print(bothways.fill(text, loaded, top=top), as_json)
         return

@@ -40,7 +40,10 @@ def finetune(
         typer.Option("--dev", metavar="FILE", help="Labelled data to choose the best by.", show_default=False),
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="DIR", help="The model to start from.", show_default=False)
+        str | None,
+        typer.Option(
+            "--model", metavar="DIR", help="The model to start from.  [default: in the box]", show_default=False
+        ),
     ] = None,
     teacher: Annotated[
         str | None,
@@ -79,7 +82,7 @@ def finetune(
     """
     from bothways.scoring.classification import positive_label, shown_name
     from bothways.tasks.finetune import finetune as run
-    from bothways.tasks.recipe import TASKS, finetune_recipe
+    from bothways.tasks.recipe import ADVICE, TASKS, finetune_recipe
     from bothways.train.recipe import read_table
     from bothways.train.report import Console
 
@@ -105,6 +108,8 @@ def finetune(
         if value is not None:
             table.setdefault(section, {})[key] = value
     recipe = finetune_recipe(table, settings or [])
+    if recipe.model.init and (advice := Path(recipe.model.init) / ADVICE).is_file():
+        say(f"what you leave open is as {advice} advises")
     if seeds > 1:
         _several(recipe, out, seeds, as_json)
         return

@@ -11,16 +11,22 @@ _SEGMENTS = ("no segments", "one segment", "two segments")
 
 
 def info(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A model folder.", show_default=False)],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="A model folder.  [default: in the box]", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Show what a model folder holds: architecture, parameters, tokenizer, heads, files, what it can do.
 
     Example: bothways info my-model
     """
-    from bothways.model.describe import describe
+    from bothways.model.box import boxed
+    from bothways.model.describe import describe, describe_box
 
-    facts = describe(folder)
+    facts = describe(folder or boxed())
+    if folder is None:
+        facts |= {"box": describe_box()}
     if as_json:
         print_json(facts)
     else:
@@ -56,6 +62,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("files" if i == 0 else "", f"{name}  {_size(size)}") for i, (name, size) in enumerate(facts["files"].items())
     ]
     lines += [("it can" if i == 0 else "", ability) for i, ability in enumerate(facts["can"])]
+    for i, (name, one) in enumerate(facts.get("box", {}).items()):
+        lines.append(("with it in the box" if i == 0 else "", f"{name}  {_size(one['size'])}: {', '.join(one['can'])}"))
     return lines
 
 

@@ -1,6 +1,7 @@
 """bothways predict"""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,18 +9,24 @@ from typing import Annotated, Any
 
 import typer
 
+from bothways.cli.choices import ModelOption, TaskOption, answering
 from bothways.cli.output import progress, say
+from bothways.errors import BothwaysError
 from bothways.predict.choices import Long
 
 
 def predict(
-    model: Annotated[
-        Path, typer.Option("--model", metavar="DIR", help="A fine-tuned model folder.", show_default=False)
-    ],
-    file: Annotated[
-        str,
-        typer.Argument(metavar="[FILE]", help="Texts: .txt, .jsonl, .csv, .tsv …; - for lines of standard input."),
-    ] = "-",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE|TEXT [TEXT]]",
+            help="Texts: .txt, .jsonl, .csv, .tsv …, or standard input; or a text itself, or two, as a question and "
+            "what to find its answer in.",
+            show_default=False,
+        ),
+    ] = None,
+    model: ModelOption = None,
+    task: TaskOption = None,
     text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
     pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
     long: Annotated[
@@ -32,7 +39,7 @@ def predict(
     top: Annotated[int, typer.Option(help="The likeliest so many answers.", min=1)] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each text.")] = False,
 ) -> None:
-    """Answer every line or row of a file, in order. Long texts are read in windows; memory stays flat.
+    """Answer a text, or every line or row of a file, in order. Long texts are read in windows; memory stays flat.
 
     Example: bothways predict examples/sample.txt --model my-classifier/model
     """
@@ -41,16 +48,30 @@ def predict(
     from bothways.tasks.kinds import read_inputs
     from bothways.tasks.recipe import DataSettings
 
-    predictor = Predictor.load(model, long=long)
+    predictor = Predictor.load(answering(model, task), long=long)
     notes = Notes()
     data = DataSettings(text=text or "", pair=pair or "")
-    examples: Iterable[Any] = read_inputs(predictor.name, file, data, notes)
+    given = inputs or ["-"]
+    if len(given) > 2:
+        raise BothwaysError(f"one file, one text or two texts can be answered, and {len(given)} were given")
+    examples: Iterable[Any]
+    if len(given) == 1 and _is_file(given[0]):
+        examples = read_inputs(predictor.name, given[0], data, notes)
+    else:
+        examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
     for example, answer in _both(predictor, progress(examples, "answering"), top):
         sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")
     sys.stdout.flush()
     if notes:
         say(str(notes))
     say(str(predictor.tally))
+
+
+def _is_file(word: str) -> bool:
+    """Whether a file is meant: one that is there, or a word that is written as files are."""
+    if word == "-" or os.path.exists(word):
+        return True
+    return not any(map(str.isspace, word)) and bool(Path(word).suffix[1:].isalnum() or "/" in word or os.sep in word)
 
 
 def _both(predictor: Any, examples: Iterable[Any], top: int) -> Iterator[tuple[Any, Any]]:

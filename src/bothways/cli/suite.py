@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from bothways.tasks.suites import Row
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are.", show_default=False)]
-Start = Annotated[str, typer.Option("--model", metavar="DIR", help="The model to start from.", show_default=False)]
+Start = Annotated[
+    str,
+    typer.Option("--model", metavar="DIR", help="The model to start from.  [default: in the box]", show_default=False),
+]
 Out = Annotated[
     Path,
     typer.Option(
@@ -40,8 +43,8 @@ Json = Annotated[bool, typer.Option("--json", help="The table for programs.")]
 
 def glue(
     folder: Folder,
-    model: Start,
     out: Out,
+    model: Start = "",
     seeds: Seeds = 3,
     only: Only = None,
     epochs: Epochs = None,
@@ -61,8 +64,8 @@ def glue(
 
 def squad(
     folder: Folder,
-    model: Start,
     out: Out,
+    model: Start = "",
     seeds: Seeds = 1,
     epochs: Epochs = None,
     lr: QuickRate = None,
@@ -79,8 +82,8 @@ def squad(
 
 def conll(
     folder: Folder,
-    model: Start,
     out: Out,
+    model: Start = "",
     seeds: Seeds = 1,
     epochs: Epochs = None,
     lr: QuickRate = None,

@@ -73,9 +73,14 @@ def train(
 def show(
     text: Annotated[str, typer.Argument(help="The text.", show_default=False)],
     model: Annotated[
-        Path,
-        typer.Option("--model", metavar="DIR", help="A model folder, tokenizer.json or vocab.txt.", show_default=False),
-    ],
+        Path | None,
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="A model folder, tokenizer.json or vocab.txt.  [default: in the box]",
+            show_default=False,
+        ),
+    ] = None,
     pair: Annotated[
         str | None, typer.Argument(help="A second text, as for a sentence pair.", show_default=False)
     ] = None,
@@ -85,9 +90,10 @@ def show(
 
     Example: bothways vocab show "Unbelievable!" --model my-model
     """
+    from bothways.model.box import boxed
     from bothways.text.tokenizer import Tokenizer
 
-    encoding = Tokenizer.load(model)(text, pair)
+    encoding = Tokenizer.load(model or boxed())(text, pair)
     texts = (text, pair or "")
     header = ("piece", "id", "start", "end", "text", "word", "segment")
     rows = []

@@ -16,6 +16,7 @@ from torch import Tensor
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model import google
+from bothways.model.box import boxed
 from bothways.model.card import model_card
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
@@ -29,12 +30,13 @@ _FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def load(folder: Path | str, *, dtype: torch.dtype = torch.float32) -> Model:
+def load(folder: Path | str | None = None, *, dtype: torch.dtype = torch.float32) -> Model:
     """Read a model folder: config.json, weights in any of the usual files, and the tokenizer if there is one.
 
-    Whatever the file's precision, the model computes in `dtype`. It comes in evaluation mode.
+    Without a folder it is the model in the box. Whatever the file's precision, it computes in `dtype`; it comes in
+    evaluation mode.
     """
-    folder = Path(folder)
+    folder = boxed() if folder is None else Path(folder)
     if not folder.is_dir():
         raise BothwaysError(f"there is no folder {folder}" if not folder.exists() else f"{folder} is not a folder")
     if (folder / "adapter_config.json").exists():

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bothways.model.box import boxed, boxed_tasks
 from bothways.model.checkpoint import load
 
 _ABILITIES = {
@@ -52,3 +53,15 @@ def describe(folder: Path | str) -> dict[str, Any]:
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
         "can": ([*can, "turn texts into vectors (bothways encode)"] if tokenizer else can),
     }
+
+
+def describe_box() -> dict[str, dict[str, Any]]:
+    """The adapters that come with the model in the box: what each can do, its labels, and its size in bytes."""
+    found = {}
+    for name in ("fill", *boxed_tasks()):
+        facts = describe(boxed(name))
+        command = "bothways fill" if name == "fill" else f"bothways predict --task {name}"
+        can = [ability.partition(" (")[0] for ability in facts["can"][:1]]
+        found[name] = {"can": [f"{ability} ({command})" for ability in can], "labels": facts["labels"]}
+        found[name] |= {"size": sum(facts["files"].values())}
+    return found

@@ -198,7 +198,7 @@ def load_adapter(folder: Path, base: Path | str | None = None) -> Model:
 
 def _base_folder(folder: Path, config: Mapping[str, Any], base: Path | str | None) -> Path:
     said = Path(base or str(config.get("base_model_name_or_path")))
-    for path in (said, folder / said):
+    for path in (folder / said, said):
         if path.is_dir():
             return path
     raise BothwaysError(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
+from bothways.model.box import boxed
 from bothways.model.checkpoint import load
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding, Tokenizer
@@ -39,14 +40,14 @@ class _Guess:
     log_probability: float = 0.0
 
 
-def fill(text: str, model: Model | Path | str, *, top: int = 5) -> list[Filled]:
-    """The `top` best ways to fill the [MASK]s of a text, best first.
+def fill(text: str, model: Model | Path | str | None = None, *, top: int = 5) -> list[Filled]:
+    """The `top` best ways to fill the [MASK]s of a text, best first; without a model, the one in the box does it.
 
     Several masks are filled together: a beam fills the surest mask first and lets each choice inform
     the next; the finished candidates are ranked by pseudo-likelihood, every word scored with all the
     others in place.
     """
-    model = model if isinstance(model, Model) else load(model)
+    model = model if isinstance(model, Model) else load(model or boxed("fill"))
     tokenizer = _require(model)
     if top < 1:
         raise BothwaysError(f"{top} answers were asked for: ask for at least 1")

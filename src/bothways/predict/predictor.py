@@ -70,7 +70,7 @@ class Predictor:
 
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
         """The answers to inputs as they come, one after the other: memory does not grow with their number."""
-        for item, decision in self.decisions(map(self._example, inputs)):
+        for item, decision in self.decisions(map(self.example, inputs)):
             yield self.task.present(item, decision, top)
 
     def decisions(self, examples: Iterable[Any]) -> Iterator[tuple[Item, Any]]:
@@ -80,7 +80,8 @@ class Predictor:
     def _forward(self, batch: Batch) -> torch.Tensor:
         return self.task.outputs(self.model, self.model.encoder(batch), batch)
 
-    def _example(self, given: Any) -> Any:
+    def example(self, given: Any) -> Any:
+        """An input as the task reads it."""
         if isinstance(given, Text | Tagged | Question | Choice):
             return given
         if isinstance(given, np.ndarray):  # a row of a table of pairs or words

@@ -1,21 +1,24 @@
 """What a fine-tuning recipe can say, with the values of BERT's paper as defaults."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.box import boxed, has_box
 from bothways.model.distill import DistillSettings
 from bothways.model.lora import LoraSettings
 from bothways.tasks.answer import AnswerSettings
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.reading import WindowSettings
 from bothways.train.optim import OptimSettings
-from bothways.train.recipe import read, read_table, with_settings
+from bothways.train.recipe import LENGTHS, read, read_table, with_settings
 from bothways.train.work import RunSettings
 
 TASKS = ("classify", "tag", "answer", "choose", "score")
+ADVICE = "finetune.toml"
+"""In a model's folder: how it is best fine-tuned, as a part of a recipe."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,34 @@ def read_finetune_recipe(source: Path | str, settings: Sequence[str] = ()) -> Fi
     return finetune_recipe(read_table(Path(source)), settings)
 
 
-def finetune_recipe(table: dict[str, object], settings: Sequence[str] = ()) -> FinetuneRecipe:
-    """A recipe from a table. A rate that is not given is 3e-5."""
+def finetune_recipe(
+    table: Mapping[str, Any], settings: Sequence[str] = (), *, usual: Mapping[str, Any] | None = None
+) -> FinetuneRecipe:
+    """A recipe from a table, with the model in the box if it names none.
+
+    What it leaves open is as the model's folder advises in its finetune.toml, then as is `usual`, then as in BERT's
+    paper: a rate of 3e-5.
+    """
     changed = with_settings(table, settings)
+    model = changed.setdefault("model", {})
+    if not model.get("init"):
+        model["init"] = changed.get("distill", {}).get("teacher") or (str(boxed()) if has_box() else "")
+    advice = Path(model["init"]) / ADVICE
+    for other in (read_table(advice) if model["init"] and advice.is_file() else {}, usual or {}):
+        changed = _beneath(changed, other)
     recipe = read(FinetuneRecipe, changed)
     if "lr" not in changed.get("optim", {}):
         recipe = replace(recipe, optim=replace(recipe.optim, lr=FinetuneRecipe().optim.lr))
     return recipe
+
+
+def _beneath(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The table, and what it leaves open from the other; who says how long a run is means it in either's units."""
+    merged = {**other, **table}
+    for name in table.keys() & other.keys():
+        if isinstance(table[name], Mapping) and isinstance(other[name], Mapping):
+            below = other[name]
+            if name == "run" and any(table[name].get(key) for key in LENGTHS):
+                below = {key: value for key, value in below.items() if key not in LENGTHS}
+            merged[name] = _beneath(table[name], below)
+    return merged

@@ -138,13 +138,8 @@ def run_suite(
         case = one.case
         if only and not any(_same(name, case.name) for name in only):
             continue
-        table = {
-            "task": case.task,
-            **case.settings,
-            "data": {"train": one.train, "dev": one.dev},
-            "model": {"init": model},
-        }
-        recipe = finetune_recipe(table, settings)
+        table = {"task": case.task, "data": {"train": one.train, "dev": one.dev}, "model": {"init": model}}
+        recipe = finetune_recipe(table, settings, usual=case.settings)
         result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say)
         if not result.complete:
             raise StoppedError(f"{case.name} was stopped, and has saved: the same call goes on from there")

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from bothways.errors import BothwaysError
 
 Recipe = TypeVar("Recipe")
-_LENGTHS = {"run.steps", "run.minutes", "run.epochs"}
+LENGTHS = ("steps", "minutes", "epochs")
+"""Of `[run]`: how long it takes, in one of these."""
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -49,9 +50,10 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
             place[int(last)] = parsed
         else:
             place[last] = parsed
-        if path in _LENGTHS and parsed:  # who says how long means it instead of what the recipe says
-            for other in _LENGTHS - {path}:
-                place.pop(other.removeprefix("run."), None)
+        if parents == ["run"] and last in LENGTHS and parsed:  # who says how long means it instead of what was said
+            for other in LENGTHS:
+                if other != last:
+                    place.pop(other, None)
     return changed
 
 

@@ -1,0 +1,28 @@
+"""Options that several commands have: which model answers."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ModelOption = Annotated[
+    Path | None, typer.Option("--model", metavar="DIR", help="A fine-tuned model folder.", show_default=False)
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task", metavar="NAME", help="Instead: one of the tasks that the box answers, as emotion.", show_default=False
+    ),
+]
+
+
+def answering(model: Path | None, task: str | None) -> Path:
+    """The folder that is meant: a model's, or one of those in the box."""
+    from bothways.model.box import boxed, boxed_tasks
+
+    if (model is None) == (task is None):
+        known = ", ".join(boxed_tasks())
+        raise typer.BadParameter(
+            f"give --model DIR, or --task {f'with one of {known}' if known else 'NAME'}, one of the two"
+        )
+    return model or boxed(task or "")

@@ -1,0 +1,225 @@
+"""The model in the box: what answers if no model is named, and how it is told apart. A small box stands in for it."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import bothways
+from bothways.cli import app
+from bothways.data.examples import Question, Text
+from bothways.errors import BothwaysError
+from bothways.model import box
+from bothways.model.lora import LoraSettings
+from bothways.pretraining.objectives.mlm import MaskedSettings
+from bothways.pretraining.objectives.rtd import ReplacedSettings
+from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
+from test_fit import calm, recipe
+
+LORA = LoraSettings(rank=2, targets=("all-linear",))
+ADVICE = """
+[model]
+pooling = "mean"
+
+[optim]
+lr = 4e-4
+layer_decay = 0.8
+
+[run]
+epochs = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made as the real one: a detector, beside it blanks, moods and answers."""
+    here, out = tmp_path_factory.mktemp("box"), tmp_path_factory.mktemp("runs")
+    plan = calm(recipe(packed, steps=2))
+    first = replace(
+        plan,
+        objectives=("mlm", "rtd"),
+        model=replace(plan.model, family="modernbert"),
+        mlm=MaskedSettings(mask=1.0, random=0.0),
+        rtd=ReplacedSettings(width=1.0, layers=0.5),
+    )
+    bothways.pretrain(first, out / "reader")
+    shutil.copytree(out / "reader/model", here / "reader")
+    (here / "reader/finetune.toml").write_text(ADVICE)
+    start = replace(plan.model, init=str(here / "reader"))
+    bothways.pretrain(replace(plan, objectives=("mlm",), model=start, lora=LORA), out / "fill")
+    moods = [Text(("I like it",), gold="glad"), Text(("I hate it",), gold="sad")]
+    asked = [Question("q", "who likes it", "she likes it", (("she", 0),))]
+    for name, task, examples in (("emotion", "classify", moods), ("answer", "answer", asked)):
+        run = FinetuneRecipe(
+            task, model=ModelSettings(init=str(here / "reader")), lora=LORA, run=FinetuneRun(steps=1, device="cpu")
+        )
+        bothways.finetune(run, out / name, train=examples)
+    for name in ("fill", "emotion", "answer"):
+        shutil.copytree(out / name / "adapter", here / name)
+        said = json.loads((here / name / "adapter_config.json").read_text())
+        (here / name / "adapter_config.json").write_text(json.dumps(said | {"base_model_name_or_path": "../reader"}))
+    return here
+
+
+@pytest.fixture
+def filled(small_box: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(box, "BOX", small_box)
+    return small_box
+
+
+def run(*words: str, code: int = 0) -> str:
+    done = CliRunner().invoke(app, list(words))
+    assert done.exit_code == code, done.output
+    return done.stdout if code == 0 else str(done.exception or done.output)
+
+
+def test_without_a_path_it_is_the_reader(filled: Path) -> None:
+    model = bothways.load()
+    assert set(model.heads) == {"replaced"}
+    same = bothways.load(filled / "reader").state_dict()
+    assert all(torch.equal(tensor, same[name]) for name, tensor in model.state_dict().items())
+
+
+def test_it_fills_blanks_with_its_adapter(filled: Path) -> None:
+    expected = bothways.fill("she [MASK] it", filled / "fill")
+    assert bothways.fill("she [MASK] it") == expected
+    shown = [json.loads(line) for line in run("fill", "she [MASK] it", "--json").splitlines()]
+    assert [answer["text"] for answer in shown[0]] == [answer.text for answer in expected]
+
+
+def test_a_task_answers_at_once(filled: Path) -> None:
+    (answer,) = [
+        json.loads(line) for line in run("predict", "I like it so much", "--task", "emotion", "--json").splitlines()
+    ]
+    assert answer == bothways.Predictor.load(bothways.boxed("emotion"))("I like it so much")
+    assert answer["label"] in ("glad", "sad")
+
+
+def test_a_question_and_a_text(filled: Path) -> None:
+    out = run("predict", "who likes it", "she likes it and he hates it", "--task", "answer", "--json")
+    expected = bothways.Predictor.load(filled / "answer")(("who likes it", "she likes it and he hates it"))
+    assert json.loads(out) == json.loads(json.dumps(expected))
+
+
+def test_what_looks_like_a_file_is_one(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "two.txt").write_text("I like it\nI hate it\n")
+    assert len(run("predict", str(tmp_path / "two.txt"), "--task", "emotion").splitlines()) == 2
+    (tmp_path / "a text").write_text("one\n")
+    assert len(run("predict", str(tmp_path / "a text"), "--task", "emotion").splitlines()) == 1
+    for word in ("reviews.txt", "some/where"):
+        with pytest.raises(BothwaysError, match=word):
+            CliRunner().invoke(app, ["predict", word, "--task", "emotion"], catch_exceptions=False)
+    assert "喜欢" in run("predict", "喜欢", "--task", "emotion")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["predict", "a text", "--task", "mood"], "no 'mood' in the box: it has reader, fill, answer, emotion"),
+        (["predict", "one", "two", "three", "--task", "emotion"], "and 3 were given"),
+        (["evaluate", "x.tsv", "--task", "emotion", "--calibrate"], "those in the box stay as they are"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(filled: Path, words: list[str], sentence: str) -> None:
+    with pytest.raises(BothwaysError, match=sentence):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_one_model_is_named(filled: Path) -> None:
+    for words in (["predict", "a text"], ["evaluate", "x", "--task", "emotion", "--model", "x"]):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 2
+        assert "with one of answer, emotion" in " ".join(done.stderr.replace("│", "").split())
+
+
+def test_evaluation_of_a_boxed_task(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("text\tlabel\nI like it\tglad\nI hate it\tsad\n")
+    found = json.loads(run("evaluate", str(tmp_path / "dev.tsv"), "--task", "emotion", "--json"))
+    assert found["examples"] == 2
+    assert found["labels"] == ["glad", "sad"]
+
+
+def test_info_says_which_is_which(filled: Path) -> None:
+    facts = json.loads(run("info", "--json"))
+    assert facts["folder"] == str(filled / "reader")
+    assert {name: one["can"] for name, one in facts["box"].items()} == {
+        "fill": ["fill blanks (bothways fill)"],
+        "answer": ["find answers in a text (bothways predict --task answer)"],
+        "emotion": ["classify texts (bothways predict --task emotion)"],
+    }
+    assert facts["box"]["emotion"]["labels"] == ["glad", "sad"]
+    shown = run("info")
+    assert "bothways predict --task emotion" in shown
+    assert "box" not in json.loads(run("info", str(filled / "reader"), "--json"))
+
+
+def test_other_commands_take_it_too(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("she likes it\n")
+    run("encode", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "texts.npy"))
+    assert (tmp_path / "texts.npy").exists()
+    assert "[CLS]" in run("vocab", "show", "she likes it")
+    row = {"sentence_good": "she likes it", "sentence_bad": "it she likes", "UID": "order"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
+    assert json.loads(run("blimp", str(tmp_path / "pairs.jsonl"), "--json"))["pairs"] == 1
+
+
+# ---------------------------------------------------------------------- fine-tuning
+
+
+def test_fine_tuning_starts_from_it_as_it_advises(filled: Path) -> None:
+    plan = bothways.finetune_recipe({"task": "classify"})
+    assert plan.model == ModelSettings(init=str(filled / "reader"), pooling="mean")
+    assert (plan.optim.lr, plan.optim.layer_decay, plan.run.epochs) == (4e-4, 0.8, 5)
+
+
+def test_what_is_said_goes_before_advice(filled: Path) -> None:
+    plan = bothways.finetune_recipe({"optim": {"lr": 1e-3}}, ["run.steps=7", "model.pooling=first"])
+    assert (plan.optim.lr, plan.optim.layer_decay, plan.model.pooling) == (1e-3, 0.8, "first")
+    assert (plan.run.steps, plan.run.epochs) == (7, 0.0)
+    below = bothways.finetune_recipe({"optim": {"decay": 0.5}}, usual={"optim": {"lr": 5e-5, "clip": 2.0}})
+    assert (below.optim.decay, below.optim.lr, below.optim.clip) == (0.5, 4e-4, 2.0)
+
+
+def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) -> None:
+    assert bothways.finetune_recipe({"model": {"init": "elsewhere"}}).optim.lr == 3e-5
+    (tmp_path / "finetune.toml").write_text("[optim]\nlr = 1e-5\n")
+    assert bothways.finetune_recipe({"model": {"init": str(tmp_path)}}).optim.lr == 1e-5
+    (tmp_path / "finetune.toml").write_text("[optim]\nrate = 1e-5\n")
+    with pytest.raises(BothwaysError, match=r"optim\.rate"):
+        bothways.finetune_recipe({"model": {"init": str(tmp_path)}})
+
+
+def test_the_command_goes_on_with_the_same_recipe(filled: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "I like it\tglad\nI hate it\tsad\n" * 4)
+    words = [
+        "finetune",
+        "classify",
+        "--train",
+        str(tmp_path / "train.tsv"),
+        "--out",
+        str(tmp_path / "run"),
+        "--set",
+        "run.steps=2",
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "finetune.toml advises" in done.stderr
+    kept = bothways.tasks.recipe.read_finetune_recipe(tmp_path / "run/recipe.toml")
+    assert kept.model.init == str(filled / "reader")
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert bothways.Predictor.load(tmp_path / "run/model").labels == ("glad", "sad")
+
+
+# ---------------------------------------------------------------------- without a box
+
+
+def test_an_empty_box_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(box, "BOX", tmp_path / "box")
+    for call in (bothways.load, lambda: bothways.fill("a [MASK]"), bothways.boxed):
+        with pytest.raises(BothwaysError, match="no model in the box"):
+            call()
+    assert bothways.finetune_recipe({}).model.init == ""
