@@ -5,8 +5,9 @@
         --run "as-it-was rtd" --run "more-decay rtd optim.decay=0.1" --run "documents rtd data.rows=documents"
 
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
-glue_cola, glue_rte, each with train* and dev* files, as for benchmarks/finetune.py. --blimp: the file for
-`bothways blimp`. --out: where the runs go; what is there already is not done again.
+glue_cola, glue_rte, and for --tasks CoNLL, EWT and SQuAD with conll2003, ud_english_ewt and squad1, each with files
+that have train and dev in their names, as for benchmarks/finetune.py. --blimp: the file for `bothways blimp`. --out:
+where the runs go; what is there already is not done again.
 
 Two encoders of one shape (ModernBERT's: 12 × 256, 4 heads, gated 768, every layer sees all), of one vocabulary, on one
 text, with one optimiser: `mlm` learns from masked words, `rtd` from replaced tokens. --run makes a third of one of them
@@ -64,6 +65,7 @@ class Job:
     epochs: int = 3
     batch: int = 32
     kind: str = "single"
+    task: str = "classify"
 
 
 JOBS = {
@@ -72,7 +74,11 @@ JOBS = {
     "RTE": Job("glue_rte", "accuracy", epochs=10),
     "MRPC": Job("glue_mrpc", "positive_f1"),
     "SST-2": Job("glue_sst2", "accuracy", epochs=2, batch=64),
+    "CoNLL": Job("conll2003", "f1", task="tag"),
+    "EWT": Job("ud_english_ewt", "accuracy", task="tag"),
+    "SQuAD": Job("squad1", "f1", epochs=4, task="answer"),
 }
+QUICK = ("CoLA", "STS-B", "RTE", "MRPC", "SST-2")
 
 
 @dataclass(frozen=True)
@@ -128,15 +134,19 @@ def pretrain(pilot: Pilot, asked: argparse.Namespace) -> None:
 def finetune(name: str, task: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
     """The score of one seed's last model."""
     job, out = JOBS[task], asked.out / "tuned" / f"{name}-{task}-{seed}"
-    files = {part: next(iter(sorted((asked.data / job.folder).glob(f"{part}*")))) for part in ("train", "dev")}
-    settings = {
-        "model.pooling": "mean", "classify.kind": job.kind, "optim.layer_decay": 0.8, "run.epochs": job.epochs,
-        "run.batch": job.batch, "window.long": "cut", "window.length": 256, "run.evaluate_every": 10**9,
+    settings: dict[str, Any] = {
+        "optim.layer_decay": 0.8, "run.epochs": job.epochs, "run.batch": job.batch, "run.evaluate_every": 10**9,
         "run.save_every": 10**9, "run.save_minutes": 0.0,
     }  # fmt: skip
-    command = [sys.executable, "-W", "ignore", "-m", "bothways", "finetune", "classify", "--json", "--lr", "4e-4",
-               "--seed", str(seed), "--train", str(files["train"]), "--dev", str(files["dev"]), "--model",
-               str(asked.out / name / "model"), "--out", str(out)]  # fmt: skip
+    if job.task == "classify":
+        settings |= {"model.pooling": "mean", "classify.kind": job.kind}
+    if job.task != "answer":
+        settings |= {"window.long": "cut", "window.length": 256}
+    command = [sys.executable, "-W", "ignore", "-m", "bothways", "finetune", job.task, "--json", "--lr", "4e-4",
+               "--seed", str(seed), "--model", str(asked.out / name / "model"), "--out", str(out)]  # fmt: skip
+    for part in ("train", "dev"):
+        found = sorted(p for p in (asked.data / job.folder).iterdir() if part in p.name)
+        command += [word for file in found for word in (f"--{part}", str(file))]
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
@@ -190,7 +200,9 @@ def main() -> None:
     options.add_argument("--at-once", action="store_true", help="pretrain all side by side: only with --steps")
     options.add_argument("--run", action="append", type=Pilot.of, metavar="'NAME BASE KEY=VALUE …'", dest="pilots")
     options.add_argument("--blimp", type=Path, help="pairs of sentences, as said above")
-    options.add_argument("--tasks", action="append", choices=list(JOBS))
+    options.add_argument(
+        "--tasks", action="append", choices=list(JOBS), help=f"may be repeated (default: {', '.join(QUICK)})"
+    )
     options.add_argument("--seed", type=int, default=0, help="of pretraining")
     options.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
     options.add_argument("--evaluate-every", type=int, default=500, metavar="STEPS")
@@ -212,7 +224,7 @@ def main() -> None:
     if asked.part == "pretrain":
         return
     # The longest first, so that the others fill the gaps.
-    tasks = sorted(asked.tasks or JOBS, key=lambda task: task != "SST-2")
+    tasks = sorted(asked.tasks or QUICK, key=lambda task: task != "SST-2")
     jobs = [(name, task, seed) for task in tasks for name in names for seed in range(asked.seeds)]
     with concurrent.futures.ThreadPoolExecutor(asked.side_by_side) as pool:
         results = list(pool.map(lambda job: finetune(job[0], job[1], job[2], asked), jobs))

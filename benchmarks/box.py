@@ -1,0 +1,76 @@
+"""Make the model in the box of run folders: 16-bit weights, adapters that point to their reader, one table of sizes.
+
+    python benchmarks/box.py --reader RUN/model --fill RUN/adapter --task emotion=RUN/adapter --advice finetune.toml \\
+        --out src/bothways/box
+
+--reader: a pretrained model folder. --fill and --task: adapters of it, as `bothways pretrain` and `bothways finetune`
+leave with lora.rank. --advice: how it is best fine-tuned, a part of a recipe. Nothing is written if it would be too
+large: 16M parameters or 32 MB, all files together.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import safetensors.torch
+import torch
+
+from bothways.model.checkpoint import load, save
+from bothways.model.lora import CONFIG, WEIGHTS
+from bothways.tasks.recipe import ADVICE, FinetuneRecipe
+from bothways.train.recipe import read, read_table
+
+MOST_PARAMETERS, MOST_BYTES = 16_000_000, 32_000_000
+
+
+def halve_adapter(source: Path, target: Path) -> int:
+    """An adapter of the reader beside it, in 16 bit; how many parameters it has."""
+    target.mkdir()
+    tensors = safetensors.torch.load_file(source / WEIGHTS)
+    halves = {name: tensor.half() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(halves, target / WEIGHTS, metadata={"format": "pt"})
+    said = json.loads((source / CONFIG).read_text(encoding="utf-8")) | {"base_model_name_or_path": "../reader"}
+    (target / CONFIG).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    shutil.copyfile(source / "config.json", target / "config.json")
+    load(target)  # which fails if it is not one of this reader
+    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def make(asked: argparse.Namespace, out: Path) -> None:
+    reader = load(asked.reader)
+    save(reader, out / "reader", dtype=torch.float16)
+    read(FinetuneRecipe, read_table(asked.advice))  # which fails if it is none
+    shutil.copyfile(asked.advice, out / "reader" / ADVICE)
+    counts = {"reader": sum(p.numel() for p in reader.parameters())}
+    adapters = {"fill": asked.fill} | {name: Path(path) for name, path in asked.task}
+    counts |= {name: halve_adapter(path, out / name) for name, path in adapters.items()}
+    sizes = {name: sum(f.stat().st_size for f in (out / name).iterdir()) for name in counts}
+    for name, count in counts.items():
+        print(f"{name:12} {count:12,} parameters {sizes[name] / 1e6:8.2f} MB")
+    total, size = sum(counts.values()), sum(sizes.values())
+    print(f"{'all':12} {total:12,} parameters {size / 1e6:8.2f} MB")
+    if total > MOST_PARAMETERS or size > MOST_BYTES:
+        raise SystemExit(f"too large: {MOST_PARAMETERS:,} parameters and {MOST_BYTES / 1e6:.0f} MB are allowed")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--reader", type=Path, required=True, metavar="DIR")
+    options.add_argument("--fill", type=Path, required=True, metavar="DIR")
+    options.add_argument(
+        "--task", action="append", default=[], metavar="NAME=DIR", type=lambda words: tuple(words.split("=", 1))
+    )
+    options.add_argument("--advice", type=Path, required=True, metavar="FILE")
+    options.add_argument("--out", type=Path, required=True, metavar="DIR")
+    asked = options.parse_args()
+    with tempfile.TemporaryDirectory() as made:
+        make(asked, Path(made))
+        for folder in sorted(Path(made).iterdir()):
+            shutil.rmtree(asked.out / folder.name, ignore_errors=True)
+            shutil.copytree(folder, asked.out / folder.name)
+
+
+if __name__ == "__main__":
+    main()
