@@ -315,27 +315,34 @@ def time_steps(step: Callable[[], None], settings: Settings) -> float:
     return statistics.median(times[1:])
 
 
+def attempt(case: Candidate, settings: Settings, wait: Callable[[], object]) -> Found:
+    """Make one candidate ready, wait, time it. What goes wrong is told, not raised: it does not end the run."""
+    begin = time.monotonic()
+    try:
+        step, tokens = prepare(case, settings)
+        took = time.monotonic() - begin
+        wait()
+        seconds = time_steps(step, settings)
+    except Exception as error:
+        first = (str(error).strip() or "no message").splitlines()[0]
+        failure = f"failed: {type(error).__name__}: {first[:100]}"
+        return Found(case, took=time.monotonic() - begin, failure=failure)
+    gib = torch.cuda.max_memory_allocated() / 2**30 if settings.device == "cuda" else 0.0
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return Found(case, tokens / seconds / 1e3, seconds * 1e3, gib, graphs, took)
+
+
 def work_off(settings: Settings, pipe: Connection) -> None:
-    """In a process of its own: make ready what is asked for, say so, and time it when told to. Whatever goes wrong is
-    told, not raised: a peer that does not compile must not end the run."""
+    """In a process of its own: make ready what is asked for, say so, and time it when told to."""
     torch.set_float32_matmul_precision("high")
     logging.getLogger("torch").setLevel(logging.ERROR)  # the compiler writes pages about DeBERTa
+
+    def wait() -> None:
+        pipe.send(None)
+        pipe.recv()
+
     while (case := pipe.recv()) is not None:
-        begin = time.monotonic()
-        try:
-            step, tokens = prepare(case, settings)
-            took = time.monotonic() - begin
-            pipe.send(None)
-            pipe.recv()
-            seconds = time_steps(step, settings)
-            gib = torch.cuda.max_memory_allocated() / 2**30 if settings.device == "cuda" else 0.0
-            graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-            pipe.send(Found(case, tokens / seconds / 1e3, seconds * 1e3, gib, graphs, took))
-            del step
-        except Exception as error:
-            first = (str(error).strip() or "no message").splitlines()[0]
-            took = time.monotonic() - begin
-            pipe.send(Found(case, took=took, failure=f"failed: {type(error).__name__}: {first[:100]}"))
+        pipe.send(attempt(case, settings, wait))
 
 
 def measure(families: Sequence[Sequence[Candidate]], settings: Settings, until: float) -> Iterator[Found]:

@@ -51,7 +51,7 @@ def test_both_sides_have_the_same_parameters(families: ModuleType) -> None:
 def test_both_sides_take_a_step(families: ModuleType, family: str) -> None:
     settings = families.Settings("cpu", layers=1, rounds=1, batches=2)
     cases = families.candidates(family, ("ragged",), ("ours", "theirs"), False)
-    found = [families.measure(case, settings) for case in cases]
+    found = [families.attempt(case, settings, lambda: None) for case in cases]
     assert [f.failure for f in found] == ["", ""]
     assert f"{found[0].ktoks / found[1].ktoks:.2f} ×" in families.table(found)
 
@@ -62,6 +62,6 @@ def test_a_failure_is_told_and_does_not_end_the_run(families: ModuleType, monkey
 
     monkeypatch.setattr(families, "their_step", out_of_memory)
     case = families.Candidate("bert", "even", "theirs", False)
-    found = families.measure(case, families.Settings("cpu", rounds=1))
+    found = families.attempt(case, families.Settings("cpu", rounds=1), lambda: None)
     assert found.failure == "failed: RuntimeError: no room left"
     assert "–" in families.table([found])

@@ -1,12 +1,15 @@
 """The model in the box: what answers if no model is named, and how it is told apart. A small box stands in for it."""
 
+import importlib.util
 import json
-import shutil
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import bothways
@@ -34,6 +37,16 @@ epochs = 5
 """
 
 
+def maker() -> ModuleType:
+    file = Path(__file__).parents[1] / "benchmarks/box.py"
+    spec = importlib.util.spec_from_file_location("benchmark_box", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made as the real one: a detector, beside it blanks, moods and answers."""
@@ -46,22 +59,19 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         mlm=MaskedSettings(mask=1.0, random=0.0),
         rtd=ReplacedSettings(width=1.0, layers=0.5),
     )
-    bothways.pretrain(first, out / "reader")
-    shutil.copytree(out / "reader/model", here / "reader")
-    (here / "reader/finetune.toml").write_text(ADVICE)
-    start = replace(plan.model, init=str(here / "reader"))
+    reader = bothways.pretrain(first, out / "reader").folder
+    start = replace(plan.model, init=str(reader))
     bothways.pretrain(replace(plan, objectives=("mlm",), model=start, lora=LORA), out / "fill")
     moods = [Text(("I like it",), gold="glad"), Text(("I hate it",), gold="sad")]
     asked = [Question("q", "who likes it", "she likes it", (("she", 0),))]
     for name, task, examples in (("emotion", "classify", moods), ("answer", "answer", asked)):
         run = FinetuneRecipe(
-            task, model=ModelSettings(init=str(here / "reader")), lora=LORA, run=FinetuneRun(steps=1, device="cpu")
+            task, model=ModelSettings(init=str(reader)), lora=LORA, run=FinetuneRun(steps=1, device="cpu")
         )
         bothways.finetune(run, out / name, train=examples)
-    for name in ("fill", "emotion", "answer"):
-        shutil.copytree(out / name / "adapter", here / name)
-        said = json.loads((here / name / "adapter_config.json").read_text())
-        (here / name / "adapter_config.json").write_text(json.dumps(said | {"base_model_name_or_path": "../reader"}))
+    (out / "advice.toml").write_text(ADVICE)
+    tasks = [(name, str(out / name / "adapter")) for name in ("emotion", "answer")]
+    maker().make(Namespace(reader=reader, fill=out / "fill/adapter", task=tasks, advice=out / "advice.toml"), here)
     return here
 
 
@@ -69,6 +79,20 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def filled(small_box: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(box, "BOX", small_box)
     return small_box
+
+
+def test_it_is_made_in_16_bit_and_not_too_large(
+    small_box: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in small_box.glob("*/*.safetensors"):
+        assert {tensor.dtype for tensor in load_file(file).values()} == {torch.float16}, file
+    module = maker()
+    monkeypatch.setattr(module, "MOST_BYTES", 50_000)
+    adapter = small_box / "fill"
+    asked = Namespace(reader=small_box / "reader", fill=adapter, task=[], advice=small_box / "reader/finetune.toml")
+    with pytest.raises(SystemExit, match="too large"):
+        module.make(asked, tmp_path)
+    assert "all" in capsys.readouterr().out
 
 
 def run(*words: str, code: int = 0) -> str:
