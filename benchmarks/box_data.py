@@ -1,0 +1,82 @@
+"""The labelled data of the adapters in the box, as `bothways finetune` reads them.
+
+    python benchmarks/box_data.py --data DIR --out OUT
+
+--data: a folder with goemotions (train, dev: .jsonl with text and labels as numbers; labels.txt), sms_spam (all.jsonl
+with text and label), snli (train*, dev*: .jsonl with premise, hypothesis, label), ud_english_ewt (*train*, *dev*:
+.conllu), squad1 (train*, dev*: .json), plain or .xz. --out: a folder for emotion, spam, nli, pos and answer, each with
+train and dev files.
+"""
+
+import argparse
+import json
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bothways.text.streams import read_lines
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    yield from (json.loads(line) for line in read_lines(path) if line.strip())
+
+
+def write(path: Path, found: Iterable[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in found]
+    path.write_text("".join(lines), encoding="utf-8")
+    print(f"{path.parent.name:8} {path.name:12} {len(lines):7,} rows")
+
+
+def one(folder: Path, part: str) -> Path:
+    found = sorted(p for p in folder.iterdir() if part in p.name)
+    if not found:
+        raise SystemExit(f"{folder} has no file with {part} in its name")
+    return found[0]
+
+
+def emotion(data: Path, out: Path) -> None:
+    names = (data / "labels.txt").read_text(encoding="utf-8").split()
+    for part in ("train", "dev"):
+        found = rows(one(data, part))
+        write(out / f"{part}.jsonl", ({"text": r["text"], "labels": [names[i] for i in r["labels"]]} for r in found))
+
+
+def spam(data: Path, out: Path) -> None:
+    """A tenth is held out, by the text itself: the same message is never on both sides."""
+    found = list(rows(one(data, "all")))
+    held_out = [zlib.crc32(" ".join(r["text"].lower().split()).encode()) % 10 == 0 for r in found]
+    for part, wanted in (("train", False), ("dev", True)):
+        write(out / f"{part}.jsonl", (r for r, held in zip(found, held_out, strict=True) if held is wanted))
+
+
+def nli(data: Path, out: Path) -> None:
+    for part in ("train", "dev"):
+        kept = (r for r in rows(one(data, part)) if r["label"] in ("entailment", "neutral", "contradiction"))
+        write(out / f"{part}.jsonl", kept)
+
+
+def copied(data: Path, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    for part in ("train", "dev"):
+        for file in sorted(p for p in data.iterdir() if part in p.name):
+            shutil.copyfile(file, out / f"{part}-{file.name}")
+            print(f"{out.name:8} {part}-{file.name}")
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", type=Path, required=True, metavar="DIR")
+    options.add_argument("--out", type=Path, required=True, metavar="DIR")
+    asked = options.parse_args()
+    emotion(asked.data / "goemotions", asked.out / "emotion")
+    spam(asked.data / "sms_spam", asked.out / "spam")
+    nli(asked.data / "snli", asked.out / "nli")
+    copied(asked.data / "ud_english_ewt", asked.out / "pos")
+    copied(asked.data / "squad1", asked.out / "answer")
+
+
+if __name__ == "__main__":
+    main()
