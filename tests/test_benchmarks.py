@@ -1,6 +1,7 @@
 """The benchmark of all families runs: tiny models, one timed step. What it measures here means nothing."""
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -65,3 +66,26 @@ def test_a_failure_is_told_and_does_not_end_the_run(families: ModuleType, monkey
     found = families.attempt(case, families.Settings("cpu", rounds=1), lambda: None)
     assert found.failure == "failed: RuntimeError: no room left"
     assert "–" in families.table([found])
+
+
+def test_families_are_made_ready_side_by_side_and_timed_in_turn() -> None:
+    words = ["--device", "cpu", "--families", "bert,albert", "--shapes", "even", "--layers", "1", "--rounds", "1"]
+    command = [sys.executable, str(FILE), *words, "--no-compile", "--side-by-side", "2"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    found = [line.split()[:4] for line in done.stdout.splitlines() if "ktok/s " in line and "eager" in line]
+    assert found == [
+        [family, "even", side, "eager"] for side in ("ours", "theirs") for family in ("bert", "albert")
+    ]  # fmt: skip
+
+
+def test_a_process_that_dies_is_told(families: ModuleType) -> None:
+    class Gone:
+        def send(self, what: object) -> None:
+            raise BrokenPipeError
+
+        def recv(self) -> object:
+            raise EOFError
+
+    case = families.Candidate("bert", "even", "theirs", False)
+    families._tell(Gone(), case)
+    assert "has died" in families._hear(Gone(), case).failure

@@ -18,10 +18,9 @@ from bothways.data.examples import Question, Text
 from bothways.errors import BothwaysError
 from bothways.model import box
 from bothways.model.lora import LoraSettings
-from bothways.pretraining.objectives.mlm import MaskedSettings
-from bothways.pretraining.objectives.rtd import ReplacedSettings
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
 from test_fit import calm, recipe
+from test_pretrain_lora import make_reader
 
 LORA = LoraSettings(rank=2, targets=("all-linear",))
 ADVICE = """
@@ -52,14 +51,7 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made as the real one: a detector, beside it blanks, moods and answers."""
     here, out = tmp_path_factory.mktemp("box"), tmp_path_factory.mktemp("runs")
     plan = calm(recipe(packed, steps=2))
-    first = replace(
-        plan,
-        objectives=("mlm", "rtd"),
-        model=replace(plan.model, family="modernbert"),
-        mlm=MaskedSettings(mask=1.0, random=0.0),
-        rtd=ReplacedSettings(width=1.0, layers=0.5),
-    )
-    reader = bothways.pretrain(first, out / "reader").folder
+    reader = make_reader(packed, out / "reader")
     start = replace(plan.model, init=str(reader))
     bothways.pretrain(replace(plan, objectives=("mlm",), model=start, lora=LORA), out / "fill")
     moods = [Text(("I like it",), gold="glad"), Text(("I hate it",), gold="sad")]
@@ -106,6 +98,18 @@ def test_without_a_path_it_is_the_reader(filled: Path) -> None:
     assert set(model.heads) == {"replaced"}
     same = bothways.load(filled / "reader").state_dict()
     assert all(torch.equal(tensor, same[name]) for name, tensor in model.state_dict().items())
+
+
+def test_an_adapter_means_the_reader_beside_it(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is called so where somebody works."""
+    expected = bothways.fill("she [MASK] it")
+    other = bothways.load()
+    with torch.no_grad():
+        other.encoder.embeddings.tokens.weight.mul_(-1)
+    bothways.save(other, tmp_path / "reader")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    assert bothways.fill("she [MASK] it") == expected
 
 
 def test_it_fills_blanks_with_its_adapter(filled: Path) -> None:

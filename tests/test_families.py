@@ -138,8 +138,8 @@ def segments_for(model: torch.nn.Module) -> list[list[int]]:
     return [[int(i >= n // 2 and two) for i in range(n)] for n in LENGTHS]
 
 
-def their_outputs(model: torch.nn.Module, ending: str) -> list[Tensor]:
-    """What their class returns for the padded grid, padding removed: (N, …) or (B, …)."""
+def padded_grid(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The sequences as their classes take them."""
     longest, pad = max(LENGTHS), int(model.config.pad_token_id or 0)  # type: ignore[union-attr, arg-type]
     grid = {
         "input_ids": torch.tensor([row + [pad] * (longest - len(row)) for row in rows_of_ids()]),
@@ -147,6 +147,12 @@ def their_outputs(model: torch.nn.Module, ending: str) -> list[Tensor]:
     }
     if getattr(model.config, "type_vocab_size", 0):
         grid["token_type_ids"] = torch.tensor([row + [0] * (longest - len(row)) for row in segments_for(model)])
+    return grid
+
+
+def their_outputs(model: torch.nn.Module, ending: str) -> list[Tensor]:
+    """What their class returns for the padded grid, padding removed: (N, …) or (B, …)."""
+    grid = padded_grid(model)
     real = grid["attention_mask"].bool()
     if ending == "ForMultipleChoice":
         grid = {key: value[None] for key, value in grid.items()}
@@ -283,14 +289,7 @@ def test_gradients_are_theirs(shape: str, tmp_path: Path) -> None:
 
 def their_loss(model: torch.nn.Module) -> Tensor:
     """The sum of the squares of a classifier's logits for the padded grid."""
-    longest, pad = max(LENGTHS), int(model.config.pad_token_id or 0)  # type: ignore[union-attr, arg-type]
-    grid = {
-        "input_ids": torch.tensor([row + [pad] * (longest - len(row)) for row in rows_of_ids()]),
-        "attention_mask": torch.tensor([[1] * n + [0] * (longest - n) for n in LENGTHS]),
-    }
-    if getattr(model.config, "type_vocab_size", 0):
-        grid["token_type_ids"] = torch.tensor([row + [0] * (longest - len(row)) for row in segments_for(model)])
-    loss: Tensor = model(**grid).logits.square().sum()
+    loss: Tensor = model(**padded_grid(model)).logits.square().sum()
     return loss
 
 

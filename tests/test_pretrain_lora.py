@@ -7,6 +7,7 @@ import peft
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor
 
 from bothways.errors import BothwaysError
@@ -44,8 +45,7 @@ def their_guesses(model: torch.nn.Module) -> Tensor:
     return logits
 
 
-@pytest.fixture
-def reader(packed: Path, tmp_path: Path) -> Path:
+def make_reader(packed: Path, out: Path) -> Path:
     """A ModernBERT that has learned to find replaced tokens, and has no head for words."""
     plan = calm(recipe(packed, steps=2))
     plan = replace(
@@ -55,7 +55,12 @@ def reader(packed: Path, tmp_path: Path) -> Path:
         mlm=MaskedSettings(mask=1.0, random=0.0),
         rtd=ReplacedSettings(width=1.0, layers=0.5),
     )
-    return pretrain(plan, tmp_path / "reader").folder
+    return pretrain(plan, out).folder
+
+
+@pytest.fixture
+def reader(packed: Path, tmp_path: Path) -> Path:
+    return make_reader(packed, tmp_path / "reader")
 
 
 def test_only_the_layers_beside_and_the_head_learn(packed: Path, model_folder: Path, tmp_path: Path) -> None:
@@ -94,6 +99,8 @@ def test_the_adapter_is_the_model_in_little_for_us_and_for_peft(
 def test_it_goes_on_bit_for_bit(packed: Path, model_folder: Path, tmp_path: Path) -> None:
     plan = plan_for(packed, model_folder, ("all-linear",), steps=12, save_every=5)
     pretrain(plan, tmp_path / "whole")
+    kept = load_file(tmp_path / "whole/checkpoints/step-00000012/parts.safetensors")
+    assert all(".down." in name or ".up." in name or ".heads.masked." in name for name in kept), "more than was trained"
     run_until(plan, tmp_path / "parts", 8)
     pretrain(plan, tmp_path / "parts")
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")

@@ -1,8 +1,8 @@
 """BERT and its family: text in, vocabulary, encoder, answers.
 
     import bothways
-    bothways.fill("The capital of France is [MASK].")
     model = bothways.load("path/to/model")
+    bothways.fill("The capital of France is [MASK].", model)
 
 Names are imported when first used: `import bothways` alone costs nothing.
 """

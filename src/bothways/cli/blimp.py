@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bothways.cli.choices import AnyModel
 from bothways.cli.output import print_json, print_table, progress
 
 
@@ -17,10 +18,7 @@ def blimp(
             show_default=False,
         ),
     ],
-    model: Annotated[
-        Path | None,
-        typer.Option("--model", metavar="DIR", help="A pretrained model.  [default: in the box]", show_default=False),
-    ] = None,
+    model: AnyModel = None,
     limit: Annotated[int, typer.Option(help="At most so many pairs of each UID; 0: all.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
 ) -> None:

@@ -1,14 +1,22 @@
-"""Options that several commands have: which model answers."""
+"""Options that several commands have: which model is meant."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-ModelOption = Annotated[
+_OR_BOX = "  [default: that in the box, if there is one]"
+
+AnyModel = Annotated[
+    Path | None, typer.Option("--model", metavar="DIR", help=f"A model folder.{_OR_BOX}", show_default=False)
+]
+FirstModel = Annotated[
+    str | None, typer.Option("--model", metavar="DIR", help=f"The model to start from.{_OR_BOX}", show_default=False)
+]
+TunedModel = Annotated[
     Path | None, typer.Option("--model", metavar="DIR", help="A fine-tuned model folder.", show_default=False)
 ]
-TaskOption = Annotated[
+BoxedTask = Annotated[
     str | None,
     typer.Option(
         "--task", metavar="NAME", help="Instead: one of the tasks that the box answers, as emotion.", show_default=False

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bothways.cli.choices import AnyModel
 from bothways.cli.output import print_json, progress, say
 from bothways.errors import BothwaysError
 from bothways.predict.choices import Combine, Long, Pool, Unit
@@ -28,10 +29,7 @@ def encode(
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Where to: .npy, .jsonl or .parquet.", show_default=False)
     ],
-    model: Annotated[
-        Path | None,
-        typer.Option("--model", metavar="DIR", help="A model folder.  [default: in the box]", show_default=False),
-    ] = None,
+    model: AnyModel = None,
     layers: Annotated[
         str,
         typer.Option(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.choices import ModelOption, TaskOption, answering
+from bothways.cli.choices import BoxedTask, TunedModel, answering
 from bothways.cli.output import print_json, print_table, progress, say
 from bothways.errors import BothwaysError
 from bothways.predict.choices import Long
@@ -21,8 +21,8 @@ _CLOSE = 0.05
 
 def evaluate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled data.", show_default=False)],
-    model: ModelOption = None,
-    task: TaskOption = None,
+    model: TunedModel = None,
+    task: BoxedTask = None,
     against: Annotated[
         Path | None,
         typer.Option(

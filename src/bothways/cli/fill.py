@@ -1,11 +1,11 @@
 """bothways fill TEXT"""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bothways.cli.choices import AnyModel
 from bothways.cli.output import print_json
 from bothways.errors import BothwaysError
 
@@ -21,10 +21,7 @@ def fill(
             show_default=False,
         ),
     ],
-    model: Annotated[
-        Path | None,
-        typer.Option("--model", metavar="DIR", help="A model folder.  [default: in the box]", show_default=False),
-    ] = None,
+    model: AnyModel = None,
     top: Annotated[int, typer.Option(help="How many answers.", min=1)] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="For programs: one line for each text.")] = False,
 ) -> None:
@@ -33,7 +30,7 @@ def fill(
     Each line is one answer: its score, the words, the text. The score is the probability of the words,
     each given all the others; for several words, their geometric mean.
 
-    Example: bothways fill "The capital of France is [MASK]."
+    Example: bothways fill "The capital of France is [MASK]." --model my-model
     """
     import bothways
     from bothways.text.files import STDIN, read_lines

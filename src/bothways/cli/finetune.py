@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from bothways.cli.choices import FirstModel
 from bothways.cli.output import print_json, print_table, progress, same_command, say
 from bothways.errors import BothwaysError
 
@@ -39,12 +40,7 @@ def finetune(
         list[str] | None,
         typer.Option("--dev", metavar="FILE", help="Labelled data to choose the best by.", show_default=False),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="DIR", help="The model to start from.  [default: in the box]", show_default=False
-        ),
-    ] = None,
+    model: FirstModel = None,
     teacher: Annotated[
         str | None,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.choices import ModelOption, TaskOption, answering
+from bothways.cli.choices import BoxedTask, TunedModel, answering
 from bothways.cli.output import progress, say
 from bothways.errors import BothwaysError
 from bothways.predict.choices import Long
@@ -25,8 +25,8 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    model: ModelOption = None,
-    task: TaskOption = None,
+    model: TunedModel = None,
+    task: BoxedTask = None,
     text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
     pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
     long: Annotated[

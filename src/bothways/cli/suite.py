@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bothways.cli.choices import FirstModel
 from bothways.cli.output import json_text, print_json, print_table, same_command, say, table_text
 
 if TYPE_CHECKING:
     from bothways.tasks.suites import Row
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are.", show_default=False)]
-Start = Annotated[
-    str,
-    typer.Option("--model", metavar="DIR", help="The model to start from.  [default: in the box]", show_default=False),
-]
 Out = Annotated[
     Path,
     typer.Option(
@@ -44,7 +41,7 @@ Json = Annotated[bool, typer.Option("--json", help="The table for programs.")]
 def glue(
     folder: Folder,
     out: Out,
-    model: Start = "",
+    model: FirstModel = None,
     seeds: Seeds = 3,
     only: Only = None,
     epochs: Epochs = None,
@@ -65,7 +62,7 @@ def glue(
 def squad(
     folder: Folder,
     out: Out,
-    model: Start = "",
+    model: FirstModel = None,
     seeds: Seeds = 1,
     epochs: Epochs = None,
     lr: QuickRate = None,
@@ -83,7 +80,7 @@ def squad(
 def conll(
     folder: Folder,
     out: Out,
-    model: Start = "",
+    model: FirstModel = None,
     seeds: Seeds = 1,
     epochs: Epochs = None,
     lr: QuickRate = None,
@@ -108,7 +105,7 @@ def _run(
     suite: str,
     title: str,
     folder: Path,
-    model: str,
+    model: str | None,
     out: Path,
     seeds: int,
     only: list[str],
@@ -121,7 +118,9 @@ def _run(
 
     rows: list[Row] = []
     try:
-        for row in run_suite(suite, folder, model, out, range(seeds), settings, only=only, listen=_listen, say=say):
+        for row in run_suite(
+            suite, folder, model or "", out, range(seeds), settings, only=only, listen=_listen, say=say
+        ):
             rows.append(row)
             say(f"{row.name}: {row.score} {_shown(row.runs)}")
     except StoppedError:

@@ -57,9 +57,9 @@ class GridBias(ABC):
 Bias = Pairwise | GridBias
 
 
-# A grid holds sequences at least this full. Equal lengths only would make many small products; one grid for all would
-# pad a short text to the longest. On a GPU padding costs less, and every grid more: its calls are waited for.
-_FULL = {"cpu": 0.8, "cuda": 0.5}
+# A grid holds sequences at least this full, so that at most a fifth of its places is padding. Equal lengths only
+# would make many small products; one grid for all would pad a short text to the longest.
+_FULL = 0.8
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,7 @@ def make_plan(batch: Batch, backend: Backend) -> Plan:
         return _still_plan(batch)
     cu = batch.cu.tolist()
     grids = []
-    full = _FULL.get(batch.cu.device.type, 0.8)
-    for members in _alike([end - start for start, end in itertools.pairwise(cu)], full):
+    for members in _alike([end - start for start, end in itertools.pairwise(cu)]):
         grids.append(_grid([(cu[b], cu[b + 1]) for b in members], batch.cu.device))
     order = torch.empty_like(batch.ids)
     begin = 0
@@ -322,11 +321,11 @@ def _sees(i: Tensor, j: Tensor, window: Window) -> Tensor:
     return seen
 
 
-def _alike(lengths: list[int], full: float) -> list[list[int]]:
+def _alike(lengths: list[int]) -> list[list[int]]:
     """Sequence numbers in groups of similar length, longest first."""
     groups: list[list[int]] = []
     for b in sorted(range(len(lengths)), key=lambda b: -lengths[b]):
-        if groups and lengths[b] >= full * lengths[groups[-1][0]]:
+        if groups and lengths[b] >= _FULL * lengths[groups[-1][0]]:
             groups[-1].append(b)
         else:
             groups.append([b])
