@@ -89,3 +89,11 @@ def test_a_process_that_dies_is_told(families: ModuleType) -> None:
     case = families.Candidate("bert", "even", "theirs", False)
     families._tell(Gone(), case)
     assert "has died" in families._hear(Gone(), case).failure
+
+
+def test_nothing_is_timed_before_its_turn(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(families, "prepare", lambda case, settings: (lambda: order.append("step"), 1))
+    case = families.Candidate("bert", "even", "ours", False)
+    families.attempt(case, families.Settings("cpu", rounds=1), lambda: order.append("turn"))
+    assert order == ["turn", "step", "step"]
