@@ -51,7 +51,7 @@ BASES: dict[str, dict[str, Any]] = {
     },
 }
 OPTIM = {
-    "name": "muon", "muon_lr": 0.02, "lr": 3e-3, "betas": [0.9, 0.98],
+    "name": "muon", "muon_lr": 0.02, "lr": 3e-3, "betas": [0.9, 0.98], "decay": 0.1,
     "warmup": 200, "schedule": "wsd", "cooldown": 0.6,
 }  # fmt: skip
 

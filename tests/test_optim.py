@@ -42,6 +42,8 @@ def test_muon_takes_the_hidden_matrices_only() -> None:
     hidden = {p for group in muon.param_groups for p in group["params"]}
     for name, parameter in named(model).items():
         assert (parameter in hidden) is ("blocks." in name and parameter.ndim == 2), name
+    assert {group["decay"] for group in muon.param_groups} == {0.1}
+    assert {group["weight_decay"] for group in adamw.param_groups} == {0.0, 0.01}
     set_rate((adamw, muon), 0.5)
     assert {group["lr"] for group in adamw.param_groups} == {5e-4}
     assert {group["lr"] for group in muon.param_groups} == {0.01}

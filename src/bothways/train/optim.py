@@ -41,6 +41,9 @@ class OptimSettings:
     """The rate of the last layer is so much of lr, that of the layer below so much of this, down to the embeddings."""
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
+    muon_decay: float = 0.1
+    """Muon's steps are as large however small the gradient is. With a tenth of this, matrices grow four times as large:
+    the encoder guesses words as well and fine-tunes badly."""
 
     def __post_init__(self) -> None:
         require_choice("optim.name", self.name, ("adamw", "muon"))
@@ -48,7 +51,7 @@ class OptimSettings:
         for name in ("lr", "eps", "muon_lr"):
             if not getattr(self, name) > 0:
                 raise BothwaysError(f"optim.{name} must be above 0, not {getattr(self, name)}")
-        for name in ("decay", "clip", "warmup", "head_lr"):
+        for name in ("decay", "muon_decay", "clip", "warmup", "head_lr"):
             if not getattr(self, name) >= 0:
                 raise BothwaysError(f"optim.{name} must be 0 or more, not {getattr(self, name)}")
         if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
@@ -105,7 +108,8 @@ def make_optimizers(trained: Mapping[str, nn.Parameter], settings: OptimSettings
     )
     found: list[Optimizer] = [adamw]
     if matrices:
-        found.append(Muon(matrices.items(), lr=settings.muon_lr, momentum=settings.muon_momentum, decay=settings.decay))
+        muon = Muon(matrices.items(), lr=settings.muon_lr, momentum=settings.muon_momentum, decay=settings.muon_decay)
+        found.append(muon)
     for optimizer in found:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
