@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 
 from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
 from bothways.pretraining.pretrain import Pretrained, pretrain
 from bothways.pretraining.recipe import DataSettings, ModelSettings, Phase, PretrainRecipe
@@ -189,6 +190,33 @@ def test_compiled_training_is_the_same_training(packed: Path, tmp_path: Path) ->
     pretrain(replace(plan, run=replace(plan.run, compile=True)), tmp_path / "compiled")
     for step, loss in losses(tmp_path / "plain").items():
         assert losses(tmp_path / "compiled")[step] == pytest.approx(loss, abs=1e-4), step
+
+
+def test_nothing_is_compiled_while_the_clock_runs(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In neither phase, to train or to evaluate: what makes the compiler work anew has been seen before the first step."""
+    seen: list[tuple[Any, ...]] = []
+
+    def watched(module: torch.nn.Module, **_: Any) -> Any:
+        def call(batch: Batch, targets: Mapping[str, torch.Tensor]) -> Any:
+            shapes = tuple((name, *value.shape) for name, value in targets.items())
+            seen.append((module.training, torch.is_grad_enabled(), *batch.ids.shape, *batch.cu.shape, *shapes))
+            return module(batch, targets)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", watched)
+    before: list[set[Any]] = []
+    plan = recipe(packed, compile=True, evaluate_every=4)
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Evaluated) and event.step == 0:
+            before.append(set(seen))
+
+    pretrain(plan, tmp_path / "run", listen=[listen])
+    assert len(before[0]) == 4
+    assert set(seen) == before[0]
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without 16-bit products falls back

@@ -212,6 +212,8 @@ class _Loop:
             step = next(self.work.feed(phase, 0, self.ranks, self.still))
             self._forward(step.micros[0]).sum().backward()
             self.module.zero_grad(set_to_none=True)
+            if phase > self.state.phase:  # how the present one is evaluated, `evaluate_first` sees
+                self._scores(phase)
 
     # ------------------------------------------------------------------ time
 
@@ -268,11 +270,7 @@ class _Loop:
 
     def _evaluate(self, final: bool = False) -> Iterator[Evaluated]:
         self._require_numbers()
-        self.module.eval()
-        with torch.no_grad():
-            scores = self.work.evaluate(self._forward, self.state.phase, self.ranks, self.still, final)
-        self.module.train()
-        if scores:
+        if scores := self._scores(self.state.phase, final):
             bad, lowest = self.work.badness(scores), self.state.lowest
             if self.score is None or self.score[0] != self.state.step:  # the last may be looked at twice
                 better = lowest is None or bad < lowest
@@ -281,6 +279,13 @@ class _Loop:
                 )
             self.score = (self.state.step, bad)
             yield Evaluated(self.state.step, scores, final)
+
+    def _scores(self, phase: int, final: bool = False) -> dict[str, float]:
+        self.module.eval()
+        with torch.no_grad():
+            scores = self.work.evaluate(self._forward, phase, self.ranks, self.still, final)
+        self.module.train()
+        return scores
 
     # ------------------------------------------------------------------ saving
 
