@@ -150,6 +150,44 @@ def test_another_recipe_does_not_go_on(packed: Path, tmp_path: Path) -> None:
     assert pretrain(recipe(packed, save_every=7, keep=1), tmp_path / "run").complete  # this changes no result
 
 
+FLAT = OptimSettings(lr=1e-3, warmup=3, schedule="wsd", cooldown=0.5)
+
+
+@pytest.mark.parametrize("length", [12, 40])
+def test_a_flat_run_may_become_shorter_or_longer(packed: Path, tmp_path: Path, length: int) -> None:
+    """And is then the run that had this length from the beginning."""
+    plan = replace(recipe(packed, steps=20, save_every=5), optim=FLAT, phases=PHASES[:1])
+    run_until(plan, tmp_path / "parts", 6)
+    other = replace(plan, run=replace(plan.run, steps=length))
+    pretrain(other, tmp_path / "parts")
+    pretrain(other, tmp_path / "whole")
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert f"steps = {length}" in (tmp_path / "parts/recipe.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("steps", "changed", "length", "trouble"),
+    [
+        (11, {"optim": replace(FLAT, schedule="linear")}, 40, "jump from 0.588 to 0.811 of its peak"),
+        (18, {}, 40, "at step 15, the learning rate would jump from 0.5 to 1 of its peak"),
+        (20, {}, 40, "its run is over"),
+        (6, {}, 4, "that is behind it already"),
+        (11, {"phases": (replace(PHASES[0], share=0.4), PHASES[1])}, 40, "it would jump to another phase"),
+    ],
+    ids=["linear", "cooling", "over", "behind", "phase"],
+)
+def test_a_length_that_would_leave_a_seam_is_refused(
+    packed: Path, tmp_path: Path, steps: int, changed: dict[str, Any], length: int, trouble: str
+) -> None:
+    settings: dict[str, Any] = {"optim": FLAT, "phases": PHASES[:1]} | changed
+    plan = replace(recipe(packed, steps=20, save_every=5), **settings)
+    pretrain(plan, tmp_path / "run") if steps == 20 else run_until(plan, tmp_path / "run", steps)
+    before = (tmp_path / "run/recipe.toml").read_text()
+    with pytest.raises(BothwaysError, match=trouble):
+        pretrain(replace(plan, run=replace(plan.run, steps=length)), tmp_path / "run")
+    assert (tmp_path / "run/recipe.toml").read_text() == before
+
+
 def test_a_finished_run_does_nothing_more(packed: Path, tmp_path: Path) -> None:
     plan = recipe(packed, steps=4)
     pretrain(plan, tmp_path / "run")

@@ -59,7 +59,8 @@ def pretrain(
             adapt(model, recipe.lora, seed=recipe.run.seed)
         work = Pretraining(model, train, valid, recipe)
         if ranks.is_first:
-            claim(out, recipe, read_recipe, {"packed": [one.manifest["checksum"] for one in packed]})
+            checksums = [one.manifest["checksum"] for one in packed]
+            claim(out, recipe, read_recipe, {"packed": checksums}, [phase.share for phase in recipe.phases])
         ranks.wait()
         if not valid.sources and ranks.is_first:
             say("no text is held out, so nothing is evaluated: pack with --valid 0.5% to see how well it learns")

@@ -36,6 +36,7 @@ from bothways.train.work import (
     Stepped,
     Stopping,
     Work,
+    phase_at,
 )
 
 
@@ -128,7 +129,7 @@ class _Loop:
 
     def _take(self, done: float) -> None:
         """One optimiser step. Nothing here waits for the GPU."""
-        phase = self._phase(done)
+        phase = phase_at(self.work.phases(), done)
         if phase != self.state.phase:
             self.state = replace(self.state, phase=phase, index=0)
             self.close()
@@ -224,26 +225,15 @@ class _Loop:
         if self.ranks.is_first:
             save = self.run.save_minutes > 0 and now - self.saved >= 60 * self.run.save_minutes
             flush = len(self.pending) >= 50 or now - self.flushed >= 0.5 or self.state.step < 10
-            mine = [self._done(self._elapsed()), mine[1], float(save), float(flush)]
+            mine = [self.run.done(self.state.step, self._elapsed()), mine[1], float(save), float(flush)]
         done, stop, save_, flush_ = self.ranks.sum(mine)
         return done, stop > 0, save_ > 0, flush_ > 0
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.began
 
-    def _done(self, elapsed: float) -> float:
-        return self.state.step / self.run.steps if self.run.steps else elapsed / (60 * self.run.minutes)
-
     def _every(self, steps: int) -> bool:
         return steps > 0 and self.state.step % steps == 0
-
-    def _phase(self, done: float) -> int:
-        """Which phase this moment belongs to."""
-        ends, total = [], 0.0
-        for share in self.work.phases():
-            total += share
-            ends.append(total)
-        return min(sum(done >= end / total - 1e-9 for end in ends), len(ends) - 1)
 
     # ------------------------------------------------------------------ what comes out
 

@@ -14,11 +14,12 @@ from bothways.errors import BothwaysError
 from bothways.train.curve import draw_curve, entries
 from bothways.train.diagnose import Diagnosis
 from bothways.train.fit import fit
-from bothways.train.optim import OptimSettings
+from bothways.train.optim import OptimSettings, rate
 from bothways.train.ranks import Ranks
 from bothways.train.recipe import write
 from bothways.train.report import Log, TensorBoard
-from bothways.train.work import Event, Finished, RunSettings, Started, Work
+from bothways.train.state import Checkpoints, read_state
+from bothways.train.work import Event, Finished, RunSettings, Started, Work, phase_at
 
 _LOCK = ".lock"
 FINAL = -1
@@ -98,6 +99,10 @@ _FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_
          "evaluate_first", "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
 
 
+# And this, while it makes no difference yet.
+_LENGTH = ("steps", "minutes")
+
+
 @contextmanager
 def _held(out: Path, ranks: Ranks) -> Iterator[None]:
     """Nobody else trains in this folder meanwhile."""
@@ -114,10 +119,13 @@ def _held(out: Path, ranks: Ranks) -> Iterator[None]:
         yield
 
 
-def claim(out: Path, recipe: Any, read: Callable[[Path], Any], data: Mapping[str, Any]) -> None:
+def claim(
+    out: Path, recipe: Any, read: Callable[[Path], Any], data: Mapping[str, Any], shares: Sequence[float] = (1.0,)
+) -> None:
     """Write the recipe, and what identifies its data, into the run's folder.
 
-    A folder in which another recipe ran, or the same on other data, is refused; and one that is no run's.
+    A folder in which another recipe ran, or the same on other data, is refused; and one that is no run's. A run may be
+    made longer or shorter as long as its learning rate and its phase (of these shares) are now what they would be.
     """
     path = out / "recipe.toml"
     others = [file.name for file in out.iterdir() if file.name != _LOCK] if out.exists() else []
@@ -125,14 +133,41 @@ def claim(out: Path, recipe: Any, read: Callable[[Path], Any], data: Mapping[str
         raise BothwaysError(f"{out} already holds other files, such as {min(others)}: name a new or empty folder")
     if path.exists():
         earlier = read(path)
-        same = replace(recipe.run, **{name: getattr(earlier.run, name) for name in _FREE})
+        free = (*_FREE, *_LENGTH) if recipe.run.epochs == earlier.run.epochs else _FREE
+        same = replace(recipe.run, **{name: getattr(earlier.run, name) for name in free})
         if replace(recipe, run=same) != earlier:
             raise BothwaysError(
                 f"{out} holds a run of another recipe (see {path}): take another --out, or go on with that recipe"
             )
+        _require_no_seam(out, recipe, earlier.run, shares)
     told, known = json.dumps(data) + "\n", out / "data.json"
     if known.exists() and known.read_text(encoding="utf-8") != told:
         raise BothwaysError(f"{out} holds a run on other data: take another --out")
     for file, content in ((path, write(recipe)), (known, told)):
         with atomic.new_file(file) as fresh:
             fresh.write_text(content, encoding="utf-8")
+
+
+def _require_no_seam(out: Path, recipe: Any, earlier: RunSettings, shares: Sequence[float]) -> None:
+    """If the run has another length now, nothing may jump where it goes on."""
+    lengths = {name: getattr(recipe.run, name) for name in _LENGTH}
+    latest = Checkpoints(out, recipe.run.keep).latest()
+    if latest is None or lengths == {name: getattr(earlier, name) for name in _LENGTH}:
+        return
+    state = read_state(latest)
+    was, would = (run.done(state.step, state.elapsed) for run in (earlier, recipe.run))
+    rates = [rate(recipe.optim, state.step, done) for done in (was, would)]
+    said = " and ".join(f"run.{name} = {value:g}" for name, value in lengths.items() if value)
+    if state.complete:
+        trouble = "its run is over"
+    elif would >= 1:
+        trouble = "that is behind it already"
+    elif not math.isclose(*rates, abs_tol=1e-6):
+        trouble = f"the learning rate would jump from {rates[0]:.3g} to {rates[1]:.3g} of its peak"
+    elif phase_at(shares, was) != phase_at(shares, would):
+        trouble = "it would jump to another phase"
+    else:
+        return
+    raise BothwaysError(
+        f"{out} cannot go on with {said}: at step {state.step:,}, {trouble}; take the length it had, or another --out"
+    )

@@ -1,5 +1,6 @@
 """What the training loop is told and what it tells: settings, the work's protocol, events."""
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,16 @@ class RunSettings:
             )
         if self.keep < 1 or self.micro_tokens < 1 or self.patience < 0:
             raise BothwaysError("run.keep and run.micro_tokens must be 1 or more, run.patience 0 or more")
+
+    def done(self, step: int, elapsed: float) -> float:
+        """The share of the run that is behind us after so many steps, and seconds."""
+        return step / self.steps if self.steps else elapsed / (60 * self.minutes)
+
+
+def phase_at(shares: Sequence[float], done: float) -> int:
+    """Which of the phases, that take these shares of a run, a moment belongs to."""
+    ends = list(itertools.accumulate(shares))
+    return min(sum(done >= end / ends[-1] - 1e-9 for end in ends), len(ends) - 1)
 
 
 @dataclass(frozen=True)
