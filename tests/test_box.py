@@ -141,7 +141,8 @@ def test_what_looks_like_a_file_is_one(filled: Path, tmp_path: Path) -> None:
     for word in ("reviews.txt", "some/where"):
         with pytest.raises(BothwaysError, match=word):
             CliRunner().invoke(app, ["predict", word, "--task", "emotion"], catch_exceptions=False)
-    assert "喜欢" in run("predict", "喜欢", "--task", "emotion")
+    for word in ("喜欢", "Good.Really", "3.5"):
+        assert word in run("predict", word, "--task", "emotion")
 
 
 @pytest.mark.parametrize(

@@ -310,19 +310,21 @@ def test_phases_come_in_their_shares(packed: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- checkpoints
 
 
-def test_keep_bounds_the_checkpoints_and_spares_the_best(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("phases", "kept", "best"), [(1, [8, 16, 20], (1.0, 8)), (2, [16, 20], (2.2, 20))])
+def test_keep_bounds_the_checkpoints_and_spares_the_best_of_its_phase(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phases: int, kept: list[int], best: Any
 ) -> None:
+    """The second phase begins after step 12."""
     from bothways.pretraining.work import Pretraining
 
     scores = {0: 9.0, 4: 3.0, 8: 1.0, 12: 2.0, 16: 2.5, 20: 2.2}
     steps = iter(scores.values())
     monkeypatch.setattr(Pretraining, "evaluate", lambda *_: {"loss": next(steps)})
-    pretrain(recipe(packed, save_every=4, keep=2), tmp_path / "run")
-    kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
-    assert kept == ["step-00000008", "step-00000016", "step-00000020"]
+    pretrain(replace(recipe(packed, save_every=4, keep=2), phases=PHASES[:phases]), tmp_path / "run")
+    found = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert found == [f"step-{step:08}" for step in kept]
     last = json.loads((tmp_path / "run/checkpoints/step-00000020/state.json").read_text())
-    assert (last["best"], last["best_step"]) == (1.0, 8)
+    assert (last["best"], last["best_step"]) == best
 
 
 def test_a_full_disk_stops_with_the_last_checkpoint_whole(

@@ -196,6 +196,7 @@ def test_without_held_out_text_nothing_is_evaluated(tmp_path: Path, packed: Path
     assert result.after == {}
     assert any("--valid" in words for words in said)
     assert any("duplicate" in words or "dedup" in words for words in said)
+    assert any("never reaches its peak" in words and "the run has 2" in words for words in said)  # warmup is 3
 
 
 def test_other_text_under_the_same_name_is_noticed(packed: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -71,7 +72,8 @@ def _is_file(word: str) -> bool:
     """Whether a file is meant: one that is there, or a word that is written as files are."""
     if word == "-" or os.path.exists(word):
         return True
-    return not any(map(str.isspace, word)) and bool(Path(word).suffix[1:].isalnum() or "/" in word or os.sep in word)
+    ends_so = re.fullmatch(r"\.[a-z][a-z0-9]*", Path(word).suffix)  # and not as in "3.5" or "Good.Really"
+    return not any(map(str.isspace, word)) and bool(ends_so or "/" in word or os.sep in word)
 
 
 def _both(predictor: Any, examples: Iterable[Any], top: int) -> Iterator[tuple[Any, Any]]:

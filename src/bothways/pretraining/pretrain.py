@@ -64,6 +64,11 @@ def pretrain(
         ranks.wait()
         if not valid.sources and ranks.is_first:
             say("no text is held out, so nothing is evaluated: pack with --valid 0.5% to see how well it learns")
+        if recipe.optim.warmup >= recipe.run.steps > 0 and ranks.is_first:
+            say(
+                f"the learning rate never reaches its peak: it rises for {recipe.optim.warmup:,g} steps "
+                f"(optim.warmup), and the run has {recipe.run.steps:,}"
+            )
         reports = [p.manifest["report"] for p in packed]
         tokens = sum(corpus.tokens for corpus in train.sources.values())
         plateau = sum(r["entropy"] * r["tokens"] for r in reports) / sum(r["tokens"] for r in reports)

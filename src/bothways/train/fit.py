@@ -131,7 +131,8 @@ class _Loop:
         """One optimiser step. Nothing here waits for the GPU."""
         phase = phase_at(self.work.phases(), done)
         if phase != self.state.phase:
-            self.state = replace(self.state, phase=phase, index=0)
+            # Losses on other lengths and masks do not compare: what was best is the best of its phase.
+            self.state = replace(self.state, phase=phase, index=0, best=None, best_step=None, stale=0, lowest=None)
             self.close()
         if self.feed is None:
             steps = self.work.feed(phase, self.state.index, self.ranks, self.still)
