@@ -342,7 +342,12 @@ def work_off(settings: Settings, pipe: Connection) -> None:
         pipe.recv()
 
     while (case := pipe.recv()) is not None:
-        pipe.send(attempt(case, settings, wait))
+        found = attempt(case, settings, wait)
+        torch.compiler.reset()
+        gc.collect()
+        if settings.device == "cuda":
+            torch.cuda.empty_cache()  # for the others
+        pipe.send(found)
 
 
 def measure(families: Sequence[Sequence[Candidate]], settings: Settings, until: float) -> Iterator[Found]:
@@ -363,14 +368,27 @@ def measure(families: Sequence[Sequence[Candidate]], settings: Settings, until: 
         for pipe, case in asked:
             _tell(pipe, case)
         answers = [(pipe, case, _hear(pipe, case)) for pipe, case in asked]
+        crowded = []
         for pipe, case, answer in answers:
-            if answer is None:
-                _tell(pipe, None)
-                answer = _hear(pipe, case)
-            assert answer is not None
-            yield answer
+            found = _timed(pipe, case, answer)
+            if len(asked) > 1 and "OutOfMemory" in found.failure:
+                crowded.append((pipe, case))
+            else:
+                yield found
+        for pipe, case in crowded:  # once more, alone
+            _tell(pipe, case)
+            yield _timed(pipe, case, _hear(pipe, case))
     for pipe in pipes:
         _tell(pipe, None)
+
+
+def _timed(pipe: Connection, case: Candidate, answer: Found | None) -> Found:
+    """What comes of a candidate that is ready, if that was its answer."""
+    if answer is None:
+        _tell(pipe, None)
+        answer = _hear(pipe, case)
+    assert answer is not None
+    return answer
 
 
 def _tell(pipe: Connection, what: Candidate | None) -> None:

@@ -97,3 +97,32 @@ def test_nothing_is_timed_before_its_turn(families: ModuleType, monkeypatch: pyt
     case = families.Candidate("bert", "even", "ours", False)
     families.attempt(case, families.Settings("cpu", rounds=1), lambda: order.append("turn"))
     assert order == ["turn", "step", "step"]
+
+
+CROWDED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import families
+
+class OutOfMemoryError(Exception):
+    pass
+
+tried = []
+
+def prepare(case, settings):
+    tried.append(case)
+    if case.family == "albert" and len(tried) == 1:
+        raise OutOfMemoryError("others have it")
+    return (lambda: None), 1
+
+families.prepare = prepare
+cases = [[families.Candidate(name, "even", "ours", False)] for name in ("bert", "albert", "mpnet")]
+for found in families.measure(cases, families.Settings("cpu", rounds=1), 0.0):
+    print(found.candidate.family, found.failure or "timed")
+"""
+
+
+def test_what_finds_no_memory_beside_others_is_tried_alone() -> None:
+    command = [sys.executable, "-c", CROWDED, str(FILE.parent)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == ["bert timed", "mpnet timed", "albert timed"]
