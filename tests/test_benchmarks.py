@@ -1,6 +1,8 @@
-"""The benchmark of all families runs: tiny models, one timed step. What it measures here means nothing."""
+"""The benchmarks run: tiny models, a step or two. What they measure here means nothing."""
 
 import importlib.util
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +128,65 @@ def test_what_finds_no_memory_beside_others_is_tried_alone() -> None:
     command = [sys.executable, "-c", CROWDED, str(FILE.parent)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["bert timed", "mpnet timed", "albert timed"]
+
+
+def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
+    rows = [json.dumps({"sentence": text, "label": i % 2}) for i, text in enumerate(["I like it", "the cat sat"] * 8)]
+    for part in ("train", "dev"):
+        (tmp_path / "data/glue_cola").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data/glue_cola" / f"{part}.jsonl").write_text("\n".join(rows))
+    shape = json.dumps({"width": 16, "layers": 4, "heads": 2, "hidden": 16})
+    words = ["--text", packed, "--data", tmp_path / "data", "--out", tmp_path / "out", "--steps", "2", "--seeds", "1",
+             "--tasks", "CoLA", "--shape", shape, "--run", "short rtd rtd.weight=20"]  # fmt: skip
+    command = [sys.executable, str(FILE.with_name("pilots.py")), *map(str, words)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
+    assert re.search(r"^\| short \| -?\d+\.\d ± \d+\.\d \|$", done.stdout, re.MULTILINE)
+    assert "weight = 20.0" in (tmp_path / "out/short.toml").read_text()
+    assert (tmp_path / "out/pilots.png").exists()
+
+
+def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
+    made = {
+        "goemotions/train.jsonl": [{"text": "wow", "labels": [1, 0]}],
+        "goemotions/dev.jsonl": [{"text": "ugh", "labels": [0]}],
+        "sms_spam/all.jsonl": [
+            {"text": f"{word}  win {i % 40}", "label": "ham"} for word in ("to", "TO") for i in range(80)
+        ],
+        "snli/train.jsonl": [{"premise": "a", "hypothesis": "b", "label": label} for label in ("neutral", "-")],
+        "snli/dev.jsonl": [{"premise": "a", "hypothesis": "b", "label": "entailment"}],
+    }
+    for name, rows in made.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "goemotions/labels.txt").write_text("anger\njoy\n")
+    for name in (
+        "ud_english_ewt/en-train.conllu",
+        "ud_english_ewt/en-dev.conllu",
+        "squad1/train.json",
+        "squad1/dev.json",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    command = [
+        sys.executable,
+        str(FILE.with_name("box_data.py")),
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+
+    def read(name: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
+
+    assert read("emotion/train.jsonl") == [{"text": "wow", "labels": ["joy", "anger"]}]
+    assert [row["label"] for row in read("nli/train.jsonl")] == ["neutral"]
+    train, dev = (
+        {" ".join(str(row["text"]).lower().split()) for row in read(f"spam/{part}.jsonl")} for part in ("train", "dev")
+    )
+    assert train
+    assert dev
+    assert not train & dev
+    assert len(read("spam/train.jsonl")) + len(read("spam/dev.jsonl")) == 160
+    assert (tmp_path / "out/pos/dev-en-dev.conllu").read_text() == "ud_english_ewt/en-dev.conllu"
