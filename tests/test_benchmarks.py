@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -146,7 +147,7 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
 
 
 def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
-    made = {
+    made: dict[str, list[dict[str, Any]]] = {
         "goemotions/train.jsonl": [{"text": "wow", "labels": [1, 0]}],
         "goemotions/dev.jsonl": [{"text": "ugh", "labels": [0]}],
         "sms_spam/all.jsonl": [
