@@ -142,7 +142,7 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
     command = [sys.executable, str(FILE.with_name("pilots.py")), *map(str, words)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
     assert re.search(r"^\| short \| -?\d+\.\d ± \d+\.\d \|$", done.stdout, re.MULTILINE)
-    assert "weight = 20.0" in (tmp_path / "out/short.toml").read_text()
+    assert "weight = 20.0" in (tmp_path / "out/short/recipe.toml").read_text()
     assert (tmp_path / "out/pilots.png").exists()
 
 
