@@ -12,9 +12,9 @@ where the runs go; what is there already is not done again.
 Two encoders of one shape, of one vocabulary, on one text, with one optimiser: `rtd` is the recipe bothways-small and
 learns from replaced tokens, `mlm` differs from it in that it learns from masked words. --run makes a third of one of
 them by settings as they are written after --set. Each is trained for the same number of minutes, compilation not
-counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several seeds, the last model of each: mean
-pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and STS-B ten, as in ELECTRA's paper; SST-2
-two of 64).
+counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several seeds, the last model of
+each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and STS-B ten, as in ELECTRA's
+paper; SST-2 two of 64).
 """
 
 import argparse
