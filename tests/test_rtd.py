@@ -329,6 +329,35 @@ def test_a_model_that_a_folder_cannot_hold_is_refused(tmp_path: Path, packed: Pa
         save(odd, tmp_path / "odd")
 
 
+@pytest.mark.parametrize("embeddings", ["shared", "own", "apart"])
+def test_the_generator_beside_a_detector_goes_on_too(packed: Path, tmp_path: Path, embeddings: Any) -> None:
+    """What a run ends with is what the next begins with; with a new generator it is not."""
+    plan = electra(packed, steps=6)
+    plan = replace(plan, rtd=replace(plan.rtd, embeddings=embeddings), phases=plan.phases[:1])
+    first = pretrain(plan, tmp_path / "first")
+    on = replace(plan, model=replace(plan.model, init=str(first.folder)))
+    second = pretrain(on, tmp_path / "second")
+    assert "pseudo_perplexity" in first.after
+    for name, score in second.before.items():
+        assert score == pytest.approx(first.after[name], rel=1e-5), name
+    assert read_recipe(tmp_path / "second/recipe.toml").rtd.generator == str(tmp_path / "first/generator")
+    afresh = pretrain(replace(on, rtd=replace(on.rtd, generator="new")), tmp_path / "third")
+    assert afresh.before["mlm_loss"] > second.before["mlm_loss"] + 0.005
+    assert afresh.before["rtd_loss"] != second.before["rtd_loss"]
+
+
+def test_a_generator_of_another_shape_is_refused(packed: Path, tmp_path: Path) -> None:
+    plan = electra(packed, steps=1)
+    first = pretrain(plan, tmp_path / "first")
+    on = replace(plan, model=replace(plan.model, init=str(first.folder)))
+    with pytest.raises(
+        BothwaysError, match=r"is no generator of 2 × 8 but of 2 × 16, with the heads masked: change rtd"
+    ):
+        pretrain(replace(on, rtd=ReplacedSettings(width=0.25)), tmp_path / "second")
+    with pytest.raises(BothwaysError, match="with the heads replaced: change"):
+        pretrain(replace(on, rtd=replace(on.rtd, generator=str(first.folder))), tmp_path / "third")
+
+
 def test_it_goes_on_from_a_detector_without_being_told_its_family(packed: Path, tmp_path: Path) -> None:
     """And the recipe that is kept says what the model is; the command names the folder that fills blanks."""
     pretrain(electra(packed, steps=1), tmp_path / "first")

@@ -53,6 +53,7 @@ class Losses(Pupil):
         initialise(self.parts, model.config.encoder.init_std, torch.Generator().manual_seed(seed))
         rtd, distill = objectives.get("rtd"), objectives.get("distill")
         if isinstance(rtd, ReplacedTokens):
+            rtd.begin(self.generator)
             rtd.share(model, self.generator)
         if isinstance(distill, Distillation):
             self.teacher = distill.teacher

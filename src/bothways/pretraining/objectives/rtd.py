@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
+from bothways.model.checkpoint import load
 from bothways.model.config import EncoderConfig
 from bothways.model.dropout import hashed_uniform
 from bothways.model.families import FAMILIES
@@ -24,6 +25,7 @@ from bothways.model.model import Model
 from bothways.pretraining.objective import Draft, Room, Score, Target
 from bothways.pretraining.objectives.mlm import NOTHING
 
+NEW = "new"
 _STILL = 1_000_003  # the seed of the draws in evaluation: the same at every step
 
 
@@ -42,6 +44,12 @@ class ReplacedSettings:
     embeddings: Literal["shared", "own", "apart"] = "shared"
     """Whether the two have one token table, which both losses train (ELECTRA), or each its own; or one that the
     generator trains, to which the model adds what it learns itself (DeBERTa v3's gradient-disentangled sharing)."""
+    generator: str = ""
+    """The folder of one to go on from; unless said, that beside model.init, if there is one. "new": none."""
+
+    @property
+    def begins_with(self) -> str:
+        return "" if self.generator == NEW else self.generator
 
     def __post_init__(self) -> None:
         require_choice("rtd.embeddings", self.embeddings, ("shared", "own", "apart"))
@@ -52,10 +60,10 @@ class ReplacedSettings:
 
 
 class Addition(nn.Embedding):
-    """A table that begins at zero and is added to another, which learns nothing by it."""
+    """A table that is added to another, which learns nothing by it: at first, together they are `whole`."""
 
-    def __init__(self, base: nn.Embedding) -> None:
-        super().__init__(base.num_embeddings, base.embedding_dim, _weight=torch.zeros_like(base.weight))
+    def __init__(self, base: nn.Embedding, whole: nn.Embedding) -> None:
+        super().__init__(base.num_embeddings, base.embedding_dim, _weight=(whole.weight - base.weight).detach())
         self._base = (base,)  # in a tuple, so that it is no part of this
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -97,14 +105,36 @@ class ReplacedTokens:
             embedding=shape.table_width if width != shape.table_width else 0,
         )
 
+    def begin(self, generator: Model) -> None:
+        """Give it the weights of the one to go on from."""
+        folder = self.settings.begins_with
+        if not folder:
+            return
+        found = load(folder)
+        if generator.tokenizer and found.require_tokenizer().fingerprint != generator.tokenizer.fingerprint:
+            raise BothwaysError(
+                f"{folder} has another tokenizer than the text: set rtd.generator to {NEW!r} or another"
+            )
+        weights, wanted = found.state_dict(), generator.state_dict()
+        if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in wanted.items()}:
+            own, asked = found.config.encoder, generator.config.encoder
+            raise BothwaysError(
+                f"{folder} is no generator of {asked.layers} × {asked.width} but of {own.layers} × {own.width}, with "
+                f"the heads {', '.join(found.heads) or 'none'}: change rtd.width and rtd.layers, or set rtd.generator "
+                f"to {NEW!r} or another"
+            )
+        generator.load_state_dict(weights)
+
     def share(self, model: Model, generator: Model) -> None:
         """Give the generator the model's embeddings, as far as they fit; its projection stays its own."""
         if self.settings.embeddings == "own":
             return
         ours, theirs = model.encoder.embeddings, generator.encoder.embeddings
         if self.settings.embeddings == "apart":
-            theirs.tokens = ours.tokens
-            ours.tokens = Addition(ours.tokens)
+            table = ours.tokens
+            if not self.settings.begins_with:
+                theirs.tokens = table
+            ours.tokens = Addition(theirs.tokens, table)
             return
         for name in ("tokens", "segments", "positions", "norm"):
             mine, other = getattr(ours, name), getattr(theirs, name)
