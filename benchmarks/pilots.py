@@ -87,11 +87,11 @@ class Pilot:
 def pretrain(pilot: Pilot, asked: argparse.Namespace) -> None:
     """A run of the library's own command."""
     shape = [f"model.{name}={value}" for name, value in (asked.shape or {}).items()]
-    length = ["run.minutes=0", f"run.steps={asked.steps}"] if asked.steps else [f"run.minutes={asked.minutes}"]
-    run = [f"run.seed={asked.seed}", f"run.evaluate_every={asked.evaluate_every}", "run.save_minutes=0"]
+    length = f"run.steps={asked.steps}" if asked.steps else f"run.minutes={asked.minutes}"
+    run = [length, f"run.seed={asked.seed}", f"run.evaluate_every={asked.evaluate_every}", "run.save_minutes=0"]
     command = [sys.executable, "-W", "ignore", "-m", "bothways", "pretrain", "bothways-small", "--data",
                str(asked.text), "--out", str(asked.out / pilot.name)]  # fmt: skip
-    for setting in (*BASES[pilot.base], *shape, *length, *run, *pilot.settings):
+    for setting in (*BASES[pilot.base], *shape, *run, *pilot.settings):
         command += ["--set", setting]
     with (asked.out / f"{pilot.name}.log").open("w") as log:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=log)

@@ -84,6 +84,17 @@ def test_dense_equals_reference(
         assert torch.allclose(dense, reference, atol=2e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("full", "count"), [(0.8, 4), (0.33, 2), (0.0, 1)])
+def test_grids_are_as_full_as_they_must_be(full: float, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bothways.model.attention._FULL", full)
+    batch, q, k, v = random_batch((20, 3, 17, 9, 8, 2), "cpu")
+    plan = make_plan(batch, "dense")
+    assert len(plan.grids) == count
+    assert all(grid.real is None or float(grid.real.float().mean(1).min()) >= full for grid in plan.grids)
+    dense, reference = (attend(q, k, v, p, scale=0.3) for p in (plan, make_plan(batch, "reference")))
+    assert float((dense - reference).abs().max()) < 1e-5
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_maps_are_the_weights(device: str) -> None:
     batch, q, k, v = random_batch(RAGGED, device)

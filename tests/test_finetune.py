@@ -136,6 +136,8 @@ def test_another_recipe_or_other_labels_do_not_go_on(base: Path, tmp_path: Path)
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
     with pytest.raises(BothwaysError, match="another recipe"):
         finetune(replace(plan, optim=OptimSettings(lr=2e-3)), tmp_path / "run", train=MANY, dev=[])
+    with pytest.raises(BothwaysError, match="another recipe"):
+        finetune(replace(plan, run=replace(plan.run, epochs=1, steps=0)), tmp_path / "run", train=MANY, dev=[])
     others = [replace(example, gold=f"other {example.gold}") for example in MANY]
     with pytest.raises(BothwaysError, match="other labels"):
         finetune(plan, tmp_path / "run", train=others, dev=[])

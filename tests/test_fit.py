@@ -23,6 +23,7 @@ from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
 from bothways.pretraining.pretrain import Pretrained, pretrain
 from bothways.pretraining.recipe import DataSettings, ModelSettings, Phase, PretrainRecipe
+from bothways.train.fit import _Loop
 from bothways.train.optim import OptimSettings
 from bothways.train.work import Evaluated, Event, RunSettings, Saved, Started, Stepped
 
@@ -230,10 +231,11 @@ def test_compiled_training_is_the_same_training(packed: Path, tmp_path: Path) ->
         assert losses(tmp_path / "compiled")[step] == pytest.approx(loss, abs=1e-4), step
 
 
+@pytest.mark.parametrize("falls_at", [0, 5])
 def test_nothing_is_compiled_while_the_clock_runs(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, falls_at: int
 ) -> None:
-    """In neither phase, to train or to evaluate: what makes the compiler work anew has been seen before the first step."""
+    """In neither phase, to train or to evaluate, nor when a run goes on: all that makes the compiler work was seen."""
     seen: list[tuple[Any, ...]] = []
 
     def watched(module: torch.nn.Module, **_: Any) -> Any:
@@ -246,13 +248,18 @@ def test_nothing_is_compiled_while_the_clock_runs(
 
     monkeypatch.setattr(torch, "compile", watched)
     before: list[set[Any]] = []
-    plan = recipe(packed, compile=True, evaluate_every=4)
+    plan = recipe(packed, compile=True, evaluate_every=4, save_every=2)
+    if falls_at:
+        run_until(plan, tmp_path / "run", falls_at)
+        seen.clear()
+    agree = _Loop._agree
 
-    def listen(event: Event) -> None:
-        if isinstance(event, Evaluated) and event.step == 0:
-            before.append(set(seen))
+    def first_look_at_the_clock(loop: _Loop, interrupted: Any) -> Any:
+        before.append(set(seen))
+        return agree(loop, interrupted)
 
-    pretrain(plan, tmp_path / "run", listen=[listen])
+    monkeypatch.setattr(_Loop, "_agree", first_look_at_the_clock)
+    pretrain(plan, tmp_path / "run")
     assert len(before[0]) == 4
     assert set(seen) == before[0]
 

@@ -26,6 +26,7 @@ from bothways.pretraining.pretrain import _model, _one_tokenizer, _texts, pretra
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.shards import open_packed
 from bothways.pretraining.work import Losses, Pretraining
+from bothways.text.tokenizer import Tokenizer
 from bothways.train.ranks import Ranks
 from bothways.train.work import Event, Micro, Stepped
 from conftest import make_loud
@@ -340,7 +341,7 @@ def test_the_generator_beside_a_detector_goes_on_too(packed: Path, tmp_path: Pat
     assert "pseudo_perplexity" in first.after
     for name, score in second.before.items():
         assert score == pytest.approx(first.after[name], rel=1e-5), name
-    assert read_recipe(tmp_path / "second/recipe.toml").rtd.generator == str(tmp_path / "first/generator")
+    assert read_recipe(tmp_path / "second/recipe.toml").rtd.generator == str((tmp_path / "first/generator").resolve())
     afresh = pretrain(replace(on, rtd=replace(on.rtd, generator="new")), tmp_path / "third")
     assert afresh.before["mlm_loss"] > second.before["mlm_loss"] + 0.005
     assert afresh.before["rtd_loss"] != second.before["rtd_loss"]
@@ -356,6 +357,19 @@ def test_a_generator_of_another_shape_is_refused(packed: Path, tmp_path: Path) -
         pretrain(replace(on, rtd=ReplacedSettings(width=0.25)), tmp_path / "second")
     with pytest.raises(BothwaysError, match="with the heads replaced: change"):
         pretrain(replace(on, rtd=replace(on.rtd, generator=str(first.folder))), tmp_path / "third")
+
+
+def test_a_generator_with_other_words_is_refused(
+    packed: Path, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = electra(packed, steps=1)
+    first = pretrain(plan, tmp_path / "first")
+    words = [tokenizer.piece(i) for i in range(tokenizer.size)]
+    other = Model(load(tmp_path / "first/generator").config, Tokenizer.from_pieces([*words[:-2], words[-1], words[-2]]))
+    save(other, tmp_path / "first/generator")
+    monkeypatch.chdir(first.folder)  # from where the generator is found beside this folder all the same
+    with pytest.raises(BothwaysError, match="generator has another tokenizer than the text"):
+        pretrain(replace(plan, model=replace(plan.model, init=".")), tmp_path / "second")
 
 
 def test_it_goes_on_from_a_detector_without_being_told_its_family(packed: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def pretrain(
         model = _model(recipe, tokenizer)
         if recipe.model.init:  # what is kept of the recipe shall be true
             recipe = replace(recipe, model=recipe.model.shaped_as(model.config.family, model.config.encoder))
-            beside = Path(recipe.model.init).with_name("generator")
+            beside = Path(recipe.model.init).resolve().with_name("generator")
             if "rtd" in recipe.objectives and not recipe.rtd.generator and (beside / "config.json").exists():
                 recipe = replace(recipe, rtd=replace(recipe.rtd, generator=str(beside)))
         if recipe.lora.rank:

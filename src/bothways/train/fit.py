@@ -210,11 +210,12 @@ class _Loop:
         """Every shape of batch goes through once before the clock starts."""
         if not self.still:
             return
+        looks_first = self.state.step == 0 and self.run.evaluate_first
         for phase in range(self.state.phase, len(self.work.phases())):
             step = next(self.work.feed(phase, 0, self.ranks, self.still))
             self._forward(step.micros[0]).sum().backward()
             self.module.zero_grad(set_to_none=True)
-            if phase > self.state.phase:  # how the present one is evaluated, `evaluate_first` sees
+            if phase > self.state.phase or not looks_first:
                 self._scores(phase)
 
     # ------------------------------------------------------------------ time

@@ -42,8 +42,8 @@ class OptimSettings:
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
     muon_decay: float = 0.1
-    """Muon's steps are as large however small the gradient is. With a tenth of this, matrices grow four times as large:
-    the encoder guesses words as well and fine-tunes badly."""
+    """Muon's steps are as large however small the gradient is. With a tenth of this (and of AdamW's decay, which
+    was 0.1 too) matrices grew four times as large: the encoder guessed words as well and fine-tuned badly."""
 
     def __post_init__(self) -> None:
         require_choice("optim.name", self.name, ("adamw", "muon"))
