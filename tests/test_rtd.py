@@ -314,6 +314,9 @@ def test_the_detector_is_counted(packed: Path) -> None:
         (["model.family=gpt"], "model.family cannot be 'gpt'"),
         (["rtd.width=2"], "rtd.width and rtd.layers are shares"),
         (["rtd.embeddings=tied"], "rtd.embeddings cannot be 'tied'"),
+        (["rtd.masked=1"], "rtd.masked is a share"),
+        (["rtd.masked=0.4", "rtd.fill=0"], "rtd.fill a weight above 0"),
+        (["rtd.masked=0.4", "rtd.embeddings=apart"], "rtd.embeddings cannot be apart"),
     ],
 )
 def test_what_does_not_go_together_is_said(settings: list[str], sentence: str) -> None:
@@ -413,3 +416,109 @@ def test_a_table_as_wide_as_the_layers_is_not_projected(family: str, packed: Pat
     plan = electra(packed, embedding=32, steps=1)
     pretrain(replace(plan, model=replace(plan.model, family=family)), tmp_path / "run")
     assert load(tmp_path / "run/model").config.encoder.embedding == 0
+
+
+def both(packed: Path, **run: Any) -> PretrainRecipe:
+    """Half of what the generator is asked for stays hidden from the model too."""
+    plan = electra(packed, **run)
+    return replace(plan, rtd=replace(plan.rtd, masked=0.5, fill=3.0))
+
+
+def test_what_stays_hidden_is_asked_for_and_not_judged(packed: Path, tmp_path: Path) -> None:
+    """The loss `fill` is that of their masked-word model at the hidden places of a text with the guesses in it."""
+    work = work_of(calm(both(packed)))
+    module = work.module.eval()
+    micro, counts = micro_of(work)
+    batch, targets = micro.batch, micro.targets
+    assert list(work.losses.items()) == [("mlm", 1.0), ("rtd", 50.0), ("fill", 3.0)]
+    objective = work.objectives["rtd"]
+    assert isinstance(objective, ReplacedTokens)
+    with torch.no_grad():
+        fill = float(module(batch, targets)[2])
+        guesses = module.generator.masked(module.generator.encoder(batch)[targets["asked"]])
+        after, is_replaced = objective.replace(batch, guesses, targets, is_training=False)
+    hidden = targets["hidden"]
+    lengths = batch.lengths.tolist()
+    for asked, kept in zip(*(_by_sequence(targets[name], lengths) for name in ("asked", "hidden")), strict=True):
+        assert set(kept) <= set(asked)
+        assert len(kept) == math.floor(0.5 * len(asked) + 0.5)
+    assert counts["fill"] == len(hidden)
+    assert counts["rtd"] + len(hidden) == sum(int(i) not in work.tokenizer.wordless_ids for i in original_of(micro))
+    assert torch.equal(after.ids[hidden], batch.ids[hidden])
+    assert not is_replaced[hidden].any()
+    assert is_replaced.any()
+    assert not set(targets["judged"].tolist()) & set(hidden.tolist())
+    work.save({name: p.detach() for name, p in module.named_parameters()}, tmp_path)
+    theirs, report = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "model", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    ids, kinds, mask = as_grid(batch, after.ids)
+    with torch.no_grad():
+        logits = theirs.eval()(ids, token_type_ids=kinds, attention_mask=mask).logits[mask][hidden]
+    wanted = original_of(micro)[hidden]
+    assert fill == pytest.approx(float(F.cross_entropy(logits, wanted, reduction="sum")), rel=LIMIT)
+
+
+def original_of(micro: Micro) -> Tensor:
+    original = micro.batch.ids.clone()
+    original[micro.targets["asked"]] = micro.targets["words"]
+    return original
+
+
+def _by_sequence(places: Tensor, lengths: list[int]) -> list[list[int]]:
+    bounds = np.cumsum([0, *lengths])
+    return [[p for p in places.tolist() if a <= p < b] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def test_what_stays_hidden_does_not_depend_on_the_batch(packed: Path) -> None:
+    """A step in one pass, and in two: the same tokens stay hidden; and fillers change no loss."""
+    found = []
+    for micro_tokens in (100_000, 200):
+        plan = both(packed, micro_tokens=micro_tokens)
+        work = work_of(calm(plan))
+        step = next(iter(work.feed(0, 0, Ranks(), False)))
+        found.append([original_of(m)[m.targets["hidden"]].tolist() for m in step.micros])
+    assert len(found[0]) == 1 < len(found[1])
+    assert sum(found[1], []) == found[0][0]
+    work = work_of(calm(both(packed)))
+    work.module.eval()
+    counts = []
+    for still in (False, True):
+        micro, count = micro_of(work, still)
+        counts.append(count)
+        real = int((micro.targets["hidden_words"] != -100).sum())
+        assert real == count["fill"]
+        with torch.no_grad():
+            states = work.module.model.encoder(micro.batch)
+            score = work.objectives["rtd"].losses(
+                work.module.model, None, states, micro.batch, micro.targets | {"is_replaced": torch.zeros(len(states))}
+            )
+        found.append([float(score["fill"].loss), float(score["rtd"].loss)])  # type: ignore[list-item]
+    assert found[-1] == pytest.approx(found[-2], rel=LIMIT)
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("family", ["electra", "modernbert"])
+def test_a_detector_that_fills_blanks(family: str, packed: Path, tmp_path: Path) -> None:
+    """From text to a folder that fills blanks itself; bit for bit after a fall, with the detector's head too."""
+    plan = both(packed, steps=8, save_every=3, evaluate_every=4)
+    if family == "modernbert":
+        shape = replace(plan.model, family=family, embedding=0)
+        plan = replace(plan, model=shape, rtd=replace(plan.rtd, width=1.0, layers=0.5))
+    whole = pretrain(plan, tmp_path / "whole")
+
+    def fall(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 5:
+            raise PlugError
+
+    with pytest.raises(PlugError):
+        pretrain(plan, tmp_path / "parts", listen=[fall])
+    found = pretrain(plan, tmp_path / "parts")
+    assert found.after == whole.after
+    assert whole.after["fill_loss"] < whole.before["fill_loss"]
+    assert set(whole.after) >= {"fill_accuracy", "rtd_recall", "mlm_accuracy"}
+    for name in ("model/model.safetensors", "generator/model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    assert load(tmp_path / "whole/model").config.heads == ("masked",)
+    filled = CliRunner().invoke(app, ["fill", "the [MASK] .", "--model", str(tmp_path / "whole/model")])
+    assert filled.exit_code == 0, filled.output

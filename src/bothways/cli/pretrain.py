@@ -61,11 +61,12 @@ def pretrain(
     if names:
         rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
         print_table(("held out", "before", "after"), rows, right=("before", "after"))
-    if read_recipe(out / "recipe.toml").model.causal:  # as the model is that it began with
+    ran = read_recipe(out / "recipe.toml")
+    if ran.model.causal:  # as the model is that it began with
         say(f"{result.folder} is a model folder: bothways info {shlex.quote(str(result.folder))}")
         return
-    generator = result.folder.with_name("generator")  # rtd's: it fills the blanks, and the model does not
-    fills = generator if generator.exists() else result.folder
+    generator = result.folder.with_name("generator")  # rtd's: it fills the blanks, if the model does not
+    fills = generator if generator.exists() and not ran.rtd.masked else result.folder
     say(f'{result.folder} is a model folder: bothways fill "…[MASK]…" --model {shlex.quote(str(fills))}')
 
 

@@ -256,8 +256,11 @@ def _flex(
         return score + added(h, i, j)
 
     grid = [x.transpose(0, 1)[None] for x in (q, k, v)]  # (1, H, N, D)
-    score_mod = biased if added else None
-    out: Tensor = flex_attention(*grid, score_mod=score_mod, block_mask=plan.masks[window], scale=scale)
+    # With a bias, three stages of its tiles beside the keys and values do not always fit into the memory of a block.
+    options, score_mod = ({"num_stages": 2}, biased) if added else (None, None)
+    out: Tensor = flex_attention(
+        *grid, score_mod=score_mod, block_mask=plan.masks[window], scale=scale, kernel_options=options
+    )
     return out[0].transpose(0, 1)
 
 

@@ -34,8 +34,10 @@ from bothways.pretraining.shards import Corpus
 from bothways.train.ranks import Ranks
 from bothways.train.work import Forward, Step
 
+_HEAD = "heads.replaced."
 _TABLE = "encoder.embeddings.tokens.weight"
 _ADDED = "added"  # to the generator's table, by rtd.embeddings = "apart"
+_DETECTOR = "detector."  # the head, where the folder is that of a model that fills blanks, by rtd.masked
 _HELD_OUT = 1_000_003  # the seed of evaluation: the same masks at every step and in every run
 
 
@@ -87,7 +89,7 @@ class Losses(Pupil):
         if self.training:
             return losses
         right = torch.stack([score.right for score in scores]).float()
-        tally = [rtd.tally(scores[-1])] if isinstance(rtd, ReplacedTokens) else []
+        tally = [rtd.tally(scores[1])] if isinstance(rtd, ReplacedTokens) else []  # after the generator's
         return torch.cat([losses, right, *tally])
 
     def _states(self, batch: Batch, targets: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -138,9 +140,9 @@ class Pretraining:
         model.encoder.recompute = recipe.run.recompute
         self.module = Losses(model, self.objectives, recipe.run.seed)
         own = recipe.distill.hard if recipe.distill.teacher else 1.0
-        self.losses: Mapping[str, float] = {
-            name: recipe.rtd.weight if name == "rtd" else own for name in self.objectives if name != "distill"
-        } | (recipe.distill.weights if recipe.distill.teacher else {})
+        self.losses: dict[str, float] = {name: own for name in self.objectives if name not in ("distill", "rtd")}
+        self.losses |= recipe.rtd.weights if "rtd" in self.objectives else {}
+        self.losses |= recipe.distill.weights if recipe.distill.teacher else {}
         self.loader = cache(self._loader)
         for number in range(len(recipe.phases)):  # what cannot be made into sequences is said now, not in mid-run
             self.loader(number, 1, False)
@@ -242,7 +244,8 @@ class Pretraining:
         """Six for every weight a token meets, twelve for every token it looks at and every width and layer."""
         shape, settings = self.config.encoder, self.recipe.phases[phase]
         rate = 1.0 if shape.causal else settings.rate or self.recipe.mlm.rate
-        head = rate * shape.table_width * (shape.width + shape.vocabulary)
+        asked = rate * (1 + self.recipe.rtd.masked if "rtd" in self.objectives else 1)
+        head = asked * shape.table_width * (shape.width + shape.vocabulary)
         shapes = [shape, self.module.generator.config.encoder] if "rtd" in self.objectives else [shape]
         return 6 * head + sum(one.layers * (6 * one.block_weights + 12 * one.width * settings.length) for one in shapes)
 
@@ -252,11 +255,15 @@ class Pretraining:
         """The model as a folder of its own, and beside it what objectives own; with LoRA an adapter, and beside it the
         trained weights under our own names."""
         lora = self.recipe.lora
+        fills = "rtd" in self.objectives and self.recipe.rtd.masked
+        config = replace(self.config, heads=("masked",), labels=()) if fills else self.config
         with torch.device("meta"):
-            model = Model(self.config, self.tokenizer)
+            model = Model(config, self.tokenizer)
             if lora.rank:
                 adapt(model, lora)
         own, parts = _under(weights, "model."), _under(weights, "parts.")
+        if fills:  # families have no folder with both heads
+            parts |= {_DETECTOR + name: own.pop(_HEAD + name) for name in _under(own, _HEAD)}
         if lora.rank:
             model.load_state_dict(own, assign=True)
             save_adapter(model, lora, str(Path(self.recipe.model.init).resolve()), folder / "model")
@@ -292,6 +299,7 @@ class Pretraining:
             own = safetensors.torch.load_file(folder / "parts.safetensors")
             if self.recipe.rtd_adds:
                 weights[f"model.{_TABLE}"] = own.pop(_ADDED)
+            weights |= {f"model.{_HEAD}{name}": own.pop(_DETECTOR + name) for name in _under(own, _DETECTOR)}
             weights |= {f"parts.{name}": tensor for name, tensor in own.items()}
         return weights
 

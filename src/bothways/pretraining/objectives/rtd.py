@@ -3,6 +3,9 @@
 ELECTRA (Clark et al. 2020). The generator learns as BERT does, by the loss `mlm`; its guesses are drawn from all that
 it thinks possible, and no gradient goes back through the draw. A guess that happens to be right counts as original.
 
+A detector never sees [MASK], and so it fills no blanks. `masked` leaves some to it, and it learns to name them by a
+loss of its own, `fill`.
+
 N tokens · M asked for · V vocabulary.
 """
 
@@ -15,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bothways.draws import mix
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
@@ -23,9 +27,11 @@ from bothways.model.dropout import hashed_uniform
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.pretraining.objective import Draft, Room, Score, Target
-from bothways.pretraining.objectives.mlm import NOTHING
+from bothways.pretraining.objectives.mlm import NOTHING, score
+from bothways.pretraining.shards import Numbers
 
 NEW = "new"
+_HIDE = 400
 _STILL = 1_000_003  # the seed of the draws in evaluation: the same at every step
 
 
@@ -46,6 +52,16 @@ class ReplacedSettings:
     generator trains, to which the model adds what it learns itself (DeBERTa v3's gradient-disentangled sharing)."""
     generator: str = ""
     """The folder of one to go on from; unless said, that beside model.init, if there is one. "new": none."""
+    masked: float = 0.0
+    """Of the tokens that the generator is asked for, the share that the model is asked for too: they stay hidden, and
+    are not judged. The model's folder then fills blanks itself."""
+    fill: float = 1.0
+    """The weight of that loss."""
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Of the model's own losses, by name."""
+        return {"rtd": self.weight} | ({"fill": self.fill} if self.masked else {})
 
     @property
     def begins_with(self) -> str:
@@ -57,6 +73,10 @@ class ReplacedSettings:
             raise BothwaysError("rtd.width and rtd.layers are shares of the model's, above 0 and at most 1")
         if not (self.weight > 0 and self.temperature > 0):
             raise BothwaysError("rtd.weight and rtd.temperature must be above 0")
+        if not (0 <= self.masked < 1 and self.fill > 0):
+            raise BothwaysError("rtd.masked is a share, 0 or more and below 1, and rtd.fill a weight above 0")
+        if self.masked and self.embeddings == "apart":
+            raise BothwaysError("rtd.masked needs a token table to name tokens by: rtd.embeddings cannot be apart")
 
 
 class Addition(nn.Embedding):
@@ -73,10 +93,9 @@ class Addition(nn.Embedding):
 class ReplacedTokens:
     """`rtd`."""
 
-    heads: tuple[str, ...] = ("replaced",)
-
     def __init__(self, settings: ReplacedSettings) -> None:
         self.settings = settings
+        self.heads: tuple[str, ...] = ("replaced", "masked") if settings.masked else ("replaced",)
 
     def parts(self, model: Model) -> Model:
         """The generator."""
@@ -142,13 +161,36 @@ class ReplacedTokens:
                 setattr(theirs, name, mine)
 
     def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
-        """Every token but the special ones is judged."""
-        judged = np.flatnonzero(~draft.rows.special)
+        """Every token is judged but the special ones and those that stay hidden."""
+        is_judged = ~draft.rows.special
+        if self.settings.masked:
+            is_judged[self._hide(draft, room)] = False
+        judged = np.flatnonzero(is_judged)
         draft.targets |= {
             "judged": Target(judged, room.tokens, 0),
             "counts_as_judged": Target(np.ones_like(judged), room.tokens, 0),
         }
         draft.counts["rtd"] = len(judged)
+
+    def _hide(self, draft: Draft, room: Room) -> Numbers:
+        """Choose, of each sequence's asked tokens, as many as round to the share; where they stand."""
+        rows, asked, share = draft.rows, draft.targets["asked"], self.settings.masked
+        sequence = np.searchsorted(rows.cu, asked.values, side="right") - 1
+        draw = mix(rows.keys[sequence], asked.values - rows.cu[sequence], _HIDE)
+        order = np.lexsort((draw, sequence))
+        begins = np.searchsorted(sequence, np.arange(len(rows.cu)))
+        rank = np.arange(len(order)) - begins[sequence]  # asked tokens stand in the order of the text
+        is_hidden = np.zeros(len(order), bool)
+        is_hidden[order] = rank < np.floor(share * np.diff(begins) + 0.5)[sequence]
+        hidden, words = asked.values[is_hidden], draft.targets["words"].values[is_hidden]
+        most = int(share * asked.most + 0.5 * room.sequences) + 1
+        draft.targets |= {
+            "is_hidden": Target(is_hidden.astype(np.int64), asked.most, 0),
+            "hidden": Target(hidden, most, 0),
+            "hidden_words": Target(words, most, NOTHING),
+        }
+        draft.counts["fill"] = len(hidden)
+        return hidden
 
     def replace(
         self, batch: Batch, logits: Tensor, targets: dict[str, Tensor], is_training: bool
@@ -163,6 +205,8 @@ class ReplacedTokens:
         noise = -torch.log(-torch.log1p(-hashed_uniform(logits, seed)))
         guess = (logits.float() / self.settings.temperature + noise).argmax(-1)
         is_real = words != NOTHING
+        if self.settings.masked:
+            is_real = is_real & (targets["is_hidden"] == 0)
         here = batch.ids[asked]
         original = batch.ids.index_put((asked,), torch.where(is_real, words, here))
         ids = batch.ids.index_put((asked,), torch.where(is_real, guess, here))
@@ -178,7 +222,10 @@ class ReplacedTokens:
         counts = targets["counts_as_judged"]
         # As two classes, of which one is named; places that are no tokens are neither.
         classes = torch.stack([torch.zeros_like(logits), logits.detach()], -1)
-        return {"rtd": Score((each * counts).sum(), classes, torch.where(counts > 0, wanted.long(), NOTHING))}
+        found = {"rtd": Score((each * counts).sum(), classes, torch.where(counts > 0, wanted.long(), NOTHING))}
+        if self.settings.masked:
+            found["fill"] = score(model.masked(states[targets["hidden"]]), targets["hidden_words"])
+        return found
 
     @staticmethod
     def tally(score: Score) -> Tensor:
