@@ -3,9 +3,9 @@
     python benchmarks/box.py --reader RUN/model --fill RUN/adapter --task emotion=RUN/adapter --advice finetune.toml \\
         --out src/bothways/box
 
---reader: a pretrained model folder. --fill and --task: adapters of it, as `bothways pretrain` and `bothways finetune`
-leave with lora.rank. --advice: how it is best fine-tuned, a part of a recipe. Nothing is written if it would be too
-large: 16M parameters or 32 MB, all files together.
+--reader: a pretrained model folder. --fill, unless the reader fills blanks itself, and --task: adapters of it, as
+`bothways pretrain` and `bothways finetune` leave with lora.rank. --advice: how it is best fine-tuned, a part of a
+recipe. Nothing is written if it would be too large: 16M parameters or 32 MB, all files together.
 """
 
 import argparse
@@ -44,7 +44,9 @@ def make(asked: argparse.Namespace, out: Path) -> None:
     read(FinetuneRecipe, read_table(asked.advice))  # which fails if it is none
     shutil.copyfile(asked.advice, out / "reader" / ADVICE)
     counts = {"reader": sum(p.numel() for p in reader.parameters())}
-    adapters = {"fill": asked.fill} | {name: Path(path) for name, path in asked.task}
+    if asked.fill is None and "masked" not in reader.heads:
+        raise SystemExit("the reader fills no blanks: give --fill, an adapter of it that does")
+    adapters = ({"fill": asked.fill} if asked.fill else {}) | {name: Path(path) for name, path in asked.task}
     counts |= {name: halve_adapter(path, out / name) for name, path in adapters.items()}
     sizes = {name: sum(f.stat().st_size for f in (out / name).iterdir()) for name in counts}
     for name, count in counts.items():
@@ -58,7 +60,7 @@ def make(asked: argparse.Namespace, out: Path) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--reader", type=Path, required=True, metavar="DIR")
-    options.add_argument("--fill", type=Path, required=True, metavar="DIR")
+    options.add_argument("--fill", type=Path, metavar="DIR")
     options.add_argument(
         "--task", action="append", default=[], metavar="NAME=DIR", type=lambda words: tuple(words.split("=", 1))
     )

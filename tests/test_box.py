@@ -243,6 +243,24 @@ def test_the_command_goes_on_with_the_same_recipe(filled: Path, tmp_path: Path) 
     assert bothways.Predictor.load(tmp_path / "run/model").labels == ("glad", "sad")
 
 
+def test_a_reader_that_fills_blanks_needs_no_adapter(
+    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Then `fill` is the reader; and a reader that does not is not boxed without one."""
+    advice = filled / "reader/finetune.toml"
+    with pytest.raises(SystemExit, match="fills no blanks: give --fill"):
+        maker().make(Namespace(reader=filled / "reader", fill=None, task=[], advice=advice), tmp_path / "none")
+    bothways.save(bothways.load(filled / "fill"), tmp_path / "whole")
+    maker().make(Namespace(reader=tmp_path / "whole", fill=None, task=[], advice=advice), tmp_path / "box")
+    capsys.readouterr()
+    monkeypatch.setattr(box, "BOX", tmp_path / "box")
+    assert bothways.boxed("fill") == bothways.boxed()
+    assert bothways.fill("she [MASK] it") == bothways.fill("she [MASK] it", tmp_path / "box/reader")
+    told = json.loads(run("info", "--json"))
+    assert told["can"][0] == "fill blanks (bothways fill)"
+    assert "fill" not in told["box"]
+
+
 # ---------------------------------------------------------------------- without a box
 
 

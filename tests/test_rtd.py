@@ -1,5 +1,6 @@
 """Replaced token detection: the losses as transformers' two ELECTRAs give them, the draws, what is shared, what is saved."""
 
+import itertools
 import json
 import math
 from dataclasses import replace
@@ -467,7 +468,7 @@ def original_of(micro: Micro) -> Tensor:
 
 def _by_sequence(places: Tensor, lengths: list[int]) -> list[list[int]]:
     bounds = np.cumsum([0, *lengths])
-    return [[p for p in places.tolist() if a <= p < b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [[p for p in places.tolist() if a <= p < b] for a, b in itertools.pairwise(bounds)]
 
 
 def test_what_stays_hidden_does_not_depend_on_the_batch(packed: Path) -> None:
@@ -479,7 +480,7 @@ def test_what_stays_hidden_does_not_depend_on_the_batch(packed: Path) -> None:
         step = next(iter(work.feed(0, 0, Ranks(), False)))
         found.append([original_of(m)[m.targets["hidden"]].tolist() for m in step.micros])
     assert len(found[0]) == 1 < len(found[1])
-    assert sum(found[1], []) == found[0][0]
+    assert list(itertools.chain(*found[1])) == found[0][0]
     work = work_of(calm(both(packed)))
     work.module.eval()
     counts = []

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bothways.model.box import boxed, boxed_tasks
+from bothways.model.box import boxed, boxed_adapters
 from bothways.model.checkpoint import load
 
 _ABILITIES = {
@@ -58,7 +58,7 @@ def describe(folder: Path | str) -> dict[str, Any]:
 def describe_box() -> dict[str, dict[str, Any]]:
     """The adapters that come with the model in the box: what each can do, its labels, and its size in bytes."""
     found = {}
-    for name in ("fill", *boxed_tasks()):
+    for name in boxed_adapters():
         facts = describe(boxed(name))
         command = "bothways fill" if name == "fill" else f"bothways predict --task {name}"
         can = [ability.partition(" (")[0] for ability in facts["can"][:1]]

@@ -140,9 +140,10 @@ class Pretraining:
         model.encoder.recompute = recipe.run.recompute
         self.module = Losses(model, self.objectives, recipe.run.seed)
         own = recipe.distill.hard if recipe.distill.teacher else 1.0
-        self.losses: dict[str, float] = {name: own for name in self.objectives if name not in ("distill", "rtd")}
-        self.losses |= recipe.rtd.weights if "rtd" in self.objectives else {}
-        self.losses |= recipe.distill.weights if recipe.distill.teacher else {}
+        losses = {name: own for name in self.objectives if name not in ("distill", "rtd")}
+        losses |= recipe.rtd.weights if "rtd" in self.objectives else {}
+        losses |= recipe.distill.weights if recipe.distill.teacher else {}
+        self.losses: Mapping[str, float] = losses
         self.loader = cache(self._loader)
         for number in range(len(recipe.phases)):  # what cannot be made into sequences is said now, not in mid-run
             self.loader(number, 1, False)
