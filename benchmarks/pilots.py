@@ -14,11 +14,12 @@ learns from replaced tokens, `mlm` differs from it in that it learns from masked
 them by settings as they are written after --set. Each is trained for the same number of minutes, compilation not
 counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several seeds, the last model of
 each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and STS-B ten, as in ELECTRA's
-paper; SST-2 two of 64).
+paper; SST-2 two of 64). --tune fine-tunes each in another way too: a name, and settings of `bothways finetune`.
 """
 
 import argparse
 import concurrent.futures
+import itertools
 import json
 import platform
 import statistics
@@ -84,6 +85,21 @@ class Pilot:
         return cls(name, base, tuple(rest))
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """A way to fine-tune: what is different from the plain one."""
+
+    name: str = ""
+    settings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, words: str) -> "Tuning":
+        name, *rest = words.split()
+        if not all("=" in setting for setting in rest):
+            raise argparse.ArgumentTypeError(f"{words!r} is not a name and settings as KEY=VALUE")
+        return cls(name, tuple(rest))
+
+
 def pretrain(pilot: Pilot, asked: argparse.Namespace) -> None:
     """A run of the library's own command."""
     shape = [f"model.{name}={value}" for name, value in (asked.shape or {}).items()]
@@ -97,29 +113,31 @@ def pretrain(pilot: Pilot, asked: argparse.Namespace) -> None:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=log)
 
 
-def finetune(name: str, task: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
+def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, seed: int) -> dict[str, Any]:
     """The score of one seed's last model."""
-    job, out = JOBS[task], asked.out / "tuned" / f"{name}-{task}-{seed}"
+    row = " ".join(filter(None, (name, tuning.name)))
+    job, out = JOBS[task], asked.out / "tuned" / f"{row.replace(' ', '-')}-{task}-{seed}"
     settings: dict[str, Any] = {
-        "optim.layer_decay": 0.8, "run.epochs": job.epochs, "run.batch": job.batch, "run.evaluate_every": 10**9,
-        "run.save_every": 10**9, "run.save_minutes": 0.0,
+        "optim.lr": 4e-4, "optim.layer_decay": 0.8, "run.epochs": job.epochs, "run.batch": job.batch,
+        "run.evaluate_every": 10**9, "run.save_every": 10**9, "run.save_minutes": 0.0,
     }  # fmt: skip
     if job.task == "classify":
         settings |= {"model.pooling": "mean", "classify.kind": job.kind}
     if job.task != "answer":
         settings |= {"window.long": "cut", "window.length": 256}
-    command = [sys.executable, "-W", "ignore", "-m", "bothways", "finetune", job.task, "--json", "--lr", "4e-4",
+    command = [sys.executable, "-W", "ignore", "-m", "bothways", "finetune", job.task, "--json",
                "--seed", str(seed), "--model", str(asked.out / name / "model"), "--out", str(out)]  # fmt: skip
     for part in ("train", "dev"):
         found = sorted(p for p in (asked.data / job.folder).iterdir() if part in p.name)
         command += [word for file in found for word in (f"--{part}", str(file))]
-    command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    changes = [*(f"{key}={value}" for key, value in settings.items()), *tuning.settings]
+    command += [word for change in changes for word in ("--set", change)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        print(f"{name} {task} {seed} failed: {done.stderr[-800:]}", flush=True)
-        return {"run": name, "task": task, "seed": seed}
+        print(f"{row} {task} {seed} failed: {done.stderr[-800:]}", flush=True)
+        return {"run": row, "task": task, "seed": seed}
     score = json.loads(done.stdout)["scores"][job.score]
-    return {"run": name, "task": task, "seed": seed, "score": 100 * score}
+    return {"run": row, "task": task, "seed": seed, "score": 100 * score}
 
 
 def blimp(name: str, asked: argparse.Namespace) -> float:
@@ -156,6 +174,14 @@ def curves(asked: argparse.Namespace, pilots: list[Pilot]) -> None:
     figure.savefig(asked.out / "pilots.png", dpi=120)
 
 
+def cell(scores: list[float]) -> str:
+    """Of the seeds of one task."""
+    if not scores:
+        return "failed"
+    sd = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    return f"{statistics.mean(scores):.1f} ± {sd:.1f}, {statistics.median(scores):.1f}"
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--text", type=Path, required=True, help="packed text, as said above")
@@ -171,6 +197,9 @@ def main() -> None:
     )
     options.add_argument("--seed", type=int, default=0, help="of pretraining")
     options.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
+    options.add_argument(
+        "--tune", action="append", type=Tuning.of, default=[Tuning()], metavar="'NAME KEY=VALUE …'", dest="tunings"
+    )
     options.add_argument("--evaluate-every", type=int, default=500, metavar="STEPS")
     options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="fine-tunings at once")
     options.add_argument("--shape", type=json.loads, help="other [model] settings, as JSON, for a quick look")
@@ -191,21 +220,21 @@ def main() -> None:
         return
     # The longest first, so that the others fill the gaps.
     tasks = sorted(asked.tasks or QUICK, key=lambda task: task != "SST-2")
-    jobs = [(name, task, seed) for task in tasks for name in names for seed in range(asked.seeds)]
+    ways = list(itertools.product(names, asked.tunings))
+    jobs = [(name, way, task, seed) for task in tasks for name, way in ways for seed in range(asked.seeds)]
     with concurrent.futures.ThreadPoolExecutor(asked.side_by_side) as pool:
-        results = list(pool.map(lambda job: finetune(job[0], job[1], job[2], asked), jobs))
+        results = list(pool.map(lambda job: finetune(asked, *job), jobs))
     (asked.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     titles = [*tasks, "BLiMP"] if asked.blimp else tasks
+    print("mean ± standard deviation, median")
     print("| |" + "".join(f" {title} |" for title in titles) + "\n|---|" + "---|" * len(titles))
-    for name in names:
-        cells = []
-        for task in tasks:
-            scores = [r["score"] for r in results if (r["run"], r["task"]) == (name, task) and "score" in r]
-            sd = statistics.stdev(scores) if len(scores) > 1 else 0.0
-            cells.append(f" {statistics.mean(scores):.1f} ± {sd:.1f} |" if scores else " failed |")
+    for row in dict.fromkeys(result["run"] for result in results):
+        cells = [
+            cell([r["score"] for r in results if (r["run"], r["task"]) == (row, t) and "score" in r]) for t in tasks
+        ]
         if asked.blimp:
-            cells.append(f" {blimp(name, asked):.1f} |")
-        print(f"| {name} |" + "".join(cells), flush=True)
+            cells.append(f"{blimp(row, asked):.1f}" if row in names else "")
+        print(f"| {row} |" + "".join(f" {found} |" for found in cells), flush=True)
     curves(asked, pilots)
 
 

@@ -138,10 +138,14 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
         (tmp_path / "data/glue_cola" / f"{part}.jsonl").write_text("\n".join(rows))
     shape = json.dumps({"width": 16, "layers": 4, "heads": 2, "hidden": 16})
     words = ["--text", packed, "--data", tmp_path / "data", "--out", tmp_path / "out", "--steps", "2", "--seeds", "1",
-             "--tasks", "CoLA", "--shape", shape, "--run", "short rtd rtd.weight=20"]  # fmt: skip
+             "--tasks", "CoLA", "--shape", shape, "--run", "short rtd rtd.weight=20", "--tune",
+             "slow optim.lr=1e-9"]  # fmt: skip
     command = [sys.executable, str(FILE.with_name("pilots.py")), *map(str, words)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
-    assert re.search(r"^\| short \| -?\d+\.\d ± \d+\.\d \|$", done.stdout, re.MULTILINE)
+    for row in ("short", "short slow"):
+        assert re.search(rf"^\| {row} \| -?\d+\.\d ± \d+\.\d, -?\d+\.\d \|$", done.stdout, re.MULTILINE)
+        slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-CoLA-0/recipe.toml").read_text()
+        assert slow == ("slow" in row)
     assert "weight = 20.0" in (tmp_path / "out/short/recipe.toml").read_text()
     assert (tmp_path / "out/pilots.png").exists()
 
