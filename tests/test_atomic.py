@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 
 from bothways import atomic
 from bothways.errors import BothwaysError
@@ -67,6 +69,19 @@ def test_everything_is_flushed_before_it_takes_its_place(tmp_path: Path, monkeyp
 def test_a_folder_is_exchanged_where_the_system_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())
     test_a_folder_is_exchanged(tmp_path)
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_files_of_a_folder_are_as_open_as_the_folder(tmp_path: Path, mask: int) -> None:
+    """Whatever the one who wrote them thought."""
+    before = os.umask(mask)
+    try:
+        with atomic.new_folder(tmp_path / "model", replaces=()) as fresh:
+            safetensors.torch.save_file({"a": torch.zeros(1)}, fresh / "weights")
+            (fresh / "text").touch(mode=0o600)
+    finally:
+        os.umask(before)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "model").iterdir()} == {0o666 & ~mask}
 
 
 def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
             for written in [*temporary.rglob("*"), temporary]:
+                if written.is_file():  # whoever may open the folder may read it: safetensors makes files for one alone
+                    written.chmod(temporary.stat().st_mode & 0o666)
                 _flush(written)
             _require_ours(path, replaces)  # again, for what came in the meantime
             _put(temporary, path)
