@@ -14,7 +14,7 @@ learns from replaced tokens, `mlm` differs from it in that it learns from masked
 them by settings as they are written after --set. Each is trained for the same number of minutes, compilation not
 counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several seeds, the last model of
 each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and STS-B ten, as in ELECTRA's
-paper; SST-2 two of 64). --tune fine-tunes each in another way too: a name, and settings of `bothways finetune`.
+paper). --tune fine-tunes each in another way too: a name, and settings of `bothways finetune`.
 """
 
 import argparse
@@ -50,7 +50,6 @@ class Job:
     folder: str
     score: str
     epochs: int = 3
-    batch: int = 32
     kind: str = "single"
     task: str = "classify"
 
@@ -60,7 +59,7 @@ JOBS = {
     "STS-B": Job("glue_stsb", "spearman", epochs=10, kind="regression"),
     "RTE": Job("glue_rte", "accuracy", epochs=10),
     "MRPC": Job("glue_mrpc", "positive_f1"),
-    "SST-2": Job("glue_sst2", "accuracy", epochs=2, batch=64),
+    "SST-2": Job("glue_sst2", "accuracy"),
     "CoNLL": Job("conll2003", "f1", task="tag"),
     "EWT": Job("ud_english_ewt", "accuracy", task="tag"),
     "SQuAD": Job("squad1", "f1", epochs=4, task="answer"),
@@ -118,7 +117,7 @@ def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, se
     row = " ".join(filter(None, (name, tuning.name)))
     job, out = JOBS[task], asked.out / "tuned" / f"{row.replace(' ', '-')}-{task}-{seed}"
     settings: dict[str, Any] = {
-        "optim.lr": 4e-4, "optim.layer_decay": 0.8, "run.epochs": job.epochs, "run.batch": job.batch,
+        "optim.lr": 4e-4, "optim.layer_decay": 0.8, "run.epochs": job.epochs, "run.batch": 32,
         "run.evaluate_every": 10**9, "run.save_every": 10**9, "run.save_minutes": 0.0,
     }  # fmt: skip
     if job.task == "classify":
