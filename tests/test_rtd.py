@@ -29,9 +29,9 @@ from bothways.pretraining.shards import open_packed
 from bothways.pretraining.work import Losses, Pretraining
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.ranks import Ranks
-from bothways.train.work import Event, Micro, Stepped
+from bothways.train.work import Micro
 from conftest import make_loud
-from test_fit import PlugError, calm, recipe
+from test_fit import calm, recipe, run_until
 
 LIMIT = 1e-5
 
@@ -230,13 +230,7 @@ def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> 
     if family == "modernbert":  # whose token table has the width of the layers
         plan = replace(plan, model=replace(plan.model, embedding=0), rtd=ReplacedSettings(width=1.0, layers=0.5))
     whole = pretrain(plan, tmp_path / "whole")
-
-    def fall(event: Event) -> None:
-        if isinstance(event, Stepped) and event.step == 5:
-            raise PlugError
-
-    with pytest.raises(PlugError):
-        pretrain(plan, tmp_path / "parts", listen=[fall])
+    run_until(plan, tmp_path / "parts", step=5)
     found = pretrain(plan, tmp_path / "parts")
     assert (found.after, found.before) == (whole.after, whole.before)
     for name in ("model", "generator"):
@@ -507,13 +501,7 @@ def test_a_detector_that_fills_blanks(family: str, packed: Path, tmp_path: Path)
         shape = replace(plan.model, family=family, embedding=0)
         plan = replace(plan, model=shape, rtd=replace(plan.rtd, width=1.0, layers=0.5))
     whole = pretrain(plan, tmp_path / "whole")
-
-    def fall(event: Event) -> None:
-        if isinstance(event, Stepped) and event.step == 5:
-            raise PlugError
-
-    with pytest.raises(PlugError):
-        pretrain(plan, tmp_path / "parts", listen=[fall])
+    run_until(plan, tmp_path / "parts", step=5)
     found = pretrain(plan, tmp_path / "parts")
     assert found.after == whole.after
     assert whole.after["fill_loss"] < whole.before["fill_loss"]
@@ -521,5 +509,8 @@ def test_a_detector_that_fills_blanks(family: str, packed: Path, tmp_path: Path)
     for name in ("model/model.safetensors", "generator/model.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
     assert load(tmp_path / "whole/model").config.heads == ("masked",)
-    filled = CliRunner().invoke(app, ["fill", "the [MASK] .", "--model", str(tmp_path / "whole/model")])
+    command = ["pretrain", str(tmp_path / "whole/recipe.toml"), "--out", str(tmp_path / "whole")]
+    told = CliRunner().invoke(app, command).stderr.split()[-1]
+    assert told == str(tmp_path / "whole/model")
+    filled = CliRunner().invoke(app, ["fill", "the [MASK] .", "--model", told])
     assert filled.exit_code == 0, filled.output

@@ -66,7 +66,7 @@ def pretrain(
         say(f"{result.folder} is a model folder: bothways info {shlex.quote(str(result.folder))}")
         return
     generator = result.folder.with_name("generator")  # rtd's: it fills the blanks, if the model does not
-    fills = generator if generator.exists() and not ran.rtd.masked else result.folder
+    fills = generator if generator.exists() and not ran.rtd_fills else result.folder
     say(f'{result.folder} is a model folder: bothways fill "…[MASK]…" --model {shlex.quote(str(fills))}')
 
 

@@ -187,6 +187,11 @@ class PretrainRecipe:
         return "rtd" in self.objectives and self.rtd.embeddings == "apart"
 
     @property
+    def rtd_fills(self) -> bool:
+        """Whether the model learns to fill blanks beside its generator."""
+        return "rtd" in self.objectives and self.rtd.masked > 0
+
+    @property
     def rows(self) -> Kind:
         """How text becomes sequences."""
         if "nsp" in self.objectives:

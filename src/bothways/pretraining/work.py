@@ -245,8 +245,8 @@ class Pretraining:
         """Six for every weight a token meets, twelve for every token it looks at and every width and layer."""
         shape, settings = self.config.encoder, self.recipe.phases[phase]
         rate = 1.0 if shape.causal else settings.rate or self.recipe.mlm.rate
-        asked = rate * (1 + self.recipe.rtd.masked if "rtd" in self.objectives else 1)
-        head = asked * shape.table_width * (shape.width + shape.vocabulary)
+        rate *= 1 + self.recipe.rtd.masked if self.recipe.rtd_fills else 1
+        head = rate * shape.table_width * (shape.width + shape.vocabulary)
         shapes = [shape, self.module.generator.config.encoder] if "rtd" in self.objectives else [shape]
         return 6 * head + sum(one.layers * (6 * one.block_weights + 12 * one.width * settings.length) for one in shapes)
 
@@ -256,7 +256,7 @@ class Pretraining:
         """The model as a folder of its own, and beside it what objectives own; with LoRA an adapter, and beside it the
         trained weights under our own names."""
         lora = self.recipe.lora
-        fills = "rtd" in self.objectives and self.recipe.rtd.masked
+        fills = self.recipe.rtd_fills
         config = replace(self.config, heads=("masked",), labels=()) if fills else self.config
         with torch.device("meta"):
             model = Model(config, self.tokenizer)
