@@ -268,9 +268,11 @@ def opened_as_token_classifier(folder: Path) -> None:
         assert float((theirs(batch.ids[None].long()).logits[0] - found).abs().max()) <= LIMIT
 
 
-def test_the_detector_is_counted(packed: Path) -> None:
+@pytest.mark.parametrize("masked", [0.0, 0.5])
+def test_the_detector_is_counted(packed: Path, masked: float) -> None:
     """Share replaced, recall and precision by hand, from what was guessed and what the detector said of it."""
-    work = work_of(calm(electra(packed)))
+    plan = calm(electra(packed))
+    work = work_of(replace(plan, rtd=replace(plan.rtd, masked=masked)))
     module = work.module.eval()
     torch.nn.init.zeros_(module.model.heads["replaced"].linear.bias)  # type: ignore[union-attr, arg-type]
     found = work.evaluate(lambda micro: module(micro.batch, micro.targets), 0, Ranks(), False, False)
@@ -452,6 +454,25 @@ def test_what_stays_hidden_is_asked_for_and_not_judged(packed: Path, tmp_path: P
         logits = theirs.eval()(ids, token_type_ids=kinds, attention_mask=mask).logits[mask][hidden]
     wanted = original_of(micro)[hidden]
     assert fill == pytest.approx(float(F.cross_entropy(logits, wanted, reduction="sum")), rel=LIMIT)
+
+
+def test_any_asked_token_may_stay_hidden(packed: Path) -> None:
+    """Whether it is an early one of its sequence or a late one."""
+    work = work_of(calm(both(packed)))
+    early: list[bool] = []
+    for step in itertools.islice(work.feed(0, 0, Ranks(), False), 12):
+        targets, lengths = step.micros[0].targets, step.micros[0].batch.lengths.tolist()
+        for asked, kept in zip(*(_by_sequence(targets[name], lengths) for name in ("asked", "hidden")), strict=True):
+            early += [place in kept for place in asked[: len(asked) // 2]]
+    assert len(early) > 300
+    assert 0.4 < sum(early) / len(early) < 0.6
+
+
+def test_the_work_of_naming_what_is_hidden_is_counted(packed: Path) -> None:
+    plain, more = (work_of(calm(plan(packed))) for plan in (electra, both))
+    shape = plain.config.encoder
+    head = shape.table_width * (shape.width + shape.vocabulary)
+    assert more.flops(0) - plain.flops(0) == pytest.approx(6 * 0.3 * 0.5 * head)
 
 
 def original_of(micro: Micro) -> Tensor:
