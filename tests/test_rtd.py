@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -313,6 +313,7 @@ def test_the_detector_is_counted(packed: Path, masked: float) -> None:
         (["rtd.embeddings=tied"], "rtd.embeddings cannot be 'tied'"),
         (["rtd.masked=1"], "rtd.masked is a share"),
         (["rtd.masked=0.4", "rtd.fill=0"], "rtd.fill a weight above 0"),
+        (["rtd.masked_by=word"], "rtd.masked_by"),
         (["rtd.masked=0.4", "rtd.embeddings=apart"], "rtd.embeddings cannot be apart"),
     ],
 )
@@ -415,10 +416,10 @@ def test_a_table_as_wide_as_the_layers_is_not_projected(family: str, packed: Pat
     assert load(tmp_path / "run/model").config.encoder.embedding == 0
 
 
-def both(packed: Path, **run: Any) -> PretrainRecipe:
+def both(packed: Path, masked_by: Literal["token", "sequence"] = "token", **run: Any) -> PretrainRecipe:
     """Half of what the generator is asked for stays hidden from the model too."""
     plan = electra(packed, **run)
-    return replace(plan, rtd=replace(plan.rtd, masked=0.5, fill=3.0))
+    return replace(plan, rtd=replace(plan.rtd, masked=0.5, masked_by=masked_by, fill=3.0))
 
 
 def test_what_stays_hidden_is_asked_for_and_not_judged(packed: Path, tmp_path: Path) -> None:
@@ -468,6 +469,35 @@ def test_any_asked_token_may_stay_hidden(packed: Path) -> None:
     assert 0.4 < sum(early) / len(early) < 0.6
 
 
+def test_whole_sequences_may_stay_hidden(packed: Path) -> None:
+    """As many as the share says: all that they are asked for, no guess in them, and nothing of them judged."""
+    work = work_of(calm(both(packed, "sequence")))
+    objective = work.objectives["rtd"]
+    assert isinstance(objective, ReplacedTokens)
+    hides: list[bool] = []
+    for step in itertools.islice(work.feed(0, 0, Ranks(), False), 12):
+        (micro,) = step.micros
+        targets, lengths = micro.targets, micro.batch.lengths.tolist()
+        with torch.no_grad():
+            guesses = work.module.generator.masked(work.module.generator.encoder(micro.batch)[targets["asked"]])
+        after, _ = objective.replace(micro.batch, guesses, targets, is_training=False)
+        original = original_of(micro)
+        places = [_by_sequence(targets[name], lengths) for name in ("asked", "hidden", "judged")]
+        bounds = itertools.pairwise(np.cumsum([0, *lengths]).tolist())
+        for asked, hidden, judged, (start, end) in zip(*places, bounds, strict=True):
+            hides.append(bool(hidden))
+            if hidden:
+                assert hidden == asked
+                assert not judged
+                assert torch.equal(after.ids[start:end], micro.batch.ids[start:end])
+            else:
+                wordless = work.tokenizer.wordless_ids
+                assert judged == [i for i in range(start, end) if int(original[i]) not in wordless]
+        assert step.counts["fill"] == len(targets["hidden"])
+    assert len(hides) > 100
+    assert 0.35 < sum(hides) / len(hides) < 0.65
+
+
 def test_the_work_of_naming_what_is_hidden_is_counted(packed: Path) -> None:
     plain, more = (work_of(calm(plan(packed))) for plan in (electra, both))
     shape = plain.config.encoder
@@ -486,17 +516,18 @@ def _by_sequence(places: Tensor, lengths: list[int]) -> list[list[int]]:
     return [[p for p in places.tolist() if a <= p < b] for a, b in itertools.pairwise(bounds)]
 
 
-def test_what_stays_hidden_does_not_depend_on_the_batch(packed: Path) -> None:
+@pytest.mark.parametrize("masked_by", ["token", "sequence"])
+def test_what_stays_hidden_does_not_depend_on_the_batch(masked_by: Literal["token", "sequence"], packed: Path) -> None:
     """A step in one pass, and in two: the same tokens stay hidden; and fillers change no loss."""
     found = []
     for micro_tokens in (100_000, 200):
-        plan = both(packed, micro_tokens=micro_tokens)
+        plan = both(packed, masked_by, micro_tokens=micro_tokens)
         work = work_of(calm(plan))
         step = next(iter(work.feed(0, 0, Ranks(), False)))
         found.append([original_of(m)[m.targets["hidden"]].tolist() for m in step.micros])
     assert len(found[0]) == 1 < len(found[1])
     assert list(itertools.chain(*found[1])) == found[0][0]
-    work = work_of(calm(both(packed)))
+    work = work_of(calm(both(packed, masked_by)))
     work.module.eval()
     counts = []
     for still in (False, True):

@@ -15,10 +15,11 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.draws import mix
+from bothways.draws import mix, uniform
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
@@ -28,7 +29,6 @@ from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.pretraining.objective import Draft, Room, Score, Target
 from bothways.pretraining.objectives.mlm import NOTHING, score
-from bothways.pretraining.shards import Numbers
 
 NEW = "new"
 _HIDE = 400
@@ -55,6 +55,9 @@ class ReplacedSettings:
     masked: float = 0.0
     """Of the tokens that the generator is asked for, the share that the model is asked for too: they stay hidden, and
     are not judged. The model's folder then fills blanks itself."""
+    masked_by: Literal["token", "sequence"] = "token"
+    """Whether they stand among guesses, some in every sequence; or are all those of some sequences, which are not
+    judged and have no guess in them."""
     fill: float = 1.0
     """The weight of that loss."""
 
@@ -69,6 +72,7 @@ class ReplacedSettings:
 
     def __post_init__(self) -> None:
         require_choice("rtd.embeddings", self.embeddings, ("shared", "own", "apart"))
+        require_choice("rtd.masked_by", self.masked_by, ("token", "sequence"))
         if not (0 < self.width <= 1 and 0 < self.layers <= 1):
             raise BothwaysError("rtd.width and rtd.layers are shares of the model's, above 0 and at most 1")
         if not (self.weight > 0 and self.temperature > 0):
@@ -161,10 +165,10 @@ class ReplacedTokens:
                 setattr(theirs, name, mine)
 
     def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
-        """Every token is judged but the special ones and those that stay hidden."""
+        """Every token is judged but the special ones and those that stay hidden, or are in a sequence that does."""
         is_judged = ~draft.rows.special
         if self.settings.masked:
-            is_judged[self._hide(draft, room)] = False
+            is_judged &= ~self._hide(draft, room)
         judged = np.flatnonzero(is_judged)
         draft.targets |= {
             "judged": Target(judged, room.tokens, 0),
@@ -172,25 +176,36 @@ class ReplacedTokens:
         }
         draft.counts["rtd"] = len(judged)
 
-    def _hide(self, draft: Draft, room: Room) -> Numbers:
-        """Choose, of each sequence's asked tokens, as many as round to the share; where they stand."""
+    def _hide(self, draft: Draft, room: Room) -> NDArray[np.bool_]:
+        """Choose the asked tokens that stay hidden; (N,) which tokens are not judged for it."""
         rows, asked, share = draft.rows, draft.targets["asked"], self.settings.masked
         sequence = np.searchsorted(rows.cu, asked.values, side="right") - 1
-        draw = mix(rows.keys[sequence], asked.values - rows.cu[sequence], _HIDE)
-        order = np.lexsort((draw, sequence))
         begins = np.searchsorted(sequence, np.arange(len(rows.cu)))
-        rank = np.arange(len(order)) - begins[sequence]  # asked tokens stand in the order of the text
-        is_hidden = np.zeros(len(order), bool)
-        is_hidden[order] = rank < np.floor(share * np.diff(begins) + 0.5)[sequence]
-        hidden, words = asked.values[is_hidden], draft.targets["words"].values[is_hidden]
         most = int(share * asked.most + 0.5 * room.sequences) + 1
+        unjudged = np.zeros(len(rows.ids), bool)
+        if self.settings.masked_by == "token":  # of each sequence's, as many as round to the share
+            draw = mix(rows.keys[sequence], asked.values - rows.cu[sequence], _HIDE)
+            order = np.lexsort((draw, sequence))
+            rank = np.arange(len(order)) - begins[sequence]  # asked tokens stand in the order of the text
+            is_hidden = np.zeros(len(order), bool)
+            is_hidden[order] = rank < np.floor(share * np.diff(begins) + 0.5)[sequence]
+            unjudged[asked.values[is_hidden]] = True
+        else:
+            # However they fall, their number is below this but once in a billion batches: then the last are judged.
+            spread = (share * (1 - share) * room.length / room.tokens) ** 0.5
+            most = min(asked.most, most + int(6 * spread * asked.most))
+            chosen = uniform(mix(rows.keys, _HIDE)) < share
+            chosen &= np.cumsum(np.where(chosen, np.diff(begins), 0)) <= most
+            is_hidden = chosen[sequence]
+            unjudged = chosen[rows.sequence]
+        hidden, words = asked.values[is_hidden], draft.targets["words"].values[is_hidden]
         draft.targets |= {
             "is_hidden": Target(is_hidden.astype(np.int64), asked.most, 0),
             "hidden": Target(hidden, most, 0),
             "hidden_words": Target(words, most, NOTHING),
         }
         draft.counts["fill"] = len(hidden)
-        return hidden
+        return unjudged
 
     def replace(
         self, batch: Batch, logits: Tensor, targets: dict[str, Tensor], is_training: bool
