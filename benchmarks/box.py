@@ -1,11 +1,12 @@
 """Make the model in the box of run folders: 16-bit weights, adapters that point to their reader, one table of sizes.
 
     python benchmarks/box.py --reader RUN/model --fill RUN/adapter --task emotion=RUN/adapter --advice finetune.toml \\
-        --out src/bothways/box
+        --card docs/box.md --out src/bothways/box
 
 --reader: a pretrained model folder. --fill, unless the reader fills blanks itself, and --task: adapters of it, as
 `bothways pretrain` and `bothways finetune` leave with lora.rank. --advice: how it is best fine-tuned, a part of a
-recipe. Nothing is written if it would be too large: 16M parameters or 32 MB, all files together.
+recipe. --card: what is to be known about it; its pictures are left out. Nothing is written if it would be too large:
+16M parameters or 32 MB, all files together.
 """
 
 import argparse
@@ -43,6 +44,9 @@ def make(asked: argparse.Namespace, out: Path) -> None:
     save(reader, out / "reader", dtype=torch.float16)
     read(FinetuneRecipe, read_table(asked.advice))  # which fails if it is none
     shutil.copyfile(asked.advice, out / "reader" / ADVICE)
+    lines = asked.card.read_text(encoding="utf-8").splitlines(keepends=True)
+    card = "".join(line for line in lines if not line.startswith("!["))
+    (out / "reader" / "README.md").write_text(card, encoding="utf-8")
     counts = {"reader": sum(p.numel() for p in reader.parameters())}
     if asked.fill is None and "masked" not in reader.heads:
         raise SystemExit("the reader fills no blanks: give --fill, an adapter of it that does")
@@ -65,6 +69,7 @@ def main() -> None:
         "--task", action="append", default=[], metavar="NAME=DIR", type=lambda words: tuple(words.split("=", 1))
     )
     options.add_argument("--advice", type=Path, required=True, metavar="FILE")
+    options.add_argument("--card", type=Path, required=True, metavar="FILE")
     options.add_argument("--out", type=Path, required=True, metavar="DIR")
     asked = options.parse_args()
     with tempfile.TemporaryDirectory() as made:

@@ -1,11 +1,10 @@
-"""From raw text to filled blanks, and on to a classifier, in about a minute and a half, on a CPU.
+"""From raw text to filled blanks in about a minute, on a CPU.
 
-Trains a WordPiece vocabulary on examples/sample.txt (English and Chinese, written for this demo), builds a tiny
+Trains a WordPiece vocabulary on examples/sample.txt (English and Chinese, written for this), builds a tiny
 BERT, trains it as BERT was trained (masked words, 15 %, 80/10/10), saves it as a Hugging Face folder, loads it
-again and fills blanks. It learns this text by heart, and nothing else: a real model needs real text. Then it is
-fine-tuned on examples/reviews.tsv and says how good it is at reviews that it has not seen.
+again and fills blanks. It learns this text by heart, and nothing else: a real model needs real text.
 
-    python examples/demo.py [--steps 1100] [--out demo-model]
+    python examples/tiny.py [--steps 1100] [--out tiny-model]
 """
 
 import argparse
@@ -23,16 +22,15 @@ from bothways.train.optim import OptimSettings
 from bothways.train.work import RunSettings
 
 HERE = Path(__file__).parent
-SAMPLE, REVIEWS, UNSEEN = HERE / "sample.txt", HERE / "reviews.tsv", HERE / "reviews-dev.tsv"
+SAMPLE = HERE / "sample.txt"
 BLANKS = ("The capital of France is [MASK].", "The day after Friday is [MASK].", "日本的首都是[MASK][MASK]。")
-REVIEW = ("The room was clean and the staff were kind.", "服务很差，我不会再来。")
 console = Console()
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     options.add_argument("--steps", type=int, default=1100, help="how long to train (default 1100)")
-    options.add_argument("--out", type=Path, default=Path("demo-model"), help="where to save it (default demo-model)")
+    options.add_argument("--out", type=Path, default=Path("tiny-model"), help="where to save it (default tiny-model)")
     asked = options.parse_args()
 
     texts = SAMPLE.read_text(encoding="utf-8").splitlines()
@@ -57,37 +55,12 @@ def main() -> None:
         bothways.save(bothways.load(run / "model"), asked.out)
     console.print(f"[bold]3. Saved[/] to {asked.out}, and loaded from there:")
     show(bothways.load(asked.out))
-    classify(asked.out)
     console.print("The tiny model knows a few hundred sentences, and nothing else. Try it yourself:")
     blank = "If today is Friday, tomorrow is [MASK]."
     console.print(
         f'   .venv/bin/bothways fill "{blank}" --model {asked.out}', style="cyan", markup=False, soft_wrap=True
     )
     console.print(f"   .venv/bin/bothways info {asked.out}", style="cyan", highlight=False)
-
-
-def classify(model: Path) -> None:
-    """Fine-tune on reviews, score with an interval, and answer."""
-    recipe = bothways.finetune_recipe(
-        {"task": "classify", "data": {"train": [str(REVIEWS)]}, "model": {"init": str(model)}},
-        ["run.epochs=8", "optim.lr=1e-3", "run.save_every=1000"],
-    )
-    console.print(f"[bold]4. Fine-tuning[/] it to classify the reviews of {REVIEWS.name}")
-    with tempfile.TemporaryDirectory() as run, report.Console(None, None) as progress:
-        result = bothways.finetune(recipe, run, listen=[progress], say=progress.say)
-        if not result.complete:
-            raise SystemExit("interrupted")
-        predictor = bothways.Predictor.load(result.folder)
-    scored = bothways.evaluate([str(UNSEEN)], predictor)
-    low, high = scored.interval
-    console.print(
-        f"   {scored.scores['accuracy']:.0%} of {scored.examples} unseen reviews are right (95 %: {low:.0%} to "
-        f"{high:.0%}; by chance a third would be)",
-        highlight=False,
-    )
-    for text in REVIEW:
-        answer = predictor(text)
-        console.print(f"   {answer['label']:8}  {answer['score']:4.0%}  {text}", highlight=False, markup=False)
 
 
 def show(model: Model) -> None:

@@ -22,6 +22,7 @@ from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
 from test_fit import calm, recipe
 from test_pretrain_lora import make_reader
 
+CARD = Path(__file__).parents[1] / "docs/box.md"
 LORA = LoraSettings(rank=2, targets=("all-linear",))
 ADVICE = """
 [model]
@@ -63,7 +64,9 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         bothways.finetune(run, out / name, train=examples)
     (out / "advice.toml").write_text(ADVICE)
     tasks = [(name, str(out / name / "adapter")) for name in ("emotion", "answer")]
-    maker().make(Namespace(reader=reader, fill=out / "fill/adapter", task=tasks, advice=out / "advice.toml"), here)
+    maker().make(
+        Namespace(reader=reader, fill=out / "fill/adapter", task=tasks, advice=out / "advice.toml", card=CARD), here
+    )
     return here
 
 
@@ -81,7 +84,9 @@ def test_it_is_made_in_16_bit_and_not_too_large(
     module = maker()
     monkeypatch.setattr(module, "MOST_BYTES", 50_000)
     adapter = small_box / "fill"
-    asked = Namespace(reader=small_box / "reader", fill=adapter, task=[], advice=small_box / "reader/finetune.toml")
+    asked = Namespace(
+        reader=small_box / "reader", fill=adapter, task=[], advice=small_box / "reader/finetune.toml", card=CARD
+    )
     with pytest.raises(SystemExit, match="too large"):
         module.make(asked, tmp_path)
     assert "all" in capsys.readouterr().out
@@ -249,9 +254,11 @@ def test_a_reader_that_fills_blanks_needs_no_adapter(
     """Then `fill` is the reader; and a reader that does not is not boxed without one."""
     advice = filled / "reader/finetune.toml"
     with pytest.raises(SystemExit, match="fills no blanks: give --fill"):
-        maker().make(Namespace(reader=filled / "reader", fill=None, task=[], advice=advice), tmp_path / "none")
+        maker().make(
+            Namespace(reader=filled / "reader", fill=None, task=[], advice=advice, card=CARD), tmp_path / "none"
+        )
     bothways.save(bothways.load(filled / "fill"), tmp_path / "whole")
-    maker().make(Namespace(reader=tmp_path / "whole", fill=None, task=[], advice=advice), tmp_path / "box")
+    maker().make(Namespace(reader=tmp_path / "whole", fill=None, task=[], advice=advice, card=CARD), tmp_path / "box")
     capsys.readouterr()
     monkeypatch.setattr(box, "BOX", tmp_path / "box")
     assert bothways.boxed("fill") == bothways.boxed()
@@ -270,3 +277,11 @@ def test_an_empty_box_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         with pytest.raises(BothwaysError, match="no model in the box"):
             call()
     assert bothways.finetune_recipe({}).model.init == ""
+
+
+def test_fine_tuning_without_a_box_asks_for_a_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(box, "BOX", tmp_path / "box")
+    (tmp_path / "train.tsv").write_text("text\tlabel\nI like it\tglad\nI hate it\tsad\n")
+    words = ["finetune", "classify", "--train", str(tmp_path / "train.tsv"), "--out", str(tmp_path / "run")]
+    with pytest.raises(BothwaysError, match="give --model DIR"):
+        CliRunner().invoke(app, words, catch_exceptions=False)

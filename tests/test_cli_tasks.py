@@ -670,7 +670,6 @@ BAD = {
     "finetune: no file": ([*LEARN, "--dev", "{tmp}/none.jsonl"], "there is no file {tmp}/none.jsonl"),
     "finetune: no column": ([*LEARN, "--label", "gold"], "has no column 'gold', which --label asks for"),
     "finetune: nothing to learn": ([*LEARN[:2], *LEARN[4:]], "give --train FILE"),
-    "finetune: no start": ([*LEARN[:4], *LEARN[6:]], "give --model DIR"),
     "finetune: no model": ([*LEARN, "--model", "{tmp}/none"], "there is no folder {tmp}/none"),
     "finetune: no labels": (
         ["finetune", "classify", "--train", "{texts}", *LEARN[4:]],

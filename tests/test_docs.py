@@ -19,19 +19,19 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def demo_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `make demo` saves, untrained: the docs show how, not how well."""
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `examples/tiny.py` saves, untrained: the docs show how, not how well."""
     tokenizer = bothways.train_vocabulary([ROOT / "examples" / "sample.txt"], size=1600)
     shape = EncoderConfig(tokenizer.size, width=32, layers=2, heads=2, hidden=64, positions=Learned(64))
-    folder = tmp_path_factory.mktemp("docs") / "demo-model"
+    folder = tmp_path_factory.mktemp("docs") / "tiny-model"
     bothways.save(Model.new(ModelConfig(shape, ("masked",)), tokenizer), folder)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_runs(page: Path, demo_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(demo_model, tmp_path / "demo-model")
+def test_code_runs(page: Path, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(tiny_model, tmp_path / "tiny-model")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-_OR_BOX = "  [default: that in the box, if there is one]"
+_OR_BOX = "  [default: the one in the box]"
 
 AnyModel = Annotated[
     Path | None, typer.Option("--model", metavar="DIR", help=f"A model folder.{_OR_BOX}", show_default=False)

@@ -49,7 +49,7 @@ def doctor(
 
     What is found is wrong (mend it), worth a look, or fine. Nothing is changed.
 
-    Example: bothways doctor examples/reviews.tsv --dev examples/reviews-dev.tsv --model demo-model
+    Example: bothways doctor examples/reviews.tsv --dev examples/reviews-dev.tsv
     """
     from bothways.doctor.diagnose import diagnose_data
 

@@ -73,7 +73,7 @@ def finetune(
     The run's folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/,
     the best on --dev, which transformers opens too.
 
-    Example: bothways finetune classify --train examples/reviews.tsv --dev examples/reviews-dev.tsv --model demo-model
+    Example: bothways finetune classify --train examples/reviews.tsv --dev examples/reviews-dev.tsv
     --out my-classifier
     """
     from bothways.scoring.classification import positive_label, shown_name

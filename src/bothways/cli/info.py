@@ -13,9 +13,7 @@ _SEGMENTS = ("no segments", "one segment", "two segments")
 def info(
     folder: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[DIR]", help="A model folder.  [default: that in the box, if there is one]", show_default=False
-        ),
+        typer.Argument(metavar="[DIR]", help="A model folder.  [default: the one in the box]", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:

@@ -77,7 +77,7 @@ def show(
         typer.Option(
             "--model",
             metavar="DIR",
-            help="A model folder, tokenizer.json or vocab.txt.  [default: that in the box, if there is one]",
+            help="A model folder, tokenizer.json or vocab.txt.  [default: the one in the box]",
             show_default=False,
         ),
     ] = None,

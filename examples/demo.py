@@ -1,0 +1,113 @@
+"""What the model in the box can do, in about two minutes, on a CPU and offline.
+
+It fills blanks; it is fine-tuned on examples/reviews.tsv, written for this demo, and scored on reviews that it has not
+seen, with an interval; it answers; and one of its attention heads is looked at.
+
+    python examples/demo.py [--out demo-reviews]
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+import bothways
+from bothways import Model
+from bothways.model.box import boxed_tasks
+from bothways.train import report
+
+TRAIN, UNSEEN = (Path(__file__).parent / name for name in ("reviews.tsv", "reviews-dev.tsv"))
+BLANKS = (
+    "Paris is the [MASK] of France.",
+    "He was born in New [MASK].",
+    "She opened the [MASK] and walked in.",
+)
+REVIEWS = ("The room was clean and the staff were kind.", "I waited for an hour and the food was cold.")
+SENTENCE = "The children who live next door were playing in the garden"
+console = Console(highlight=False)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    options.add_argument("--out", type=Path, default=Path("demo-reviews"), help="the run (default demo-reviews)")
+    options.add_argument("--steps", type=int, default=0, help="fine-tune for so long only")
+    asked = options.parse_args()
+    model = bothways.load()
+    size = sum(p.numel() for p in model.parameters())
+    console.print(f"[bold]1. The model in the box[/] has {size / 1e6:.1f}M parameters. It fills blanks:")
+    fill_blanks()
+    console.print("[bold]2. Fine-tuning[/] it to tell good reviews from bad ones")
+    classify(asked.out, asked.steps)
+    look(model)
+    tell(asked.out)
+
+
+def fill_blanks() -> None:
+    filler = bothways.load(bothways.boxed("fill"))
+    for blank in BLANKS:
+        best, *others = bothways.fill(blank, filler, top=3)
+        rest = ", ".join(f"{' '.join(o.words)} {o.score:.0%}" for o in others)
+        console.print(f"   {best.score:4.0%}  {best.text}   (then {rest})", markup=False)
+
+
+def classify(out: Path, steps: int) -> None:
+    """Fine-tune on reviews, score with an interval, and answer."""
+    recipe = bothways.finetune_recipe(
+        {"task": "classify", "data": {"train": [str(TRAIN)]}, "run": {"save_every": 10**6, "epochs": 10}},
+        [f"run.steps={steps}"] if steps else [],
+    )
+    with report.Console(None, None) as progress:
+        result = bothways.finetune(recipe, out, listen=[progress], say=progress.say)
+    if not result.complete:
+        raise SystemExit("interrupted: the same command goes on")
+    predictor = bothways.Predictor.load(result.folder)
+    scored = bothways.evaluate([str(UNSEEN)], predictor)
+    low, high = scored.interval
+    console.print(
+        f"   {scored.scores['accuracy']:.0%} of {scored.examples} unseen reviews are right (95 %: {low:.0%} to "
+        f"{high:.0%}; by chance a third would be)"
+    )
+    for text in REVIEWS:
+        answer = predictor(text)
+        console.print(f"   {answer['label']:8}  {answer['score']:4.0%}  {text}", markup=False)
+
+
+def look(model: Model) -> None:
+    """Where the head that looks farthest away looks."""
+    encoding = model.require_tokenizer()(SENTENCE)
+    every = range(1, model.config.encoder.layers + 1)
+    with torch.no_grad():
+        maps = model.encoder.look(model.batch([encoding]), maps=every).maps
+    heads = {(layer, head): weights for layer in every for head, weights in enumerate(maps[layer][0], 1)}
+    (layer, head), weights = max(heads.items(), key=lambda one: sharpness(one[1][1:-1, 1:-1]))
+    console.print(f"[bold]3. One attention head[/], number {head} of layer {layer}: where each word looks")
+    words = encoding.pieces[1:-1]
+    for word, row in zip(words, weights[1:-1, 1:-1], strict=True):
+        share, target = float(row.max()), words[int(row.argmax())]
+        console.print(f"   {word:>10} → {target:10} {share:4.0%} {'█' * round(20 * share)}", markup=False)
+
+
+def sharpness(weights: Tensor) -> float:
+    """How much words are looked at by one other word each, two places away or more."""
+    place = torch.arange(len(weights))
+    is_far = (place[None] - place[:, None]).abs() >= 2
+    return float((weights * is_far).amax(0).sum())
+
+
+def tell(out: Path) -> None:
+    console.print("[bold]Try next[/]")
+    lines = [
+        'bothways fill "The cat sat on the [MASK]."',
+        f'bothways predict "What a lovely place!" --model {out}/model',
+        *(f'bothways predict "I cannot believe it!" --task {task}' for task in boxed_tasks()[:1]),
+        "bothways finetune classify --train YOUR.csv --dev YOUR-dev.csv --out my-classifier",
+        "bothways info",
+    ]
+    for line in lines:
+        console.print(f"   .venv/bin/{line}", style="cyan", markup=False, soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The model in the box itself: it is the one that was measured, it computes what transformers computes, it is shipped."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import bothways
+from bothways.model.box import BOX
+
+ROOT = Path(__file__).parents[1]
+WEIGHTS = "467304319fc2cd4a1b0ea6d9ab88b4ac6cb874db2d3cb18ec507faf5424ac167"
+STATES = [-0.390754, 0.059000, -0.198474, -0.087672]
+TEXTS = ["Paris is the capital of France.", "The children who live next door were playing in the garden, weren't they?"]
+
+
+@pytest.fixture(scope="module")
+def model() -> bothways.Model:
+    return bothways.load().eval()
+
+
+def test_it_is_the_one_that_was_measured() -> None:
+    assert hashlib.sha256((BOX / "reader/model.safetensors").read_bytes()).hexdigest() == WEIGHTS
+
+
+def test_it_computes_what_it_computed_then(model: bothways.Model) -> None:
+    """A change of the tokenizer, or of any sum on the way, shows here."""
+    with torch.no_grad():
+        states = model.encoder(model.batch([model.require_tokenizer()(TEXTS[0])]))
+    assert states.shape == (9, 256)
+    assert states[[0, 3, 5, 8], [0, 100, 200, 255]].tolist() == pytest.approx(STATES, abs=2e-4)
+
+
+def test_transformers_opens_it_with_equal_outputs(model: bothways.Model) -> None:
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(BOX / "reader", dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BOX / "reader")
+    for text in TEXTS:
+        batch = model.batch([model.require_tokenizer()(text)])
+        given = tokenizer(text, return_tensors="pt")
+        assert given["input_ids"][0].tolist() == batch.ids.tolist()
+        with torch.no_grad():
+            expected = theirs(given["input_ids"], attention_mask=given["attention_mask"]).logits[0]
+            found = model.masked(model.encoder(batch))
+        assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
+
+
+def test_it_fills_blanks() -> None:
+    assert bothways.fill("Paris is the [MASK] of France.")[0].words == ("capital",)
+    assert bothways.fill("She opened the [MASK] and walked in.")[0].words == ("door",)
+
+
+def test_it_is_small(model: bothways.Model) -> None:
+    files = [file for file in BOX.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= 32_000_000
+    assert sum(p.numel() for p in model.parameters()) <= 16_000_000
+
+
+def test_its_card_is_the_page_of_the_docs() -> None:
+    page = (ROOT / "docs/box.md").read_text(encoding="utf-8")
+    card = "".join(line for line in page.splitlines(keepends=True) if not line.startswith("!["))
+    assert (BOX / "reader/README.md").read_text(encoding="utf-8") == card
+
+
+@pytest.mark.slow
+def test_a_wheel_has_it(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(tmp_path)], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = {name.removeprefix("bothways/box/") for name in zipfile.ZipFile(wheel).namelist() if "/box/" in name}
+    assert inside == {str(file.relative_to(BOX)) for file in BOX.rglob("*") if file.is_file()}
