@@ -29,7 +29,7 @@ def test_one_blank_equals_transformers(model_folder: Path) -> None:
     answers = fill(text, model_folder, top=200)
     words = load(model_folder).tokenizer
     assert words is not None
-    possible = [i for i in range(TINY.vocabulary) if i not in words.wordless_ids]
+    possible = [i for i in range(TINY.vocabulary) if i not in words.wordless_ids and "##" not in words.piece(i)]
     assert [a.tokens[0] for a in answers] == sorted(possible, key=lambda i: -float(expected[i]))[:200]
     for answer in answers:
         assert answer.score == pytest.approx(float(expected[answer.tokens[0]]), abs=1e-6)
@@ -76,16 +76,39 @@ def test_several_blanks_are_filled_together(text: str) -> None:
 def test_the_text_around_the_blank_is_left_as_written() -> None:
     model = small_model("a b ##s")
     text = "A  [MASK]\tB"
-    texts = {a.words[0]: a.text for a in fill(text, model, top=3)}
-    assert texts == {"a": "A  a\tB", "b": "A  b\tB", "##s": "As\tB"}
+    assert {a.words[0]: a.text for a in fill(text, model)} == {"a": "A  a\tB", "b": "A  b\tB"}
+    assert {a.words[0]: a.text for a in fill("A[MASK]\tB", model)} == {"##s": "As\tB"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *(
+            (text, "a b ， 京")
+            for text in ("a [MASK]", "[MASK] a", "  [MASK]", "a\n[MASK]", "(a) [MASK]", "京[MASK]", "，[MASK]")
+        ),
+        *((text, "##s ##t ， 京") for text in ("a[MASK]", "京a[MASK]", "3[MASK]")),
+    ],
+)
+def test_a_word_begins_or_goes_on(text: str, expected: str) -> None:
+    """The rest of a word is no answer where one begins, nor a word where one goes on; the others keep their probability."""
+    model = small_model("a b ##s ##t ， 京")
+    answers = fill(text, model, top=9)
+    assert {a.words[0] for a in answers} == set(expected.split())
+    assert 0 < sum(a.score for a in answers) < 1
+
+
+def test_two_blanks_may_be_one_word() -> None:
+    model = small_model("a b ##s")
+    assert {a.words for a in fill("[MASK][MASK]", model, top=9)} == set(itertools.product("ab", ("a", "b", "##s")))
+    assert {a.words for a in fill("[MASK] [MASK]", model, top=9)} == set(itertools.product("ab", "ab"))
 
 
 def test_several_words_go_where_their_blanks_are() -> None:
     model = small_model("a bcd ##ef")
-    for answer in fill("X[MASK] y [MASK], z", model, top=9):
+    for answer in fill("(X[MASK] y [MASK], z", model, top=9):
         first, second = (word.removeprefix("##") for word in answer.words)
-        between = "" if answer.words[1].startswith("##") else " "
-        assert answer.text == f"X{first} y{between}{second}, z"
+        assert answer.text == f"(X{first} y {second}, z"
 
 
 def test_too_many_answers_for_several_blanks_are_refused() -> None:
@@ -95,7 +118,8 @@ def test_too_many_answers_for_several_blanks_are_refused() -> None:
 
 def test_no_answer_is_a_special_token(model_folder: Path) -> None:
     answers = fill("[MASK] 北京", model_folder, top=1000)
-    assert len(answers) == TINY.vocabulary - 104
+    tokenizer = load(model_folder).require_tokenizer()
+    assert len(answers) == TINY.vocabulary - 104 - sum(piece.startswith("##") for piece in tokenizer.pieces)
     assert not any(word.startswith("[") for a in answers for word in a.words)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bothways.data.words import is_cjk
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.box import boxed
@@ -45,7 +46,8 @@ def fill(text: str, model: Model | Path | str | None = None, *, top: int = 5) ->
 
     Several masks are filled together: a beam fills the surest mask first and lets each choice inform
     the next; the finished candidates are ranked by pseudo-likelihood, every word scored with all the
-    others in place.
+    others in place. Where a word begins, after a space say, the rest of one (WordPiece's ##ing) is no answer; where
+    the blank is written against a word, as in play[MASK], another word is none.
     """
     model = model if isinstance(model, Model) else load(model or boxed("fill"))
     tokenizer = _require(model)
@@ -60,7 +62,7 @@ def fill(text: str, model: Model | Path | str | None = None, *, top: int = 5) ->
             f"at most {_WIDEST} answers can be given when several blanks are filled together, not {top}"
         )
     width = top if len(places) == 1 else min(max(2 * top, 16), _WIDEST)
-    guesses = _beam(model, encoding, places, width)
+    guesses = _beam(model, encoding, _unfit(text, encoding, places, tokenizer), width)
     if len(places) > 1:
         guesses = _by_pseudo_likelihood(model, encoding, guesses)
     return [_filled(guess, text, encoding, tokenizer) for guess in guesses[:top]]
@@ -77,14 +79,39 @@ def _require(model: Model) -> Tokenizer:
     return tokenizer
 
 
-def _beam(model: Model, encoding: Encoding, places: list[int], width: int) -> list[_Guess]:
-    """The likeliest fillings, each blank filled when it was the surest one left."""
+def _unfit(text: str, encoding: Encoding, places: list[int], tokenizer: Tokenizer) -> dict[int, list[int]]:
+    """For each blank, the ids that cannot stand there because of what is written before it."""
+    rests: list[int] = []
+    words: list[int] = []
+    if tokenizer.kind in _PLAIN:
+        rests = [i for i, piece in enumerate(tokenizer.pieces) if piece.startswith("##")]
+        words = [i for i, piece in enumerate(tokenizer.pieces) if _is_spelled(piece[:1])]
+    unfit: dict[int, list[int]] = {}
+    for place in places:
+        start = encoding.offsets[place][0]
+        if place - 1 in unfit and encoding.offsets[place - 1][1] == start:
+            unfit[place] = []  # two blanks without a space: one word or two
+        else:
+            unfit[place] = words if _is_spelled(text[start - 1 : start]) else rests
+    return unfit
+
+
+def _is_spelled(character: str) -> bool:
+    """Whether a word can go on after it, or it goes on with one. A Chinese character is a word of its own."""
+    return character.isalnum() and not is_cjk(character)
+
+
+def _beam(model: Model, encoding: Encoding, places: dict[int, list[int]], width: int) -> list[_Guess]:
+    """The likeliest fillings, each blank filled when it was the surest one left; `places` say what cannot be there."""
     guesses = [_Guess()]
     for _ in places:
         open_places = [[p for p in places if p not in dict(guess.tokens)] for guess in guesses]
         scored = _log_probabilities(model, [(_with(encoding, g), o) for g, o in zip(guesses, open_places, strict=True)])
         grown: dict[tuple[tuple[int, int], ...], _Guess] = {}
         for guess, left, table in zip(guesses, open_places, scored, strict=True):
+            table = table.clone()  # no longer one of inference mode, which cannot be changed here
+            for row, place in enumerate(left):
+                table[row, places[place]] = -math.inf
             surest = int(table.amax(1).argmax())
             best, tokens = table[surest].topk(min(width, table.shape[1]))
             for log_probability, token in zip(best.tolist(), tokens.tolist(), strict=True):
@@ -160,10 +187,10 @@ def _shown(token: int, tokenizer: Tokenizer) -> str:
 
 
 def _joined(before: str, token: int, tokenizer: Tokenizer) -> str:
-    """A text with a piece after it: what continues a word belongs to the word before."""
+    """A text with a piece after it."""
     piece = tokenizer.piece(token)
     if tokenizer.kind in _PLAIN:
-        return (before.rstrip() if piece.startswith("##") else before) + piece.removeprefix("##")
+        return before + piece.removeprefix("##")
     # Byte-level BPE and SentencePiece mark the space before a word, and the blank may have swallowed it.
     space = " " if piece.startswith(_SPACES) and before.strip() else ""
     return before.rstrip() + space + tokenizer.decode([token]).strip()
