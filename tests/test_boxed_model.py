@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 
 import bothways
 from bothways.model.box import BOX
@@ -55,10 +56,28 @@ def test_it_fills_blanks() -> None:
     assert bothways.fill("She opened the [MASK] and walked in.")[0].words == ("door",)
 
 
-def test_it_is_small(model: bothways.Model) -> None:
-    files = [file for file in BOX.rglob("*") if file.is_file()]
-    assert sum(file.stat().st_size for file in files) <= 32_000_000
-    assert sum(p.numel() for p in model.parameters()) <= 16_000_000
+@pytest.mark.parametrize(
+    ("task", "text", "label"),
+    [
+        ("emotion", "I cannot believe it, thank you so much!", "gratitude"),
+        ("spam", "WINNER!! Call now to claim your prize of 1000 pounds", "spam"),
+        ("spam", "See you at lunch.", "ham"),
+    ],
+)
+def test_it_answers_at_once(task: str, text: str, label: str) -> None:
+    answer = bothways.Predictor.load(bothways.boxed(task))(text)
+    assert (answer[0] if isinstance(answer, list) else answer)["label"] == label
+
+
+def test_it_tags_words() -> None:
+    tags = bothways.Predictor.load(bothways.boxed("pos"))("She lives in London.")
+    assert [tag["entity"] for tag in tags] == ["PRON", "VERB", "ADP", "PROPN", "PUNCT"]
+
+
+def test_all_of_it_is_small() -> None:
+    assert sum(file.stat().st_size for file in BOX.rglob("*") if file.is_file()) <= 32_000_000
+    weights = [load_file(file) for file in BOX.rglob("*.safetensors")]
+    assert sum(tensor.numel() for tensors in weights for tensor in tensors.values()) <= 16_000_000
 
 
 def test_its_card_is_the_page_of_the_docs() -> None:
