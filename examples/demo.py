@@ -67,7 +67,7 @@ def classify(out: Path, steps: int) -> None:
     low, high = scored.interval
     console.print(
         f"   {scored.scores['accuracy']:.0%} of {scored.examples} unseen reviews are right (95 %: {low:.0%} to "
-        f"{high:.0%}; by chance a third would be)"
+        f"{high:.0%}; chance is a third)"
     )
     for text in REVIEWS:
         answer = predictor(text)
