@@ -75,7 +75,7 @@ def classify(out: Path, steps: int) -> None:
 
 
 def look(model: Model) -> None:
-    """Where the head that looks farthest away looks."""
+    """Where one head looks: of all, the one where most is looked at from afar."""
     encoding = model.require_tokenizer()(SENTENCE)
     every = range(1, model.config.encoder.layers + 1)
     with torch.no_grad():

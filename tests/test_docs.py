@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +47,21 @@ def test_code_runs(page: Path, tiny_model: Path, tmp_path: Path, monkeypatch: py
                 with pytest.raises(SystemExit) as stop:
                     main()
                 assert stop.value.code == 0, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("example", "seen"), [("demo", "unseen reviews are right (95 %"), ("tiny", "The day after Friday is")]
+)
+def test_examples_run(example: str, seen: str, tmp_path: Path) -> None:
+    """To the end, if only for a few steps; what `make demo` and the docs promise is there afterwards."""
+    words = [str(ROOT / f"examples/{example}.py"), "--steps", "3"]
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert seen in " ".join(done.stdout.split())
+    (folder,) = (file.parent for file in tmp_path.rglob("config.json") if "checkpoints" not in file.parts)
+    assert bothways.load(folder).config.encoder.layers in (2, 12)
+    assert f"--model {folder.relative_to(tmp_path)}" in done.stdout
 
 
 def test_make_targets_exist() -> None:

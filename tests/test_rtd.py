@@ -17,12 +17,14 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from bothways.cli import app
+from bothways.draws import mix, uniform
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load, save
 from bothways.model.model import Model
-from bothways.pretraining.objectives.mlm import MaskedSettings
-from bothways.pretraining.objectives.rtd import ReplacedSettings, ReplacedTokens
+from bothways.pretraining.objective import Draft, Room
+from bothways.pretraining.objectives.mlm import MaskedSettings, MaskedWords
+from bothways.pretraining.objectives.rtd import _HIDE, ReplacedSettings, ReplacedTokens
 from bothways.pretraining.pretrain import _model, _one_tokenizer, _texts, pretrain
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.shards import open_packed
@@ -32,6 +34,7 @@ from bothways.train.ranks import Ranks
 from bothways.train.work import Micro
 from conftest import make_loud
 from test_fit import calm, recipe, run_until
+from test_objectives import make_rows, vocabulary
 
 LIMIT = 1e-5
 
@@ -496,6 +499,27 @@ def test_whole_sequences_may_stay_hidden(packed: Path) -> None:
         assert step.counts["fill"] == len(targets["hidden"])
     assert len(hides) > 100
     assert 0.35 < sum(hides) / len(hides) < 0.65
+
+
+def test_there_is_room_for_what_stays_hidden() -> None:
+    """However the sequences fall: those that find no room in the batch are judged, whole."""
+    objective = ReplacedTokens(ReplacedSettings(masked=0.1, masked_by="sequence"))
+    room = Room(tokens=400 * 22, sequences=400, length=22)
+    keys = mix(np.arange(8_000), 7)
+    draws = uniform(mix(keys, _HIDE))
+    for fallen, all_fit in ((keys[:400], True), (keys[draws < 0.1][:400], False)):
+        rows = replace(make_rows([[[1] * 20]] * 400), keys=fallen)
+        draft = Draft(rows, rows.ids)
+        MaskedWords(MaskedSettings(), vocabulary()).prepare(draft, room, None)
+        objective.prepare(draft, room, None)
+        hidden, judged = (draft.targets[name] for name in ("hidden", "judged"))
+        hides = np.unique(rows.sequence[hidden.values])
+        assert 0 < len(hidden.values) <= hidden.most < draft.targets["asked"].most
+        assert not set(hides) & set(rows.sequence[judged.values])
+        assert len(hides) + len(np.unique(rows.sequence[judged.values])) == 400
+        wanted = np.flatnonzero(uniform(mix(fallen, _HIDE)) < 0.1)
+        assert np.array_equal(hides, wanted if all_fit else wanted[: len(hides)])
+        assert all_fit == (len(hides) == len(wanted))
 
 
 def test_the_work_of_naming_what_is_hidden_is_counted(packed: Path) -> None:

@@ -1,7 +1,7 @@
 """Filling blanks: which words did the masks hide?"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,20 +79,17 @@ def _require(model: Model) -> Tokenizer:
     return tokenizer
 
 
-def _unfit(text: str, encoding: Encoding, places: list[int], tokenizer: Tokenizer) -> dict[int, list[int]]:
+def _unfit(text: str, encoding: Encoding, places: list[int], tokenizer: Tokenizer) -> dict[int, Tensor]:
     """For each blank, the ids that cannot stand there because of what is written before it."""
-    rests: list[int] = []
-    words: list[int] = []
-    if tokenizer.kind in _PLAIN:
-        rests = [i for i, piece in enumerate(tokenizer.pieces) if piece.startswith("##")]
-        words = [i for i, piece in enumerate(tokenizer.pieces) if _is_spelled(piece[:1])]
-    unfit: dict[int, list[int]] = {}
+    unfit: dict[int, Tensor] = {}
     for place in places:
         start = encoding.offsets[place][0]
+        ids: Iterable[int] = tokenizer.rest_ids
         if place - 1 in unfit and encoding.offsets[place - 1][1] == start:
-            unfit[place] = []  # two blanks without a space: one word or two
-        else:
-            unfit[place] = words if _is_spelled(text[start - 1 : start]) else rests
+            ids = ()  # two blanks without a space: one word or two
+        elif tokenizer.rest_ids and _is_spelled(text[start - 1 : start]):
+            ids = (i for i, piece in enumerate(tokenizer.pieces) if _is_spelled(piece[:1]))
+        unfit[place] = torch.tensor(list(ids), dtype=torch.long)
     return unfit
 
 
@@ -101,7 +98,7 @@ def _is_spelled(character: str) -> bool:
     return character.isalnum() and not is_cjk(character)
 
 
-def _beam(model: Model, encoding: Encoding, places: dict[int, list[int]], width: int) -> list[_Guess]:
+def _beam(model: Model, encoding: Encoding, places: dict[int, Tensor], width: int) -> list[_Guess]:
     """The likeliest fillings, each blank filled when it was the surest one left; `places` say what cannot be there."""
     guesses = [_Guess()]
     for _ in places:

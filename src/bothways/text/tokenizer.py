@@ -270,6 +270,12 @@ class Tokenizer:
         spare = (i for i, piece in enumerate(self.pieces) if piece.startswith("[unused") and piece.endswith("]"))
         return self.special_ids | frozenset(spare)
 
+    @cached_property
+    def rest_ids(self) -> frozenset[int]:
+        """The pieces that go on with a word, where they are marked: WordPiece's ##ing."""
+        marked = enumerate(self.pieces) if self.kind == "WordPiece" else ()
+        return frozenset(i for i, piece in marked if piece.startswith("##"))
+
     @property
     def mask(self) -> str | None:
         """The mask token as it is written in a text, or None if this tokenizer has none."""

@@ -182,13 +182,13 @@ class ReplacedTokens:
         sequence = np.searchsorted(rows.cu, asked.values, side="right") - 1
         begins = np.searchsorted(sequence, np.arange(len(rows.cu)))
         most = int(share * asked.most + 0.5 * room.sequences) + 1
-        unjudged = np.zeros(len(rows.ids), bool)
         if self.settings.masked_by == "token":  # of each sequence's, as many as round to the share
             draw = mix(rows.keys[sequence], asked.values - rows.cu[sequence], _HIDE)
             order = np.lexsort((draw, sequence))
             rank = np.arange(len(order)) - begins[sequence]  # asked tokens stand in the order of the text
             is_hidden = np.zeros(len(order), bool)
             is_hidden[order] = rank < np.floor(share * np.diff(begins) + 0.5)[sequence]
+            unjudged = np.zeros(len(rows.ids), bool)
             unjudged[asked.values[is_hidden]] = True
         else:
             # However they fall, their number is below this but once in a billion batches: then the last are judged.
