@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -195,3 +196,18 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
     assert not train & dev
     assert len(read("spam/train.jsonl")) + len(read("spam/dev.jsonl")) == 160
     assert (tmp_path / "out/pos/dev-en-dev.conllu").read_text() == "ud_english_ewt/en-dev.conllu"
+
+
+def test_blanks_are_counted(tmp_path: Path) -> None:
+    """Words that come again and again are named, letters in no order are not."""
+    found = []
+    letters = " ".join(np.random.default_rng(0).permutation(list("abcdefghijklmnopqrstuvwxyz0123456789")))
+    for name, text in (("easy", "the door of the house was open and " * 8), ("hard", letters)):
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+        command = [sys.executable, str(FILE.with_name("blanks.py")), "--text", str(tmp_path / f"{name}.txt")]
+        done = subprocess.run([*command, "--length", "40"], check=True, capture_output=True, text=True, timeout=120)
+        cells = [cell.strip() for cell in done.stdout.splitlines()[-1].split("|")]
+        found.append((cells[1], int(cells[2]), float(cells[3].rstrip("%")), float(cells[4].rstrip("%"))))
+    (who, asked, right, first_five), (_, _, wrong, _) = found
+    assert (who, asked) == ("the box", round(0.15 * 38))
+    assert wrong < 50 < right <= first_five

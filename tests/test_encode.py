@@ -160,7 +160,7 @@ def test_cutting_is_counted(model_folder: Path) -> None:
 
 def test_python_hears_of_cuts_too(model_folder: Path) -> None:
     for call in (encode, encode_tokens):
-        with pytest.warns(UserWarning, match="1 texts cut, 14 tokens lost"):
+        with pytest.warns(UserWarning, match="1 text cut, 14 tokens lost"):
             call(["the dog " * 30], model_folder, long="cut")
 
 

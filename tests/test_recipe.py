@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bothways.errors import BothwaysError
+from bothways.model.config import Rotary
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import Phase, PretrainRecipe, read_recipe, shipped_recipes
 from bothways.train.recipe import read, with_settings, write
@@ -32,6 +33,18 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
     assert recipe.phases == (Phase(length=128, tokens=1024),)
 
 
+def test_sight_and_angles_of_a_modernbert(tmp_path: Path) -> None:
+    usual = read_recipe(written(tmp_path, '[model]\nfamily = "modernbert"\n' + SMALL)).model
+    assert usual.encoder(100).windows[:4] == (0, 64, 64, 0)
+    changed = replace(usual, window=8, rotary=10_000.0)
+    shape = changed.encoder(100)
+    assert shape.windows[:4] == (0, 8, 8, 0)
+    assert isinstance(shape.positions, Rotary)
+    assert (shape.positions.base, shape.positions.local_base) == (10_000, 10_000)
+    assert usual.shaped_as("modernbert", shape).encoder(100) == shape
+    assert replace(usual, window=0).encoder(100).windows == ()
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -50,6 +63,9 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
         ("objectives = ['mlm', 'nsp', 'sop']\n", "choose one of them"),
         ("objectives = ['nsp']\n", "needs the objective mlm"),
         ("[model]\ncausal = true\n", "left-to-right"),
+        ("[model]\nwindow = 64\n", "bert has no layers of narrow sight"),
+        ("[model]\nrotary = 10000\n", "model.rotary is 10000, and bert has no rotary positions"),
+        ("[model]\nfamily = 'modernbert'\nrotary = 1.0\n", "above 1, not 1"),
         ("[run]\nsteps = 5\nminutes = 5\n", "it has run.steps = 5 and run.minutes = 5"),
         ("[[phases]]\nlength = 128\n", "tokens or sequences"),
         ("[[phases]]\nlength = 1024\nsequences = 1\n", "model.positions is 512"),

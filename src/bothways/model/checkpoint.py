@@ -336,13 +336,24 @@ def _architecture(family: Family, heads: set[str]) -> str:
     return exact[0] if exact else next(name for name, theirs in family.architectures if theirs <= heads)
 
 
+def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    """Of the first and the last token, under both names that they have: readers assume those of another vocabulary
+    where config.json is silent."""
+    roles = tokenizer.roles
+    twins = (("cls", "bos"), ("sep", "eos"), ("bos", "cls"), ("eos", "sep"))
+    pieces = {name: roles.get(f"{name}_token") or roles.get(f"{twin}_token") for name, twin in twins}
+    return {f"{name}_token_id": tokenizer.id(piece) for name, piece in pieces.items() if piece}
+
+
 def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """config.json: what the folder it came from said, and over it what we know."""
     config = model.config
     architecture = _architecture(FAMILIES[config.family], set(config.heads))
     described: dict[str, Any] = {key: value for key, value in config.foreign.items() if key != "torch_dtype"}
-    if model.tokenizer and "pad_token" in model.tokenizer.roles:
-        described["pad_token_id"] = model.tokenizer.id(model.tokenizer.roles["pad_token"])
+    if model.tokenizer:
+        described = _special_ids(model.tokenizer) | described
+        if "pad_token" in model.tokenizer.roles:
+            described["pad_token_id"] = model.tokenizer.id(model.tokenizer.roles["pad_token"])
     described |= FAMILIES[config.family].write_config(config.encoder)
     described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}
     known = FAMILIES[config.family].heads

@@ -54,7 +54,8 @@ _FIXED: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
     "hidden_act": ("gelu", "relu", "tanh"),
 }
-_UNSAID = ("model_type", "architectures", "dtype", "pad_token_id", "layer_norm_eps", "is_decoder")
+_TOKENS = ("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
+_UNSAID = ("model_type", "architectures", "dtype", *_TOKENS, "layer_norm_eps", "is_decoder")
 """Settings of config.json that bert_config.json never has."""
 
 

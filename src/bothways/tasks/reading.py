@@ -46,12 +46,16 @@ class Tally:
     """… and the tokens that were lost."""
 
     def __str__(self) -> str:
-        parts = [f"{self.texts:,} texts, {self.tokens:,} tokens"]
+        parts = [f"{_counted(self.texts, 'text')}, {_counted(self.tokens, 'token')}"]
         if self.cut:
-            parts.append(f"{self.cut:,} texts cut, {self.tokens_cut:,} tokens lost")
+            parts.append(f"{_counted(self.cut, 'text')} cut, {_counted(self.tokens_cut, 'token')} lost")
         if self.in_windows:
-            parts.append(f"{self.in_windows:,} long texts read in windows, nothing lost")
+            parts.append(f"{_counted(self.in_windows, 'long text')} read in windows, nothing lost")
         return "; ".join(parts)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 @dataclass(frozen=True)
