@@ -26,6 +26,12 @@ from bothways.train.recipe import read, read_table
 MOST_PARAMETERS, MOST_BYTES = 16_000_000, 32_000_000
 
 
+def squeeze(file: Path) -> None:
+    """The same JSON without the white space, which is a third of a tokenizer's."""
+    said = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(said, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+
+
 def halve_adapter(source: Path, target: Path) -> int:
     """An adapter of the reader beside it, in 16 bit; how many parameters it has."""
     target.mkdir()
@@ -42,6 +48,7 @@ def halve_adapter(source: Path, target: Path) -> int:
 def make(asked: argparse.Namespace, out: Path) -> None:
     reader = load(asked.reader)
     save(reader, out / "reader", dtype=torch.float16)
+    squeeze(out / "reader" / "tokenizer.json")
     read(FinetuneRecipe, read_table(asked.advice))  # which fails if it is none
     shutil.copyfile(asked.advice, out / "reader" / ADVICE)
     lines = asked.card.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -135,8 +135,9 @@ def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, se
     if done.returncode:
         print(f"{row} {task} {seed} failed: {done.stderr[-800:]}", flush=True)
         return {"run": row, "task": task, "seed": seed}
-    score = json.loads(done.stdout)["scores"][job.score]
-    return {"run": row, "task": task, "seed": seed, "score": 100 * score}
+    score = 100 * json.loads(done.stdout)["scores"][job.score]
+    print(f"{row} {task} {seed}: {score:.1f}", flush=True)
+    return {"run": row, "task": task, "seed": seed, "score": score}
 
 
 def blimp(name: str, asked: argparse.Namespace) -> float:
@@ -156,7 +157,9 @@ def curves(asked: argparse.Namespace, pilots: list[Pilot]) -> None:
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for pilot in pilots:
-        rows = [json.loads(line) for line in (asked.out / pilot.name / "metrics.jsonl").read_text().splitlines()]
+        if not (metrics := asked.out / pilot.name / "metrics.jsonl").exists():
+            continue  # a model from elsewhere
+        rows = [json.loads(line) for line in metrics.read_text().splitlines()]
         minutes = {row["step"]: row["elapsed"] / 60 for row in rows if "elapsed" in row}
         found = [(minutes.get(row["step"], 0.0), row["valid"]) for row in rows if "valid" in row]
         who = "the model" if pilot.base == "mlm" else "its generator"

@@ -15,7 +15,6 @@ from torch import Tensor
 
 import bothways
 from bothways import Model
-from bothways.model.box import boxed_tasks
 from bothways.train import report
 
 TRAIN, UNSEEN = (Path(__file__).parent / name for name in ("reviews.tsv", "reviews-dev.tsv"))
@@ -24,7 +23,7 @@ BLANKS = (
     "He was born in New [MASK].",
     "She opened the [MASK] and walked in.",
 )
-REVIEWS = ("The room was clean and the staff were kind.", "I waited for an hour and the food was cold.")
+REVIEWS = ("Lovely place, we will come back.", "I waited for an hour and the food was cold.")
 SENTENCE = "The children who live next door were playing in the garden"
 console = Console(highlight=False)
 
@@ -101,7 +100,8 @@ def tell(out: Path) -> None:
     lines = [
         'bothways fill "The cat sat on the [MASK]."',
         f'bothways predict "What a lovely place!" --model {out}/model',
-        *(f'bothways predict "I cannot believe it!" --task {task}' for task in boxed_tasks()[:1]),
+        'bothways predict "Thank you so much!" --task emotion',
+        'bothways predict "Where do owls live?" "Owls live in trees." --task answer',
         "bothways finetune classify --train YOUR.csv --dev YOUR-dev.csv --out my-classifier",
         "bothways info",
     ]

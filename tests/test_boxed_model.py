@@ -16,8 +16,8 @@ import bothways
 from bothways.model.box import BOX
 
 ROOT = Path(__file__).parents[1]
-WEIGHTS = "467304319fc2cd4a1b0ea6d9ab88b4ac6cb874db2d3cb18ec507faf5424ac167"
-STATES = [-0.390754, 0.059000, -0.198474, -0.087672]
+WEIGHTS = "0a4978b390db6e1fb0035ce50380e91d2538902318834ae9fa5fbc76147b4648"
+STATES = [-0.040644, 0.012696, 0.784102, -0.652618]
 TEXTS = ["Paris is the capital of France.", "The children who live next door were playing in the garden, weren't they?"]
 
 
@@ -41,6 +41,8 @@ def test_it_computes_what_it_computed_then(model: bothways.Model) -> None:
 def test_transformers_opens_it_with_equal_outputs(model: bothways.Model) -> None:
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(BOX / "reader", dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(BOX / "reader")
+    for name in ("pad", "cls", "sep"):
+        assert getattr(theirs.config, f"{name}_token_id") == getattr(tokenizer, f"{name}_token_id")
     for text in TEXTS:
         batch = model.batch([model.require_tokenizer()(text)])
         given = tokenizer(text, return_tensors="pt")
@@ -62,9 +64,11 @@ def test_it_fills_blanks() -> None:
         ("emotion", "I cannot believe it, thank you so much!", "gratitude"),
         ("spam", "WINNER!! Call now to claim your prize of 1000 pounds", "spam"),
         ("spam", "See you at lunch.", "ham"),
+        ("nli", ("A man plays the piano.", "Someone makes music."), "entailment"),
+        ("nli", ("A man plays the piano.", "The man is asleep."), "contradiction"),
     ],
 )
-def test_it_answers_at_once(task: str, text: str, label: str) -> None:
+def test_it_answers_at_once(task: str, text: str | tuple[str, str], label: str) -> None:
     answer = bothways.Predictor.load(bothways.boxed(task))(text)
     assert (answer[0] if isinstance(answer, list) else answer)["label"] == label
 
@@ -72,6 +76,12 @@ def test_it_answers_at_once(task: str, text: str, label: str) -> None:
 def test_it_tags_words() -> None:
     tags = bothways.Predictor.load(bothways.boxed("pos"))("She lives in London.")
     assert [tag["entity"] for tag in tags] == ["PRON", "VERB", "ADP", "PROPN", "PUNCT"]
+
+
+def test_it_finds_answers() -> None:
+    text = "Owls hunt at night. By day they sleep in hollow trees."
+    answer = bothways.Predictor.load(bothways.boxed("answer"))(("Where do owls sleep?", text))
+    assert answer["answer"] == "hollow trees"
 
 
 def test_all_of_it_is_small() -> None:
