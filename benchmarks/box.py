@@ -18,7 +18,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import describe, load, save
 from bothways.model.lora import CONFIG, WEIGHTS
 from bothways.tasks.recipe import ADVICE, FinetuneRecipe
 from bothways.train.recipe import read, read_table
@@ -41,7 +41,8 @@ def halve_adapter(source: Path, target: Path) -> int:
     said = json.loads((source / CONFIG).read_text(encoding="utf-8")) | {"base_model_name_or_path": "../reader"}
     (target / CONFIG).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
     shutil.copyfile(source / "config.json", target / "config.json")
-    load(target)  # which fails if it is not one of this reader
+    model = load(target)  # which fails if it is not one of this reader
+    (target / "config.json").write_text(json.dumps(describe(model, torch.float16), indent=2) + "\n", encoding="utf-8")
     return sum(tensor.numel() for tensor in tensors.values())
 
 

@@ -2,10 +2,10 @@
 
     python benchmarks/box_data.py --data DIR --out OUT
 
---data: a folder with goemotions (train, dev: .jsonl with text and labels as numbers; labels.txt), sms_spam (all.jsonl
-with text and label), snli (train*, dev*: .jsonl with premise, hypothesis, label), ud_english_ewt (*train*, *dev*:
-.conllu), squad1 (train*, dev*: .json), plain or .xz. --out: a folder for emotion, spam, nli, pos and answer, each with
-train and dev files.
+--data: a folder with goemotions (train, dev, test: .jsonl with text and labels as numbers; labels.txt), sms_spam
+(all.jsonl with text and label), snli (train*, dev*: .jsonl with premise, hypothesis, label), ud_english_ewt (*train*,
+*dev*: .conllu), squad1 (train*, dev*: .json), plain or .xz. --out: a folder for emotion, spam, nli, pos and answer,
+each with train and dev files.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def one(folder: Path, part: str) -> Path:
 
 def emotion(data: Path, out: Path) -> None:
     names = (data / "labels.txt").read_text(encoding="utf-8").split()
-    for part in ("train", "dev"):
+    for part in ("train", "dev", "test"):
         found = rows(one(data, part))
         write(out / f"{part}.jsonl", ({"text": r["text"], "labels": [names[i] for i in r["labels"]]} for r in found))
 

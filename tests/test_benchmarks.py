@@ -155,6 +155,7 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
     made: dict[str, list[dict[str, Any]]] = {
         "goemotions/train.jsonl": [{"text": "wow", "labels": [1, 0]}],
         "goemotions/dev.jsonl": [{"text": "ugh", "labels": [0]}],
+        "goemotions/test.jsonl": [{"text": "oh", "labels": [0]}],
         "sms_spam/all.jsonl": [
             {"text": f"{word}  win {i % 40}", "label": "ham"} for word in ("to", "TO") for i in range(80)
         ],

@@ -153,7 +153,7 @@ def test_what_looks_like_a_file_is_one(filled: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["predict", "a text", "--task", "mood"], "no 'mood' in the box: it has reader, fill, answer, emotion"),
+        (["predict", "a text", "--task", "mood"], "the box answers no 'mood': expected answer, emotion"),
         (["predict", "one", "two", "three", "--task", "emotion"], "and 3 were given"),
         (["evaluate", "x.tsv", "--task", "emotion", "--calibrate"], "those in the box stay as they are"),
     ],

@@ -73,6 +73,13 @@ def test_it_answers_at_once(task: str, text: str | tuple[str, str], label: str) 
     assert (answer[0] if isinstance(answer, list) else answer)["label"] == label
 
 
+def test_it_wants_as_many_texts_as_it_learned_from() -> None:
+    with pytest.raises(bothways.BothwaysError, match=r"reads pairs of texts, and one was given: 'A man plays\.'"):
+        bothways.Predictor.load(bothways.boxed("nli"))("A man plays.")
+    with pytest.raises(bothways.BothwaysError, match="reads single texts, and two were given: 'a', 'b'"):
+        bothways.Predictor.load(bothways.boxed("spam"))(("a", "b"))
+
+
 def test_it_tags_words() -> None:
     tags = bothways.Predictor.load(bothways.boxed("pos"))("She lives in London.")
     assert [tag["entity"] for tag in tags] == ["PRON", "VERB", "ADP", "PROPN", "PUNCT"]

@@ -490,3 +490,9 @@ def test_huge_logits_lose_nothing(name: str, base: Path, tmp_path: Path) -> None
     theirs = their_step(*open_theirs(case, tmp_path / "ours"), case, ())
     assert theirs > 100
     assert take(work) == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.parametrize(("texts", "told"), [((1, 1), 1), ((2, 2), 2), ((1, 2), 0)])
+def test_a_classifier_remembers_how_many_texts_it_learned_from(texts: tuple[int, int], told: int) -> None:
+    examples = [Text(("a", "b")[:count], label) for count, label in zip(texts, ("x", "y"), strict=True)]
+    assert plan(FinetuneRecipe("classify"), examples)[0].texts == told

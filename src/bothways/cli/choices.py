@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bothways.errors import BothwaysError
+
 _OR_BOX = "  [default: the one in the box]"
 
 AnyModel = Annotated[
@@ -33,4 +35,6 @@ def answering(model: Path | None, task: str | None) -> Path:
         raise typer.BadParameter(
             f"give --model DIR, or --task {f'with one of {known}' if known else 'NAME'}, one of the two"
         )
+    if task is not None and task not in boxed_tasks():
+        raise BothwaysError(f"the box answers no {task!r}: expected {', '.join(boxed_tasks())}")
     return model or boxed(task or "")

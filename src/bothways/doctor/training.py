@@ -52,7 +52,7 @@ def _one_of_each(task: str, survey: Survey) -> list[Any]:
             return [Question("", "", "", golds[name]) for name in survey.names]
         case "choose":
             return [Choice("", "", (), 0)]
-    return [Text(("", ""), gold) for gold in survey.golds]
+    return [Text((), gold) for gold in survey.golds]
 
 
 def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float) -> Plan:

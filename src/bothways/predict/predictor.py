@@ -130,4 +130,4 @@ def _fields(given: Any, names: tuple[str, str]) -> tuple[Any, Any]:
         given = given[names[0]], given[names[1]]
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         return given
-    raise BothwaysError(f"a dictionary with {' and '.join(names)} was expected, and {given!r} was given")
+    raise BothwaysError(f"a pair of {' and '.join(names)}, or a dictionary, was expected, and {given!r} was given")

@@ -76,7 +76,8 @@ def plan(recipe: FinetuneRecipe, examples: Sequence[Any], limit: int = 512) -> t
             labels = ("score",) if kind == "regression" else label_names(as_kind(e, kind) for e in examples)
             if kind == "single" and len(labels) < 2:
                 raise BothwaysError(f"all rows have the label {labels[0]!r}: there is nothing to tell apart")
-            return replace(config, kind=kind), labels
+            counts = {len(example.texts) for example in examples}
+            return replace(config, kind=kind, texts=counts.pop() if len(counts) == 1 else 0), labels
         case "score":
             numbers = [as_number(e) for e in examples if e.gold is not None]
             return replace(config, range=(min(0.0, *numbers), max(1.0, *numbers))), ("score",)

@@ -66,6 +66,8 @@ class TaskConfig:
     """For answer: an answer has at most so many tokens."""
     range: tuple[float, float] = (0.0, 1.0)
     """For score: the lowest and the highest number in the training data."""
+    texts: int = 0
+    """For classify: how many texts an example has, one or two; 0: it is not known, or both occurred."""
 
 
 class Task(Protocol):
