@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load, save
 from bothways.model.config import ModelConfig
+from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
 from conftest import TINY, make_loud
@@ -58,6 +60,22 @@ def test_safetensors_bin_and_shards_are_the_same_model(tmp_path: Path) -> None:
         assert other.config.heads == models[0].config.heads
         for a, b in zip(models[0].parameters(), other.parameters(), strict=True):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])
+def test_config_names_the_special_tokens_of_its_vocabulary(family: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Under both names, so that no reader assumes those of the family's usual vocabulary; what a folder says stays."""
+    shape = FAMILIES[family].fresh(replace(TINY, vocabulary=tokenizer.size))
+    model = Model.new(ModelConfig(shape, ("masked",), family=family), tokenizer)
+    save(model, tmp_path / "new")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "new")
+    first, last = (tokenizer.id(tokenizer.roles[role]) for role in ("cls_token", "sep_token"))
+    assert (config.bos_token_id, config.eos_token_id) == (first, last)
+    assert (config.to_dict()["cls_token_id"], config.to_dict()["sep_token_id"]) == (first, last)
+    said = json.loads((tmp_path / "new/config.json").read_text()) | {"eos_token_id": 7}
+    (tmp_path / "new/config.json").write_text(json.dumps(said))
+    save(load(tmp_path / "new"), tmp_path / "again")
+    assert json.loads((tmp_path / "again/config.json").read_text())["eos_token_id"] == 7
 
 
 def test_old_names_and_bare_bodies_load(tmp_path: Path) -> None:

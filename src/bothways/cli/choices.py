@@ -30,11 +30,11 @@ def answering(model: Path | None, task: str | None) -> Path:
     """The folder that is meant: a model's, or one of those in the box."""
     from bothways.model.box import boxed, boxed_tasks
 
+    known = ", ".join(boxed_tasks())
     if (model is None) == (task is None):
-        known = ", ".join(boxed_tasks())
         raise typer.BadParameter(
             f"give --model DIR, or --task {f'with one of {known}' if known else 'NAME'}, one of the two"
         )
-    if task is not None and task not in boxed_tasks():
-        raise BothwaysError(f"the box answers no {task!r}: expected {', '.join(boxed_tasks())}")
+    if known and task is not None and task not in boxed_tasks():
+        raise BothwaysError(f"the box answers no {task!r}: expected {known}")
     return model or boxed(task or "")

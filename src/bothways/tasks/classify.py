@@ -91,12 +91,8 @@ class Classify:
     def items(self, examples: Sequence[Text]) -> list[Item]:
         for example in examples:
             if self.config.texts and len(example.texts) != self.config.texts:
-                wanted, given = (
-                    ("single texts", "two were") if self.config.texts == 1 else ("pairs of texts", "one was")
-                )
-                raise BothwaysError(
-                    f"this model reads {wanted}, and {given} given: {', '.join(map(repr, example.texts))}"
-                )
+                has, wants = ("one text", "pairs") if self.config.texts == 2 else ("two texts", "single texts")
+                raise BothwaysError(f"{example.where or 'an input'} has {has}, and this model reads {wants}")
         reads = self.reader([example.texts for example in examples])
         return [Item(example, [read]) for example, read in zip(examples, reads, strict=True)]
 
