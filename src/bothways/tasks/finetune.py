@@ -14,7 +14,7 @@ from bothways.model.distill import Teacher
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.tasks.answer import NULL
-from bothways.tasks.folder import task_config, with_config, with_pooling, with_task
+from bothways.tasks.folder import task_config, with_config, with_dropout, with_pooling, with_task
 from bothways.tasks.kinds import in_form, make_task, plan, read_examples
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe
 from bothways.tasks.task import Sample, Task
@@ -80,6 +80,7 @@ def finetune(
             start = start.with_layers(recipe.model.take)
         if recipe.model.pooling:
             start = with_pooling(start, recipe.model.pooling)
+        start = with_dropout(start, recipe.model.dropout, recipe.model.attention_dropout)
         config, labels = plan(recipe, train, start.config.encoder.limit)
         model = with_task(start, config, labels, seed=recipe.run.seed)
         _freeze(model, recipe.model.freeze)

@@ -10,6 +10,8 @@ from bothways import atomic
 from bothways.data.labels import Kind
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
+from bothways.model.blocks import SelfAttention
+from bothways.model.dropout import Dropout
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.tasks.task import TaskConfig
@@ -55,6 +57,24 @@ def with_pooling(base: Model, reads: Literal["first", "mean"]) -> Model:
         able = [name for name, family in FAMILIES.items() if not isinstance(family.heads["sequence"].reads, str)]
         raise BothwaysError(f"model.pooling is for {', '.join(able)}: what {base.config.family} reads is fixed")
     base.config = replace(base.config, foreign={**base.config.foreign, "classifier_pooling": _POOLING[reads]})
+    return base
+
+
+def with_dropout(base: Model, share: float | None, attention: float | None) -> Model:
+    """The same model, of whose encoder training leaves out another share; None leaves it as it is."""
+    shape = base.config.encoder
+    shape = replace(
+        shape,
+        dropout=shape.dropout if share is None else share,
+        attention_dropout=shape.attention_dropout if attention is None else attention,
+    )
+    base.config = replace(base.config, encoder=shape)
+    base.encoder.config = shape
+    for module in base.encoder.modules():
+        if isinstance(module, Dropout):
+            module.p = shape.dropout
+        elif isinstance(module, SelfAttention):
+            module.dropout = shape.attention_dropout
     return base
 
 

@@ -48,9 +48,16 @@ class ModelSettings:
     """Of its layers, so many, evenly spread, or these, counted from 1: a smaller model. 0: all."""
     pooling: Literal["", "first", "mean"] = ""
     """What a classifier reads of each text: its first token, or the mean of all. Unless said, as the model has it."""
+    dropout: float | None = None
+    """What training leaves out of what layers add, and in a new head with no share of its own; else the model's …"""
+    attention_dropout: float | None = None
+    """… and what it leaves out of the attention."""
 
     def __post_init__(self) -> None:
         require_choice("model.pooling", self.pooling, ("", "first", "mean"))
+        for name in ("dropout", "attention_dropout"):
+            if (share := getattr(self, name)) is not None and not 0 <= share < 1:
+                raise BothwaysError(f"model.{name} is a share, 0 or more and below 1, not {share}")
         if isinstance(self.freeze, int) and self.freeze < 0:
             raise BothwaysError(f"model.freeze counts layers from 0, and is {self.freeze}")
 
