@@ -5,8 +5,9 @@
         --run "as-it-was rtd" --run "more-decay rtd optim.decay=0.1" --run "documents rtd data.rows=documents"
 
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
-glue_cola, glue_rte, and for --tasks CoNLL, EWT and SQuAD with conll2003, ud_english_ewt and squad1, each with files
-that have train and dev in their names, as for benchmarks/finetune.py. --blimp: the file for `bothways blimp`. --out:
+glue_cola, glue_rte, and for --tasks CoNLL, EWT, SQuAD and SNLI with conll2003, ud_english_ewt, squad1 and nli (as
+benchmarks/box_data.py writes it), each with files that have train and dev in their names, as for
+benchmarks/finetune.py. --blimp: the file for `bothways blimp`. --out:
 where the runs go; what is there already is not done again.
 
 Two encoders of one shape, of one vocabulary, on one text, with one optimiser: `rtd` is the recipe bothways-small and
@@ -63,6 +64,7 @@ JOBS = {
     "CoNLL": Job("conll2003", "f1", task="tag"),
     "EWT": Job("ud_english_ewt", "accuracy", task="tag"),
     "SQuAD": Job("squad1", "f1", epochs=4, task="answer"),
+    "SNLI": Job("nli", "accuracy"),
 }
 QUICK = ("CoLA", "STS-B", "RTE", "MRPC", "SST-2")
 
