@@ -187,7 +187,7 @@ def test_info_says_which_is_which(filled: Path) -> None:
     }
     assert facts["box"]["emotion"]["labels"] == ["glad", "sad"]
     shown = run("info")
-    assert "bothways predict --task emotion" in shown
+    assert "bothways predict --task emotion): glad, sad" in shown
     assert "box" not in json.loads(run("info", str(filled / "reader"), "--json"))
 
 

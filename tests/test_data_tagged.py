@@ -221,8 +221,7 @@ def test_places_of_entities(tmp_path: Path, layout: str) -> None:
     (example,) = read_tagged(write_json(tmp_path / "a.jsonl", SPANS[layout]))
     assert words(example) == [
         "Peter",
-        "'",
-        "s",
+        "'s",
         "dog",
         "left",
         "New",
@@ -331,7 +330,22 @@ def test_standard_input(
     assert example.where.startswith("standard input, line 1")
 
 
-@given(text=st.text(st.sampled_from("aé9 _'.北京，カ한\u0301\u3000")), edges=st.lists(st.integers(0, 12)))
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("I don't think it'll work.", "I do n't think it 'll work ."),
+        ("Can’t WON'T you're he'd I'm John's", "Ca n’t WO N'T you 're he 'd I 'm John 's"),
+        ("shouldn't've n't", "should n't 've n't"),
+        ("She cannot; CANNOT, Cannota", "She can not ; CAN NOT , Cannota"),
+        ("O'Brien x's1 90's dogs' l'eau aujourd'hui", "O ' Brien x ' s1 90 ' s dogs ' l ' eau aujourd ' hui"),
+        ("北京's café's", "北 京 's café 's"),
+    ],
+)
+def test_contractions_are_cut_as_in_treebanks(text: str, words: str) -> None:
+    assert [text[first:last] for first, last in split_words(text)] == words.split()
+
+
+@given(text=st.text(st.sampled_from("aénst9 _'.北京，カ한\u0301\u3000")), edges=st.lists(st.integers(0, 12)))
 def test_words_of_a_text(text: str, edges: list[int]) -> None:
     places = split_words(text, edges)
     assert "".join(text[first:last] for first, last in places) == "".join(text.split())

@@ -148,6 +148,14 @@ def test_a_long_text_is_an_error_unless_told(model_folder: Path) -> None:
         encode(["a", long], model_folder)
 
 
+def test_empty_texts_are_counted(model_folder: Path) -> None:
+    tally = Tally()
+    rows = iter_texts(["The cat", "", " \t"], load(model_folder), pool="mean", features=Features(), tally=tally)
+    assert len(list(rows)) == 3
+    assert tally.empty == 2
+    assert str(tally).endswith("; 2 empty")
+
+
 def test_cutting_is_counted(model_folder: Path) -> None:
     tally = Tally()
     texts = ["a", "the cat sleeps " * 40, "the dog " * 30]

@@ -287,6 +287,24 @@ def test_it_learns(packed: Path, tmp_path: Path) -> None:
     assert result.after["pseudo_perplexity"] < math.exp(result.before["mlm_loss"])
 
 
+def test_pseudo_perplexity_takes_no_more_sequences_than_the_evaluation(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each token costs a sequence: whoever evaluates on little text wants to be done soon."""
+    asked: list[int] = []
+
+    def count(*given: Any) -> float:
+        asked.append(given[-1])
+        return 1.0
+
+    monkeypatch.setattr("bothways.pretraining.work.pseudo_perplexity", count)
+    plan = calm(recipe(packed, steps=1))
+    pretrain(replace(plan, data=replace(plan.data, valid_sequences=4)), tmp_path / "few")
+    assert asked == [4]
+    pretrain(replace(plan, data=replace(plan.data, valid_sequences=10**6)), tmp_path / "all")
+    assert 4 < asked[1] <= 1_000
+
+
 # ---------------------------------------------------------------------- time
 
 

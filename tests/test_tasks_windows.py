@@ -37,6 +37,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.text.windows import windows
 from conftest import make_loud
 from test_tasks import LIMIT, SMALL
+from vocabularies import model_of
 
 FILL = ["the", "cat", "walks", "in", "Black", "house", "unbelievable", "猫", "狗", ",", "talking"]
 LONG = WindowSettings()
@@ -122,6 +123,38 @@ def test_windows_hold_the_text_as_it_is(tokenizer: Tokenizer, part: Literal["lon
 # ---------------------------------------------------------------------- tag
 
 TAGS = {"O": "the", "B-LOC": "paris", "I-LOC": "beijing", "B-PER": "dog", "I-PER": "tree"}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "albert", "deberta", "deberta-v2"])
+def test_no_token_has_a_part_of_two_words(family: str) -> None:
+    """However a tokenizer cuts: here a word begins in the midst of every piece that is longer than a letter."""
+    reader = Reader(model_of(family), WindowSettings())
+    text = "The virus ran to unbelievable houses, 北京是中国的首都。"
+    words = split_words(text, [(start + end + 1) // 2 for start, end in reader.tokenizer(text).offsets])
+
+    def torn(places: Sequence[tuple[int, int]]) -> list[int]:
+        return [word for word, _ in words for start, end in places if start < word < end and text[start:word].strip()]
+
+    assert len(torn(reader.tokenizer(text).offsets)) > 3
+    plain, read = reader.by_words(["The sun", text], [((0, 3), (4, 7)), words])
+    assert plain.encoding.ids == reader.tokenizer("The sun").ids
+    assert reader.tally.texts == 2
+    places = [(int(start), int(end)) for start, end in read.places()]
+    assert torn(places) == []
+    read_letters = {i for start, end in places for i in range(start, end) if not text[i].isspace()}
+    assert read_letters == {i for i, letter in enumerate(text) if not letter.isspace()}
+
+
+def test_words_in_one_piece_have_each_their_tag(tokenizer: Tokenizer) -> None:
+    assert tokenizer("runs").pieces[1:-1] == ["runs"]
+    model = plant(model_for(tokenizer, "tag", ("NOUN", "VERB", "PART")), "token", ["cat", "run", "s"])
+    task = Tag(model)
+    example = Tagged("cat runs cat", ((0, 3), (4, 7), (7, 8), (9, 12)), ("NOUN", "VERB", "PART", "NOUN"))
+    item, (tags, _) = next(iter(Predictor(model).decisions([example])))
+    assert tuple(task.labels[tag] for tag in tags) == example.gold
+    (sample,) = task.samples(item)
+    assert sample.target[1].tolist() == tags
+    assert len(set(sample.target[0].tolist())) == 4
 
 
 @pytest.mark.parametrize("overlap", [0, 5, 128])

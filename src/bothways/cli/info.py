@@ -1,5 +1,6 @@
 """bothways info DIR"""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 from bothways.cli.output import print_json, print_table
 
 _SEGMENTS = ("no segments", "one segment", "two segments")
+_SHOWN = 3  # labels of a model in the box
 
 
 def info(
@@ -63,8 +65,15 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     lines += [("it can" if i == 0 else "", ability) for i, ability in enumerate(facts["can"])]
     for i, (name, one) in enumerate(facts.get("box", {}).items()):
-        lines.append(("with it in the box" if i == 0 else "", f"{name}  {_size(one['size'])}: {', '.join(one['can'])}"))
+        what = f"{name}  {_size(one['size'])}: {', '.join(one['can'])}{_few(one['labels'])}"
+        lines.append(("with it in the box" if i == 0 else "", what))
     return lines
+
+
+def _few(labels: Sequence[str]) -> str:
+    more = len(labels) - _SHOWN
+    shown = labels if more <= 0 else [*labels[:_SHOWN], f"{more} more"]
+    return f": {', '.join(shown)}" if shown else ""
 
 
 def _size(count: int) -> str:

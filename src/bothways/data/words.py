@@ -1,5 +1,6 @@
 """Words and the text they stand in: from one to the other."""
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -21,6 +22,8 @@ _CJK = (
 )
 _SHARED = frozenset("“”‘’…—·")
 """Punctuation of both, which stands without spaces beside Chinese characters."""
+_CLITIC = re.compile(r"(?:(?<=[^\W\d_])['’](?:s|m|d|re|ve|ll)|n['’]t|(?<=\bcan)not)(?!\w)", re.IGNORECASE)
+"""What English writes onto a word and treebanks take for one of its own."""
 
 
 @lru_cache(maxsize=2**16)
@@ -33,15 +36,20 @@ def is_cjk(character: str) -> bool:
 def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
     """Runs of letters and digits, single marks, and each CJK character by itself; and a cut at each edge.
 
-    >>> text = "Don't go to 北京!"
-    >>> [text[first:last] for first, last in split_words(text, [2])]
-    ['Do', 'n', "'", 't', 'go', 'to', '北', '京', '!']
+    English contractions are cut as in the Penn Treebank, CoNLL-2003 and Universal Dependencies.
+
+    >>> text = "Don't go to John's in 北京!"
+    >>> [text[first:last] for first, last in split_words(text)]
+    ['Do', "n't", 'go', 'to', 'John', "'s", 'in', '北', '京', '!']
     """
-    cuts = set(edges)
+    clitics = {found.start(): found.end() for found in _CLITIC.finditer(text)}
+    cuts = {*edges, *clitics}
     words: list[Place] = []
     first = -1  # of the run that goes on, if one does
+    until = 0  # where a contraction ends
     for index, character in enumerate(text):
-        runs = _runs(character)
+        until = clitics.get(index, until)
+        runs = index < until or _runs(character)
         if first >= 0 and (not runs or index in cuts):
             words.append((first, index))
             first = -1

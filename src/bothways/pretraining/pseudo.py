@@ -15,10 +15,11 @@ from bothways.pretraining.shards import Numbers
 from bothways.train.ranks import Ranks
 from bothways.train.work import Forward
 
-_TOKENS = 1_000  # predicted one by one: each costs a sequence
+TOKENS = 1_000
+"""Predicted one by one, each at the cost of a sequence; fewer where the evaluation has fewer sequences than that."""
 
 
-def pseudo_perplexity(loader: Loader, forward: Forward, room: Room, ranks: Ranks, tokens: int = _TOKENS) -> float:
+def pseudo_perplexity(loader: Loader, forward: Forward, room: Room, ranks: Ranks, tokens: int = TOKENS) -> float:
     """exp of the mean loss over the first `tokens` held-out tokens or a few more, each masked alone."""
     masked = loader.objectives[0]
     assert isinstance(masked, MaskedWords)

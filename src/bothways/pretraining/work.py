@@ -27,7 +27,7 @@ from bothways.pretraining.objective import Objective, Score
 from bothways.pretraining.objectives import heads_for, make_objectives
 from bothways.pretraining.objectives.distill import Distillation
 from bothways.pretraining.objectives.rtd import ReplacedTokens
-from bothways.pretraining.pseudo import pseudo_perplexity
+from bothways.pretraining.pseudo import TOKENS, pseudo_perplexity
 from bothways.pretraining.recipe import PretrainRecipe
 from bothways.pretraining.rows import Marks, sampler
 from bothways.pretraining.shards import Corpus
@@ -210,7 +210,7 @@ class Pretraining:
                 sums = [a + b * counted for a, b in zip(sums or [0.0] * len(seen), seen, strict=True)]
             totals[source] = ranks.sum(sums)
             if final and number == 0 and not self.config.encoder.causal:
-                found["pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks)
+                found["pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks, min(size, TOKENS))
         if not totals:
             return {}
         found |= self._scores([sum(column) for column in zip(*totals.values(), strict=True)], "")

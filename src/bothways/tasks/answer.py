@@ -195,7 +195,7 @@ class Answer:
 def answer_tokens(item: Item) -> tuple[int, int] | None:
     """The first and last token, in the encoding, of the first answer that can be found; None if there is none."""
     read = item.reads[0]
-    offsets = np.array(read.encoding.offsets).reshape(-1, 2)[read.inside.start : read.inside.stop]
+    offsets = read.places()
     for text, start in item.example.gold or ():
         end = start + len(text)
         if start < 0 or not text or not len(offsets):

@@ -1,9 +1,15 @@
 """Texts as sequences of at most so many tokens: whole where they fit, in overlapping windows where they do not."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.data.words import Place
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding
@@ -44,9 +50,13 @@ class Tally:
     """Texts that were cut …"""
     tokens_cut: int = 0
     """… and the tokens that were lost."""
+    empty: int = 0
+    """Texts, or pairs of which one, without a letter: they are answered all the same, so that no row is missing."""
 
     def __str__(self) -> str:
         parts = [f"{_counted(self.texts, 'text')}, {_counted(self.tokens, 'token')}"]
+        if self.empty:
+            parts.append(f"{self.empty:,} empty")
         if self.cut:
             parts.append(f"{_counted(self.cut, 'text')} cut, {_counted(self.tokens_cut, 'token')} lost")
         if self.in_windows:
@@ -81,6 +91,14 @@ class Read:
     inside: range
     """The tokens of the encoding over which windows go: one of the texts, without specials."""
     views: list[View]
+    parted: tuple[int, ...] = ()
+    """Places of the text before which a space was put, so that no token has a part of two words."""
+
+    def places(self) -> NDArray[np.int64]:
+        """(tokens inside, 2) where each of them begins and ends in the text as it was given."""
+        found = np.array(self.encoding.offsets, np.int64).reshape(-1, 2)[self.inside.start : self.inside.stop]
+        spaces = np.array(self.parted, np.int64) + np.arange(len(self.parted))
+        return found - np.searchsorted(spaces, found)
 
 
 class Reader:
@@ -102,8 +120,20 @@ class Reader:
         found = self.tokenizer.batch([t[0] if len(t) == 1 else (t[0], t[1]) for t in texts])
         return [self._read(text, encoding) for text, encoding in zip(texts, found, strict=True)]
 
+    def by_words(self, texts: Sequence[str], words: Sequence[Sequence[Place]]) -> list[Read]:
+        """Texts of which no token has a part of two words: "do" and "n't" are two, though "don" may be one piece."""
+        found = self.tokenizer.batch(texts)
+        parted = [_torn(*given) for given in zip(texts, words, found, strict=True)]
+        spaced = {i: _with_spaces(texts[i], places) for i, places in enumerate(parted) if places}
+        again = dict(zip(spaced, self.tokenizer.batch(list(spaced.values())), strict=True))
+        return [
+            replace(self._read((spaced.get(i, text),), again.get(i, found[i])), parted=parted[i])
+            for i, text in enumerate(texts)
+        ]
+
     def _read(self, text: tuple[str, ...], encoding: Encoding) -> Read:
         self.tally.texts += 1
+        self.tally.empty += not all(part.strip() for part in text)
         if len(text) > 1 and 0 < self.segments <= max(encoding.segments, default=0):
             raise BothwaysError(f"a pair of texts needs two segments, and this model has {self.segments}")
         if len(encoding) > self.length and self.settings.long == "cut":
@@ -156,3 +186,19 @@ class Reader:
                 )
             )
         return views
+
+
+def _torn(text: str, words: Sequence[Place], encoding: Encoding) -> tuple[int, ...]:
+    """Where words begin in the midst of a token that another word has begun."""
+    found = []
+    tokens = sorted(offsets for offsets in encoding.offsets if offsets[0] < offsets[1])
+    for first, _ in words:
+        start, end = tokens[place - 1] if (place := bisect_left(tokens, (first, 0))) else (first, first)
+        # Some tokenizers count the space before a word to its first token.
+        if first < end and text[start:first].strip():
+            found.append(first)
+    return tuple(sorted(set(found)))
+
+
+def _with_spaces(text: str, places: Sequence[int]) -> str:
+    return " ".join(text[first:last] for first, last in pairwise((0, *places, len(text))))

@@ -55,7 +55,7 @@ class Tag:
         self.steps = _transitions(self.labels) if self.has_entities else None
 
     def items(self, examples: Sequence[Tagged]) -> list[Item]:
-        reads = self.reader([(example.text,) for example in examples])
+        reads = self.reader.by_words([example.text for example in examples], [example.words for example in examples])
         return [Item(example, [read]) for example, read in zip(examples, reads, strict=True)]
 
     def check(self, example: Tagged) -> None:
@@ -135,7 +135,7 @@ class Tag:
 def first_tokens(item: Item) -> NDArray[np.int64]:
     """For each word, the token of the encoding that begins it, or -1 if the tokenizer has dropped it."""
     read = item.reads[0]
-    offsets = np.array(read.encoding.offsets).reshape(-1, 2)[read.inside.start : read.inside.stop]
+    offsets = read.places()
     words = np.array(item.example.words).reshape(-1, 2)
     if not len(offsets) or not len(words):
         return np.full(len(words), -1)
