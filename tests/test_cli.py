@@ -141,7 +141,7 @@ def test_encode(tmp_path: Path, model_folder: Path, name: str, run: Run) -> None
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
-    assert "3 texts, 10 tokens → 3 × 32" in done.stderr
+    assert "3 texts, 10 tokens; 1 empty → 3 × 32" in done.stderr
     if name == "out.npy":
         expected = encode(["The cat", "", "北京"], model_folder, layers="last-four", combine="sum")
         assert np.abs(np.load(tmp_path / name) - expected).max() < 1e-5
