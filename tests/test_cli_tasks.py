@@ -398,6 +398,12 @@ def test_predict_tags_rows_of_standard_input_as_those_of_files(
     assert (done.returncode, done.stderr.startswith("bothways: standard input, line 2 is not JSON")) == (1, True)
 
 
+def test_two_texts_are_not_two_words(models: Models, run: Run) -> None:
+    done = run("predict", "Paris walks.", "The cat.", "--model", models["tag"])
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "bothways: a tagger answers one text or one file at a time, and two were given\n"
+
+
 def test_predict_tags_the_texts_of_a_table(models: Models, tmp_path: Path, run: Run) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('text,label\n"Paris, walks in 北京",1\nthe Cat,0\n', encoding="utf-8")

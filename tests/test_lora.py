@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import Tensor
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
+from bothways.model.config import ModelConfig
+from bothways.model.families import FAMILIES
 from bothways.model.lora import Adapted, LoraSettings, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
@@ -26,7 +29,7 @@ from bothways.tasks.folder import with_task
 from bothways.tasks.task import TaskConfig
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.work import Event, Stepped
-from conftest import make_loud
+from conftest import TINY, make_loud
 from test_tasks import CASES, CHOICES, LIMIT, SINGLE, base, no_picture, quiet, recipe_for
 from test_tasks_folders import named, their_folder
 
@@ -436,6 +439,18 @@ def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) 
     for bad in ({"rank": -1}, {"rank": 1, "alpha": 0.0}, {"rank": 1, "dropout": 1.0}):
         with pytest.raises(BothwaysError, match=r"lora\.rank"):
             LoraSettings(**bad)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_query_and_value_are_those_of_every_family(family: str) -> None:
+    """Whatever it calls them, and if it has one layer for all three, that one."""
+    shape = FAMILIES[family].fresh(replace(TINY, layers=2))
+    model = adapt(Model.new(ModelConfig(shape, family=family), None), LoraSettings(rank=2))
+    found = {name: module for name, module in model.named_modules() if isinstance(module, Adapted)}
+    assert len(found) == len(model.encoder.blocks)
+    for name, layer in found.items():
+        assert name.endswith(".attention.qkv")
+        assert list(layer.down) == (["0", "2"] if layer.parts == 3 else ["0"])
 
 
 def test_a_name_that_only_ends_alike_is_not_meant(base: Path) -> None:

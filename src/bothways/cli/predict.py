@@ -59,6 +59,8 @@ def predict(
     if len(given) == 1 and _is_file(given[0]):
         examples = read_inputs(predictor.name, given[0], data, notes)
     else:
+        if predictor.name == "tag" and len(given) > 1:  # which in Python are words
+            raise BothwaysError("a tagger answers one text or one file at a time, and two were given")
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
     for example, answer in _both(predictor, progress(examples, "answering"), top):
         sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")

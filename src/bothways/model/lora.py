@@ -41,7 +41,8 @@ class LoraSettings:
     alpha: float = 16.0
     dropout: float = 0.0
     targets: tuple[str, ...] = ("query", "value")
-    """The layers that get one, by the ends of their Hugging Face names; "all-linear" means every one."""
+    """The layers that get one: query, key and value are those of attention, whatever a family calls them (if it has
+    one layer for all three, that one); others by the ends of their Hugging Face names; "all-linear" means every one."""
 
     def __post_init__(self) -> None:
         if self.rank < 0 or self.alpha <= 0 or not 0 <= self.dropout < 1:
@@ -80,7 +81,7 @@ def adapt(model: Model, settings: LoraSettings, *, seed: int = 0) -> Model:
     if not found:
         raise BothwaysError(
             f"no layer of this {model.config.family} is called {' or '.join(settings.targets)}: "
-            f"expected names such as query, value, output.dense"
+            f"expected all-linear, query, key, value, or names such as {', '.join(_ends(model))}"
         )
     for ours, theirs, chosen in found:
         layer = Adapted(_module(model, ours), len(theirs), chosen, settings)
@@ -295,6 +296,8 @@ def _optional(head: Head) -> set[str]:
 
 # ---------------------------------------------------------------------- names
 
+_ROLES = ("query", "key", "value")
+
 
 def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every linear layer of the blocks: our name, and theirs of each part that is stacked in it."""
@@ -310,13 +313,21 @@ def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _targets(model: Model, targets: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], list[int]]]:
     """The layers in which a part is called as one of the targets, and which parts are."""
     for ours, theirs in _layers(model):
+        roles = _ROLES if ours.endswith(".attention.qkv") else ()
         chosen = [
             i
             for i, part in enumerate(theirs)
-            if "all-linear" in targets or any(f".{part}".endswith(f".{target}") for target in targets)
+            if "all-linear" in targets
+            or any(f".{part}".endswith(f".{target}") for target in targets)
+            or any(role in targets for role in (roles[i : i + 1] if len(theirs) > 1 else roles))
         ]
         if chosen:
             yield ours, theirs, chosen
+
+
+def _ends(model: Model) -> list[str]:
+    """The last words of the names that its layers have."""
+    return sorted({part.rpartition(".")[2] for _, theirs in _layers(model) for part in theirs} - {*_ROLES})
 
 
 def _module(model: Model, name: str) -> Any:
