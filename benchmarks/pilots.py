@@ -7,8 +7,8 @@
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
 glue_cola, glue_rte, and for --tasks CoNLL, EWT, SQuAD and SNLI with conll2003, ud_english_ewt, squad1 and nli (as
 benchmarks/box_data.py writes it), each with files that have train and dev in their names, as for
-benchmarks/finetune.py. --blimp: the file for `bothways blimp`. --out:
-where the runs go; what is there already is not done again.
+benchmarks/finetune.py. --blimp: the file for `bothways blimp`. --out: where the runs go; what is there already is not
+done again.
 
 Two encoders of one shape, of one vocabulary, on one text, with one optimiser: `rtd` is the recipe bothways-small and
 learns from replaced tokens, `mlm` differs from it in that it learns from masked words. --run makes a third of one of

@@ -155,7 +155,7 @@ def test_what_looks_like_a_file_is_one(filled: Path, tmp_path: Path) -> None:
     [
         (["predict", "a text", "--task", "mood"], "the box answers no 'mood': expected answer, emotion"),
         (["predict", "one", "two", "three", "--task", "emotion"], "and 3 were given"),
-        (["evaluate", "x.tsv", "--task", "emotion", "--calibrate"], "those in the box stay as they are"),
+        (["evaluate", "x.tsv", "--task", "emotion", "--calibrate"], r"copy .* whole, and take --model COPY/emotion"),
     ],
 )
 def test_what_cannot_be_meant_is_said(filled: Path, words: list[str], sentence: str) -> None:
@@ -223,7 +223,7 @@ def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) 
     (tmp_path / "finetune.toml").write_text("[optim]\nlr = 1e-5\n")
     assert bothways.finetune_recipe({"model": {"init": str(tmp_path)}}).optim.lr == 1e-5
     (tmp_path / "finetune.toml").write_text("[optim]\nrate = 1e-5\n")
-    with pytest.raises(BothwaysError, match=r"optim\.rate"):
+    with pytest.raises(BothwaysError, match=r"finetune\.toml: .*optim\.rate"):
         bothways.finetune_recipe({"model": {"init": str(tmp_path)}})
 
 

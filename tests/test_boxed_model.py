@@ -1,6 +1,7 @@
 """The model in the box itself: it is the one that was measured, it computes what transformers computes, it is shipped."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 import bothways
+from bothways.cli import app
 from bothways.model.box import BOX, boxed_adapters
 
 ROOT = Path(__file__).parents[1]
@@ -97,6 +100,22 @@ def test_it_finds_answers() -> None:
     text = "Owls hunt at night. By day they sleep in hollow trees."
     answer = bothways.Predictor.load(bothways.boxed("answer"))(("Where do owls sleep?", text))
     assert answer["answer"] == "hollow trees"
+
+
+def test_info_names_its_labels() -> None:
+    told = " ".join(CliRunner().invoke(app, ["info"]).stdout.split())
+    assert "classify texts (bothways predict --task emotion): admiration, amusement, anger, 25 more" in told
+    assert "classify texts (bothways predict --task nli): contradiction, entailment, neutral" in told
+
+
+def test_info_names_what_an_adapter_belongs_to() -> None:
+    told = [
+        json.loads(CliRunner().invoke(app, ["info", str(BOX / name), "--json"]).stdout) for name in ("pos", "reader")
+    ]
+    assert [one["adapter_of"] for one in told] == [str(BOX / "reader"), None]
+    assert f"adapter of {BOX / 'reader'}" in " ".join(
+        CliRunner().invoke(app, ["info", str(BOX / "pos")]).stdout.split()
+    )
 
 
 def test_all_of_it_is_small() -> None:

@@ -132,6 +132,25 @@ def test_evaluate_says_what_the_library_says(name: str, models: Models, tmp_path
     assert expected.read in shown.stderr
 
 
+def test_tags_that_the_model_does_not_know_are_told(models: Models, tmp_path: Path, run: Run) -> None:
+    known = Predictor.load(models["tag"]).labels[0]
+    (tmp_path / "dev.tsv").write_text(f"Paris\tB-NEW\n\nthe\t{known}\n")
+    done = run("evaluate", tmp_path / "dev.tsv", "--model", models["tag"])
+    told = f"Texts with tags that the model does not know: 1, first in {tmp_path / 'dev.tsv'}, line 1 (B-NEW)."
+    assert (done.returncode, told in done.stderr) == (0, True)
+    (tmp_path / "dev.tsv").write_text(f"the\t{known}\n")
+    done = run("evaluate", tmp_path / "dev.tsv", "--model", models["tag"])
+    assert "does not know" not in done.stderr
+    assert lines(done.stdout)[0] == "1 example score 95 %"
+
+
+def test_what_is_to_be_answered_needs_no_label(models: Models, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "in.csv").write_text("text,pair\nthe cat,a dog\n")
+    done = run("predict", tmp_path / "in.csv", "--model", models["score"])
+    assert (done.returncode, done.stderr) == (0, "1 text, 7 tokens\n")
+    assert done.stdout.endswith("\tthe cat\ta dog\n")
+
+
 def test_the_tables_of_labels(models: Models, tmp_path: Path, run: Run) -> None:
     """Precision, recall, f1 and support of each; and what was taken for what."""
     path = write_rows(tmp_path / "rows.jsonl")
@@ -398,10 +417,32 @@ def test_predict_tags_rows_of_standard_input_as_those_of_files(
     assert (done.returncode, done.stderr.startswith("bothways: standard input, line 2 is not JSON")) == (1, True)
 
 
-def test_two_texts_are_not_two_words(models: Models, run: Run) -> None:
-    done = run("predict", "Paris walks.", "The cat.", "--model", models["tag"])
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "bothways: a tagger answers one text or one file at a time, and two were given\n"
+@pytest.mark.parametrize(
+    ("name", "given", "told"),
+    [
+        ("tag", ("Paris walks.", "The cat."), "one file or one text can be answered, and 2 were given"),
+        ("score", ("a", "b", "c"), "one file, one text or two texts can be answered, and 3 were given"),
+        (
+            "score",
+            ("in.txt", "b"),
+            "one file, one text or two texts can be answered, and 2 were given, of which in.txt is a file",
+        ),
+    ],
+)
+def test_what_cannot_be_answered_at_once(
+    name: str,
+    given: tuple[str, ...],
+    told: str,
+    models: Models,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two texts to a tagger are not two words, and the name of a file beside a text is no text."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("the cat\n")
+    done = run("predict", *given, "--model", models[name])
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"bothways: {told}\n")
 
 
 def test_predict_tags_the_texts_of_a_table(models: Models, tmp_path: Path, run: Run) -> None:

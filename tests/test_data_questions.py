@@ -192,3 +192,54 @@ def test_errors_name_the_place(tmp_path: Path, what: str) -> None:
     assert says in str(caught.value)
     assert str(caught.value).startswith(str(tmp_path / name))
     assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize(("name", "mark"), [("rows.csv", ","), ("rows.csv", ";"), ("rows.tsv", "\t")])
+def test_tables(name: str, mark: str, tmp_path: Path) -> None:
+    """With a place or without one; an empty cell is no answer, and says nothing of whether there is one."""
+    rows = [
+        ("id", "question", "context", "answer", "answer_start", "is_impossible"),
+        ("a", "Where?", "It is in France.", "France", "9", "False"),
+        ("b", "在哪里", "他在北京。", "北京", "", "0"),
+        ("c", "Who?", "It is in France.", "", "", "True"),
+        ("d", "Who?", "It is in France.", "", "", ""),
+    ]
+    (tmp_path / name).write_text("".join(mark.join(row) + "\n" for row in rows), encoding="utf-8")
+    notes = Notes()
+    found = list(read_questions(tmp_path, notes))
+    assert [question.gold for question in found] == [(("France", 9),), (("北京", 2),), (), None]
+    assert [question.id for question in found] == ["a", "b", "c", "d"]
+    assert found[1].question == "在哪里"
+    assert found[1].where == f"{tmp_path / name}, line 3"
+    assert not notes
+
+
+def test_one_answer_in_rows_of_json(tmp_path: Path) -> None:
+    rows = [
+        {"question": "Where?", "context": "It is in France.", "answers": "France"},
+        {"question": "Where?", "context": "It is in France.", "answer": "France", "answer_start": 9},
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [question.gold for question in read_questions(tmp_path)] == [(("France", 9),)] * 2
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"answers": 5}, "has the answers 5: expected a text"),
+        ({"answer": "France", "answer_start": "ninth"}, "expected a text and the place where it begins"),
+    ],
+)
+def test_answers_that_are_none(row: dict[str, Any], told: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Where?", "context": "In France.", **row}) + "\n")
+    with pytest.raises(BothwaysError, match=told):
+        list(read_questions(tmp_path))
+
+
+def test_a_table_without_questions_is_told(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\na,b\n")
+    with pytest.raises(BothwaysError, match=r"line 2 is not in a layout known here: it has text, label; expected"):
+        list(read_questions(tmp_path))

@@ -23,8 +23,9 @@ from bothways.predict.predictor import Predictor
 from bothways.tasks.answer import AnswerSettings
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.finetune import Finetuned, finetune
+from bothways.tasks.folder import with_dropout
 from bothways.tasks.reading import WindowSettings
-from bothways.tasks.recipe import DataSettings, FinetuneRecipe, ModelSettings
+from bothways.tasks.recipe import DataSettings, FinetuneRecipe, ModelSettings, finetune_recipe
 from bothways.tasks.seeds import finetune_seeds
 from bothways.tasks.work import FineTuning
 from bothways.text.tokenizer import Tokenizer
@@ -235,6 +236,13 @@ def test_dropout_set_in_the_recipe_is_that_of_a_model_that_has_it(base: Path, sh
     assert not same(weights(tmp_path / "half"), weights(tmp_path / "theirs"))
     said, shaken = (load(tmp_path / name / "model").config for name in ("said", "shaky"))
     assert said == shaken
+    changed = with_dropout(load(base), 0.2, 0.1)
+    assert changed.encoder.config == changed.config.encoder == shaken.encoder
+
+
+def test_pooling_is_one_of_two() -> None:
+    with pytest.raises(BothwaysError, match=r"model\.pooling cannot be 'max': expected first, mean$"):
+        finetune_recipe({}, ["model.pooling=max"])
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])

@@ -429,7 +429,9 @@ def test_an_adapter_of_another_model_is_refused(classified: Path, tmp_path: Path
 
 
 def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match="no layer of this bert is called c_attn"):
+    with pytest.raises(
+        BothwaysError, match=r"no layer of this bert is called c_attn: expected all-linear, query, key, value, .* dense"
+    ):
         finetune(
             recipe_for("classify", base, lora=LoraSettings(rank=2, targets=("c_attn",))),
             tmp_path / "run",

@@ -100,6 +100,8 @@ def test_one_input_gives_one_answer_and_a_list_a_list(name: str, tokenizer: Toke
     assert predictor([]) == []
     many = predictor(one, top=2)
     assert isinstance(many, list) or name in ("score",)
+    with pytest.raises(BothwaysError, match="is 0: expected 1 or more"):
+        predictor(one, top=0)
 
 
 def test_several_chunks_keep_the_order(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Classifier: scikit-learn takes it for one of its own."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from sklearn.model_selection import (  # type: ignore[import-untyped]
 )
 
 from bothways.errors import BothwaysError
+from bothways.model import box
 from bothways.predict.classifier import Classifier
 from bothways.predict.predictor import Predictor
+from bothways.tasks.recipe import read_finetune_recipe
 from test_tasks import base, no_picture
 
 __all__ = ["base", "no_picture"]
@@ -39,6 +42,30 @@ def test_settings_are_kept_cloned_and_changed(base: Path) -> None:
     assert first.lr == 1e-3
     with pytest.raises(BothwaysError, match="no setting 'colour'"):
         first.set_params(colour="red")
+
+
+def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advised = tmp_path / "model"
+    shutil.copytree(base, advised)
+    (advised / "finetune.toml").write_text("[optim]\nlr = 4e-4\n[run]\nepochs = 1\nbatch = 3\n")
+    plans = {}
+    for name, classifier in {
+        "advised": Classifier(advised, settings=FAST),
+        "said": fast(advised, epochs=0.5),
+        "steps": fast(advised, settings=[*FAST, "run.steps=2"]),
+        "none": Classifier(base, settings=FAST),
+    }.items():
+        classifier.set_params(out=tmp_path / name).fit(TEXTS, KINDS)
+        plans[name] = read_finetune_recipe(tmp_path / name / "recipe.toml")
+    found = {name: (plan.optim.lr, plan.run.epochs, plan.run.steps, plan.run.batch) for name, plan in plans.items()}
+    assert found["advised"] == (4e-4, 1, 0, 3)
+    assert found["said"] == (1e-3, 0.5, 0, 6)
+    assert found["steps"] == (1e-3, 0, 2, 6)
+    assert found["none"] == (3e-5, 3, 0, 32)
+    monkeypatch.setattr(box, "BOX", tmp_path / "box")
+    shutil.copytree(advised, tmp_path / "box/reader")
+    Classifier(out=tmp_path / "boxed", settings=FAST).fit(TEXTS, KINDS)
+    assert read_finetune_recipe(tmp_path / "boxed/recipe.toml").model.init == str(tmp_path / "box/reader")
 
 
 def test_it_is_a_classifier_to_scikit_learn(base: Path) -> None:

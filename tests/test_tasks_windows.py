@@ -203,6 +203,14 @@ def test_words_that_the_tokenizer_drops_are_outside(tokenizer: Tokenizer, labels
     assert [predictor.labels[tag] for tag in tags] == ["B-X", "O", "O", "O", "B-X"]
 
 
+def test_of_words_that_the_tokenizer_drops_nothing_is_known(tokenizer: Tokenizer) -> None:
+    """Where no tag is outside."""
+    predictor = Predictor(plant(model_for(tokenizer, "tag", ("ADJ", "NOUN")), "token", ["the", "paris"]))
+    found = predictor(("Paris", "\u200b", "", "the"))
+    assert [one["entity"] for one in (found[0], found[3])] == ["NOUN", "ADJ"]
+    assert [one["score"] for one in found[1:3]] == [0.5, 0.5]
+
+
 def test_every_word_is_taught_once(tokenizer: Tokenizer) -> None:
     """In the window that answers for it, with its own tag, at the token that begins it."""
     task = Tag(model_for(tokenizer, "tag", ("ADJ", "NOUN", "VERB"), WindowSettings(length=20, overlap=6)))

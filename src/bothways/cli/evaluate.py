@@ -70,7 +70,8 @@ def evaluate(
     folder = answering(model, task)
     if task and calibrate:
         raise BothwaysError(
-            "--calibrate changes a model's folder, and those in the box stay as they are: copy it first"
+            f"--calibrate changes a model's folder, and those in the box stay as they are: copy {folder.parent} whole, "
+            f"and take --model COPY/{folder.name}"
         )
     predictor, notes = Predictor.load(folder, long=long), Notes()
     other = Predictor.load(against, long=long) if against else None
@@ -116,7 +117,9 @@ def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> 
         (shown_name(name, labels), f"{value:.4f}", _range(found.intervals.get(name)))
         for name, value in found.scores.items()
     ]
-    print_table((f"{found.examples:,} examples", "score", "95 %"), rows, right=("score",))
+    print_table(
+        (f"{found.examples:,} example{'' if found.examples == 1 else 's'}", "score", "95 %"), rows, right=("score",)
+    )
     if 1 < len(found.details) <= 60:
         columns = list(next(iter(found.details.values())))
         details = [(name, *(_number(row[c]) for c in columns)) for name, row in found.details.items()]

@@ -39,6 +39,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     shape, tokenizer = facts["encoder"], facts["tokenizer"]
     lines = [
         ("folder", facts["folder"]),
+        *([("adapter of", facts["adapter_of"])] if facts["adapter_of"] else []),
         ("architecture", ", ".join(facts["architectures"]) or facts["family"]),
         (
             "shape",

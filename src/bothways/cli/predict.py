@@ -45,6 +45,7 @@ def predict(
     Example: bothways predict examples/sample.txt --model my-classifier/model
     """
     from bothways.data.notes import Notes
+    from bothways.data.texts import UNLABELLED
     from bothways.predict.predictor import Predictor
     from bothways.tasks.kinds import read_inputs
     from bothways.tasks.recipe import DataSettings
@@ -53,18 +54,22 @@ def predict(
     notes = Notes()
     data = DataSettings(text=text or "", pair=pair or "")
     given = inputs or ["-"]
-    if len(given) > 2:
-        raise BothwaysError(f"one file, one text or two texts can be answered, and {len(given)} were given")
+    is_tagger = predictor.name == "tag"  # to which, in Python, two texts are two words
+    files = [word for word in given if len(given) > 1 and os.path.isfile(word)]
+    if files or len(given) > (1 if is_tagger else 2):
+        raise BothwaysError(
+            f"one file{' or one text' if is_tagger else ', one text or two texts'} can be answered, and {len(given)} "
+            f"were given{f', of which {files[0]} is a file' if files else ''}"
+        )
     examples: Iterable[Any]
     if len(given) == 1 and _is_file(given[0]):
         examples = read_inputs(predictor.name, given[0], data, notes)
     else:
-        if predictor.name == "tag" and len(given) > 1:  # which in Python are words
-            raise BothwaysError("a tagger answers one text or one file at a time, and two were given")
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
     for example, answer in _both(predictor, progress(examples, "answering"), top):
         sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")
     sys.stdout.flush()
+    notes.counts.pop(UNLABELLED, None)  # nobody expects labels of what is to be answered
     if notes:
         say(str(notes))
     say(str(predictor.tally))

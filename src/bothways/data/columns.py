@@ -38,6 +38,7 @@ PAIRS = (
     ("text_a", "text_b"),
     ("text1", "text2"),
     ("text", "text_pair"),
+    ("text", "pair"),
     ("sent1", "sent2"),
     ("#1 string", "#2 string"),
 )

@@ -1,15 +1,13 @@
-"""Questions on texts that hold their answers: SQuAD 1.1 and 2.0, CMRC 2018, and rows of JSON or .parquet."""
+"""Questions on texts that hold their answers: SQuAD 1.1 and 2.0, CMRC 2018, and rows of JSON or tables."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from bothways.data.examples import Question
 from bothways.data.notes import Notes
-from bothways.data.sources import Paths, find_sources, open_json, text_of, values_of
+from bothways.data.sources import ROWS, WITH_HEADER, Paths, find_sources, open_json, rows_of, text_of, values_of
 from bothways.errors import BothwaysError
 from bothways.text.files import mended
-
-KINDS = (".json", ".jsonl", ".ndjson", ".parquet")
 
 
 def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Question]:
@@ -20,8 +18,10 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
     """
     notes = notes if notes is not None else Notes()
     seen: set[str] = set()
-    for path in find_sources(paths, KINDS):
-        for where, value in values_of(path, *open_json(path)):
+    for path in find_sources(paths, ROWS):
+        kind, lines = open_json(path)
+        values = rows_of(path, kind, lines, notes) if kind in WITH_HEADER else values_of(path, kind, lines)
+        for where, value in values:
             for question in _value(value, where, notes):
                 if question.id in seen:
                     notes.add("questions with an id that another one has", question.where)
@@ -46,7 +46,7 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
             has = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
             raise BothwaysError(
                 f"{where} is not in a layout known here: it has {has}; expected SQuAD's data with paragraphs and qas, "
-                f"CLUE's context_text and qas, or question, context and answers in each row"
+                f"CLUE's context_text and qas, or question, context and answers (or answer) in each row"
             )
 
 
@@ -80,10 +80,13 @@ def _clue(paragraph: Any, where: str, notes: Notes) -> Iterator[Question]:
 def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: Notes) -> Question:
     context = text_of(context, where, "context")
     gold: tuple[tuple[str, int], ...] | None = None
-    if item.get("is_impossible"):
+    said = item.get("answers", item.get("answer"))
+    if isinstance(said, str):  # as in tables, where an empty cell says nothing
+        said = {"text": said, "answer_start": _number(item.get("answer_start"))} if said else None
+    if str(item.get("is_impossible", "")).lower() in ("true", "1"):
         gold = ()
-    elif item.get("answers") is not None:
-        answers = _answers(item["answers"], where)
+    elif said is not None:
+        answers = _answers(said, where)
         gold = tuple((text, _place(text, start, context, where, notes)) for text, start in answers)
     return Question(name, text_of(item["question"], where, "question"), context, gold, where)
 
@@ -95,11 +98,20 @@ def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:
         starts = value.get("answer_start", [None] * len(texts))
         one = isinstance(texts, str)
         value = [value] if one else [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
+    if not isinstance(value, list | tuple):
+        raise BothwaysError(
+            f"{where} has the answers {value!r}: expected a text, a list of them, or text and answer_start"
+        )
     found = [answer if isinstance(answer, dict) else {"text": answer} for answer in value]
     for answer in found:
         if not isinstance(answer.get("text"), str) or not isinstance(answer.get("answer_start"), int | None):
             raise BothwaysError(f"{where} has the answer {answer!r}: expected a text and the place where it begins")
     return [(mended(answer["text"]), answer.get("answer_start")) for answer in found]
+
+
+def _number(value: Any) -> Any:
+    """A number that a table has as text."""
+    return (int(value) if value.strip().isdecimal() else value or None) if isinstance(value, str) else value
 
 
 def _place(text: str, start: int | None, context: str, where: str, notes: Notes) -> int:

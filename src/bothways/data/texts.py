@@ -32,6 +32,7 @@ from bothways.text.streams import STDIN
 USUAL = Columns()
 MARK = "__label__"
 """What fastText puts before a label."""
+UNLABELLED = "files or rows without a column known to be a label, read without"
 _NO_NUMBER = re.compile(r"nan|n/?a|null|none|[+-]?inf(inity)?", re.IGNORECASE)
 """What tables have in a column of numbers where a number is missing, or is none."""
 
@@ -92,7 +93,7 @@ class _Rows:
                 layouts[names] = find_layout(columns, names, place, has_header=self.form in WITH_HEADER)
                 if layouts[names].label is None:
                     place = f"{name} with the columns {', '.join(names)}"
-                    notes.add("files or rows without a column known to be a label, read without", place)
+                    notes.add(UNLABELLED, place)
             yield where, row, layouts[names]
 
     @cached_property

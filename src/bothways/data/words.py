@@ -22,7 +22,7 @@ _CJK = (
 )
 _SHARED = frozenset("“”‘’…—·")
 """Punctuation of both, which stands without spaces beside Chinese characters."""
-_CLITIC = re.compile(r"(?:(?<=[^\W\d_])['’](?:s|m|d|re|ve|ll)|n['’]t|(?<=\bcan)not)(?!\w)", re.IGNORECASE)
+_CLITIC = re.compile(r"(?:(?:(?<=[^\W\d_])|(?<!\S))['’](?:s|m|d|re|ve|ll)|n['’]t|(?<=\bcan)not)(?!\w)", re.IGNORECASE)
 """What English writes onto a word and treebanks take for one of its own."""
 
 
@@ -36,7 +36,7 @@ def is_cjk(character: str) -> bool:
 def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
     """Runs of letters and digits, single marks, and each CJK character by itself; and a cut at each edge.
 
-    English contractions are cut as in the Penn Treebank, CoNLL-2003 and Universal Dependencies.
+    English n't, 's, 'll and the like, and cannot, are cut as in the Penn Treebank and Universal Dependencies.
 
     >>> text = "Don't go to John's in 北京!"
     >>> [text[first:last] for first, last in split_words(text)]
@@ -49,6 +49,13 @@ def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
     until = 0  # where a contraction ends
     for index, character in enumerate(text):
         until = clitics.get(index, until)
+        if _clings(character):
+            if index in cuts and first >= 0:
+                words.append((first, index))
+                first = index
+            elif first < 0 and words and words[-1][1] == index:
+                words += [(index, index + 1)] if index in cuts else [(words.pop()[0], index + 1)]
+            continue
         runs = index < until or _runs(character)
         if first >= 0 and (not runs or index in cuts):
             words.append((first, index))
@@ -100,5 +107,11 @@ def spaced(left: str, right: str) -> bool:
 
 
 def _runs(character: str) -> bool:
-    """Whether it is part of a word with its neighbours: a letter, a digit, or a mark on one."""
-    return unicodedata.category(character)[0] in "LNM" and not is_cjk(character)
+    """Whether it is part of a word with its neighbours: a letter or a digit."""
+    return unicodedata.category(character)[0] in "LN" and not is_cjk(character)
+
+
+def _clings(character: str) -> bool:
+    """Whether it belongs to what is before it, and by itself is nothing: accents, and characters that nobody sees."""
+    kind = unicodedata.category(character)
+    return (kind[0] == "M" or kind in ("Cc", "Cf")) and not character.isspace()

@@ -6,6 +6,7 @@ from typing import Any
 
 from bothways.model.box import boxed, boxed_adapters
 from bothways.model.checkpoint import load
+from bothways.model.lora import base_of
 
 _ABILITIES = {
     "masked": "fill blanks (bothways fill)",
@@ -27,6 +28,7 @@ def describe(folder: Path | str) -> dict[str, Any]:
     can = [_ABILITIES[name] for name in config.heads if name in _ABILITIES]
     return {
         "folder": str(folder),
+        "adapter_of": str(base) if (base := base_of(folder)) else None,
         "family": config.family,
         "architectures": config.foreign.get("architectures") or [],
         "encoder": asdict(config.encoder),

@@ -197,6 +197,13 @@ def load_adapter(folder: Path, base: Path | str | None = None) -> Model:
     return model.eval()
 
 
+def base_of(folder: Path) -> Path | None:
+    """The folder of the model that an adapter is for; None if it is a model itself."""
+    if not (folder / CONFIG).exists():
+        return None
+    return _base_folder(folder, checkpoint.read_json(folder / CONFIG), None).resolve()
+
+
 def _base_folder(folder: Path, config: Mapping[str, Any], base: Path | str | None) -> Path:
     said = Path(base or str(config.get("base_model_name_or_path")))
     for path in (folder / said, said):
@@ -313,13 +320,14 @@ def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _targets(model: Model, targets: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], list[int]]]:
     """The layers in which a part is called as one of the targets, and which parts are."""
     for ours, theirs in _layers(model):
-        roles = _ROLES if ours.endswith(".attention.qkv") else ()
+        names = [[part] for part in theirs]
+        if ours.endswith(".attention.qkv"):
+            for i, role in enumerate(_ROLES):
+                names[i if len(theirs) > 1 else 0].append(role)
         chosen = [
             i
-            for i, part in enumerate(theirs)
-            if "all-linear" in targets
-            or any(f".{part}".endswith(f".{target}") for target in targets)
-            or any(role in targets for role in (roles[i : i + 1] if len(theirs) > 1 else roles))
+            for i, own in enumerate(names)
+            if "all-linear" in targets or any(f".{name}".endswith(f".{target}") for name in own for target in targets)
         ]
         if chosen:
             yield ours, theirs, chosen

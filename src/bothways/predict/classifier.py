@@ -24,17 +24,19 @@ class Classifier:
         classifier = Classifier("my-model").fit(texts, labels)
         classifier.predict(["What a film!"])
 
+    Without a model it is the one in the box. Epochs, batch and lr are as the model's folder advises, unless said; where
+    it has no advice, three epochs of 32 with a rate of 3e-5.
     `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9", "classify.weights='balanced'"]. With `out` the
     run is kept there, and goes on where it stopped.
     """
 
     def __init__(
         self,
-        model: Path | str,
+        model: Path | str | None = None,
         *,
-        epochs: float = 3.0,
-        batch: int = 32,
-        lr: float = 3e-5,
+        epochs: float | None = None,
+        batch: int | None = None,
+        lr: float | None = None,
         seed: int = 0,
         out: Path | str | None = None,
         settings: Sequence[str] = (),
@@ -53,16 +55,15 @@ class Classifier:
             Text(_texts(text), known[label]) for text, label in zip(texts, np.asarray(labels).tolist(), strict=True)
         ]
         # Whoever sets another length of the run does not mean so many epochs.
-        length = (
-            {} if any(s.startswith(("run.steps", "run.minutes")) for s in self.settings) else {"epochs": self.epochs}
-        )
+        has_length = any(s.startswith(("run.steps", "run.minutes")) for s in self.settings)
+        epochs = None if has_length else self.epochs
         recipe = finetune_recipe(
             {
                 "task": "classify",
-                "model": {"init": str(self.model)},
+                "model": _said(init=None if self.model is None else str(self.model)),
                 "classify": {"kind": "single"},
-                "run": {**length, "batch": self.batch, "seed": self.seed},
-                "optim": {"lr": self.lr},
+                "run": _said(epochs=epochs, batch=self.batch, seed=self.seed),
+                "optim": _said(lr=self.lr),
             },
             self.settings,
         )
@@ -113,6 +114,10 @@ class Classifier:
                 raise BothwaysError(f"a Classifier has no setting {name!r}: expected {', '.join(_SETTINGS)}")
             setattr(self, name, value)
         return self
+
+
+def _said(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _texts(text: Any) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
@@ -121,6 +122,8 @@ def _labelled(
         if example.gold is None:
             notes.add("rows without a label, left out", example.where)
         else:
+            if isinstance(example, Tagged) and (strange := set(example.gold or ()) - set(predictor.labels)):
+                notes.add("texts with tags that the model does not know", f"{example.where} ({min(strange)})")
             yield in_form(config, example)
 
 

@@ -70,6 +70,8 @@ class Predictor:
 
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
         """The answers to inputs as they come, one after the other: memory does not grow with their number."""
+        if top < 1:
+            raise BothwaysError(f"top says how many answers are wanted, and is {top}: expected 1 or more")
         for item, decision in self.decisions(map(self.example, inputs)):
             yield self.task.present(item, decision, top)
 

@@ -119,12 +119,21 @@ def finetune_recipe(
     if not model.get("init"):
         model["init"] = changed.get("distill", {}).get("teacher") or (str(boxed()) if has_box() else "")
     advice = Path(model["init"]) / ADVICE
-    for other in (read_table(advice) if model["init"] and advice.is_file() else {}, usual or {}):
+    for other in (_advice(advice) if model["init"] and advice.is_file() else {}, usual or {}):
         changed = _beneath(changed, other)
     recipe = read(FinetuneRecipe, changed)
     if "lr" not in changed.get("optim", {}):
         recipe = replace(recipe, optim=replace(recipe.optim, lr=FinetuneRecipe().optim.lr))
     return recipe
+
+
+def _advice(file: Path) -> dict[str, Any]:
+    table = read_table(file)
+    try:
+        read(FinetuneRecipe, table)
+    except BothwaysError as error:
+        raise BothwaysError(f"{file}: {error}") from error
+    return table
 
 
 def _beneath(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,10 +93,14 @@ class Tag:
         return model.logits("token", states, batch)
 
     def decide(self, item: Item, outputs: Sequence[Outputs]) -> tuple[list[int], NDArray[np.float64]]:
-        """A tag for each word, and how likely each is by itself. Words that the tokenizer drops are outside."""
+        """A tag for each word, and how likely each is by itself.
+
+        Words that the tokenizer drops are outside; where the tags have no outside, all are as likely.
+        """
         first = first_tokens(item)
         logits = np.zeros((len(first), len(self.labels)))
-        logits[:, self.number.get(OUTSIDE, 0)] = 10.0
+        if OUTSIDE in self.number:
+            logits[:, self.number[OUTSIDE]] = 10.0
         for view, rows in zip(item.views, outputs, strict=True):
             words = np.flatnonzero((first >= view.window.own) & (first < view.window.own_end))
             logits[words] = rows[first[words] - view.shift]

@@ -103,7 +103,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         raise last
     if origin is typing.Literal:
         if value not in arguments:
-            raise BothwaysError(f"{where} cannot be {value!r}: expected {', '.join(map(str, arguments))}")
+            raise BothwaysError(f"{where} cannot be {value!r}: expected {', '.join(map(str, filter(None, arguments)))}")
         return value
     if origin is tuple and isinstance(value, list | tuple):
         inner = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
