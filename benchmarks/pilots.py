@@ -1,6 +1,6 @@
 """Small encoders pretrained in one way or another for the same time, and what each is worth afterwards.
 
-    python benchmarks/pilots.py --text PACKED --data DIR --out OUT --minutes 6    # masked words against rtd
+    python benchmarks/pilots.py --text PACKED --data DIR --out OUT --minutes 6    # rtd, masked words, and both
     python benchmarks/pilots.py --text PACKED --data DIR --out OUT --steps 2000 --at-once --seeds 2 --side-by-side 8 \\
         --run "as-it-was rtd" --run "more-decay rtd optim.decay=0.1" --run "documents rtd data.rows=documents"
 
@@ -10,12 +10,13 @@ benchmarks/box_data.py writes it), each with files that have train and dev in th
 benchmarks/finetune.py. --blimp: the file for `bothways blimp`. --out: where the runs go; what is there already is not
 done again.
 
-Two encoders of one shape, of one vocabulary, on one text, with one optimiser: `rtd` is the recipe bothways-small and
-learns from replaced tokens, `mlm` differs from it in that it learns from masked words. --run makes a third of one of
-them by settings as they are written after --set. Each is trained for the same number of minutes, compilation not
-counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several seeds, the last model of
-each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and STS-B ten, as in ELECTRA's
-paper). --tune fine-tunes each in another way too: a name, and settings of `bothways finetune`.
+Encoders of one shape, of one vocabulary, on one text: `both` is the recipe bothways-small, `rtd` what that recipe was
+at first, which learned from replaced tokens alone, and `mlm` differs from `rtd` in that it learns from masked words.
+--run makes another of one of them by settings as they are written after --set. Each is trained for the same number of
+minutes, compilation not counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several
+seeds, the last model of each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and
+STS-B ten, as in ELECTRA's paper). --tune fine-tunes each in another way too: a name, and settings of `bothways
+finetune`.
 """
 
 import argparse
@@ -32,14 +33,17 @@ from typing import Any
 
 import torch
 
+_REPLACED = ("rtd.masked=0", "optim.muon_lr=0.02", "optim.muon_decay=0.1", "optim.lr=3e-3", "data.rows=stream")
 BASES: dict[str, tuple[str, ...]] = {
-    "rtd": (),
+    "rtd": (*_REPLACED, "phases=[{share=1.0,length=128,tokens=131072}]"),
     "mlm": (
+        *_REPLACED,
         "objectives=['mlm']",
         "mlm.mask=0.8",
         "mlm.random=0.1",
         "phases=[{share=0.55,rate=0.25,length=128,tokens=131072},{share=0.45,rate=0.15,length=128,tokens=131072}]",
     ),
+    "both": (),
 }
 """What is different from the recipe `bothways-small`."""
 
@@ -82,7 +86,7 @@ class Pilot:
         name, *rest = words.split()
         base = rest.pop(0) if rest else name
         if base not in BASES:
-            raise argparse.ArgumentTypeError(f"{base!r} is neither of {', '.join(BASES)}")
+            raise argparse.ArgumentTypeError(f"{base!r} is none of {', '.join(BASES)}")
         return cls(name, base, tuple(rest))
 
 
@@ -167,7 +171,7 @@ def curves(asked: argparse.Namespace, pilots: list[Pilot]) -> None:
         who = "the model" if pilot.base == "mlm" else "its generator"
         minutes_of = [m for m, _ in found]
         left.plot(minutes_of, [s["mlm_accuracy"] for _, s in found], marker=".", label=f"{pilot.name}, {who}")
-        if pilot.base == "rtd":
+        if pilot.base != "mlm":
             for score in ("rtd_recall", "rtd_precision"):
                 right.plot(minutes_of, [s[score] for _, s in found], marker=".", label=f"{pilot.name}, {score[4:]}")
     for axes, title in ((left, "share of the asked words guessed right"), (right, "replaced tokens, the detector")):

@@ -14,18 +14,24 @@ import pytest
 import torch
 import transformers
 
+from bothways.pretraining.recipe import read_recipe
+
 FILE = Path(__file__).parents[1] / "benchmarks" / "families.py"
 
 
-@pytest.fixture(scope="module")
-def families() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("benchmark_families", FILE)
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FILE.with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def families() -> ModuleType:
+    return loaded("families")
 
 
 def test_every_family_of_ours_is_timed(families: ModuleType) -> None:
@@ -139,7 +145,7 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
         (tmp_path / "data/glue_cola" / f"{part}.jsonl").write_text("\n".join(rows))
     shape = json.dumps({"width": 16, "layers": 4, "heads": 2, "hidden": 16})
     words = ["--text", packed, "--data", tmp_path / "data", "--out", tmp_path / "out", "--steps", "2", "--seeds", "1",
-             "--tasks", "CoLA", "--shape", shape, "--run", "short rtd rtd.weight=20", "--tune",
+             "--tasks", "CoLA", "--shape", shape, "--run", "short both rtd.weight=20", "--tune",
              "slow optim.lr=1e-9"]  # fmt: skip
     command = [sys.executable, str(FILE.with_name("pilots.py")), *map(str, words)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
@@ -147,8 +153,20 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
         assert re.search(rf"^\| {row} \| -?\d+\.\d ± \d+\.\d, -?\d+\.\d \|$", done.stdout, re.MULTILINE)
         slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-CoLA-0/recipe.toml").read_text()
         assert slow == ("slow" in row)
-    assert "weight = 20.0" in (tmp_path / "out/short/recipe.toml").read_text()
+    trained = read_recipe(tmp_path / "out/short/recipe.toml")
+    assert (trained.rtd.weight, trained.rtd.masked, len(trained.phases)) == (20.0, 0.25, 2)
+    assert "fill" in (tmp_path / "out/short/metrics.jsonl").read_text()
     assert (tmp_path / "out/pilots.png").exists()
+
+
+def test_pilots_start_from_what_they_say() -> None:
+    bases = loaded("pilots").BASES
+    plans = {name: read_recipe("bothways-small", settings) for name, settings in bases.items()}
+    assert {name: plan.rtd.masked for name, plan in plans.items() if "rtd" in plan.objectives} == {
+        "rtd": 0,
+        "both": 0.25,
+    }
+    assert {plan.optim.muon_lr for name, plan in plans.items() if name != "both"} == {0.02}
 
 
 def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
