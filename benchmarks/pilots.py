@@ -6,17 +6,17 @@
 
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
 glue_cola, glue_rte, and for --tasks CoNLL, EWT, SQuAD and SNLI with conll2003, ud_english_ewt, squad1 and nli (as
-benchmarks/box_data.py writes it), each with files that have train and dev in their names, as for
-benchmarks/finetune.py. --blimp: the file for `bothways blimp`. --out: where the runs go; what is there already is not
-done again.
+benchmarks/box_data.py writes it), for ChnSentiCorp, CMRC and Resume with chnsenticorp, cmrc2018 and resume_ner, each
+with files that have train and dev in their names, as for benchmarks/finetune.py. --blimp: the file for `bothways
+blimp`. --out: where the runs go; what is there already is not done again.
 
 Encoders of one shape, of one vocabulary, on one text: `both` is the recipe bothways-small, `rtd` what that recipe was
 at first, which learned from replaced tokens alone, and `mlm` differs from `rtd` in that it learns from masked words.
 --run makes another of one of them by settings as they are written after --set. Each is trained for the same number of
 minutes, compilation not counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several
 seeds, the last model of each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and
-STS-B ten, as in ELECTRA's paper). --tune fine-tunes each in another way too: a name, and settings of `bothways
-finetune`.
+STS-B ten, as in ELECTRA's paper, Resume ten, SQuAD and CMRC four). --tune fine-tunes each in another way too: a name,
+and settings of `bothways finetune`.
 """
 
 import argparse
@@ -69,6 +69,9 @@ JOBS = {
     "EWT": Job("ud_english_ewt", "accuracy", task="tag"),
     "SQuAD": Job("squad1", "f1", epochs=4, task="answer"),
     "SNLI": Job("nli", "accuracy"),
+    "ChnSentiCorp": Job("chnsenticorp", "accuracy"),
+    "CMRC": Job("cmrc2018", "f1", epochs=4, task="answer"),
+    "Resume": Job("resume_ner", "f1", epochs=10, task="tag"),
 }
 QUICK = ("CoLA", "STS-B", "RTE", "MRPC", "SST-2")
 
