@@ -159,6 +159,13 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out/pilots.png").exists()
 
 
+def test_the_box_is_timed() -> None:
+    command = [sys.executable, str(FILE.with_name("box_speed.py")), "--rounds", "1", "--texts", "4"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
+    assert re.search(r"^\| encode \| \d+ \| \d+\.\d\d × \|$", done.stdout, re.MULTILINE)
+    assert float(done.stdout.rpartition(": ")[2]) < 1e-4
+
+
 def test_pilots_start_from_what_they_say() -> None:
     bases = loaded("pilots").BASES
     plans = {name: read_recipe("bothways-small", settings) for name, settings in bases.items()}

@@ -191,6 +191,13 @@ def test_info_says_which_is_which(filled: Path) -> None:
     assert "box" not in json.loads(run("info", str(filled / "reader"), "--json"))
 
 
+def test_vectors_are_its_own_if_no_model_is_named(filled: Path) -> None:
+    texts = ["she likes it", "he hates it"]
+    assert (bothways.encode(texts) == bothways.encode(texts, filled / "reader")).all()
+    (found, _), (expected, _) = bothways.encode_tokens(texts), bothways.encode_tokens(texts, filled / "reader")
+    assert (found.vectors == expected.vectors).all()
+
+
 def test_other_commands_take_it_too(filled: Path, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("she likes it\n")
     run("encode", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "texts.npy"))

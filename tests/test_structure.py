@@ -1,6 +1,8 @@
 """The shape of the library: imports point one way, nothing foreign is imported, every sentence of help is true."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import bothways
@@ -24,6 +26,15 @@ ORDER = [
 ]
 ALLOWED = {"torch", "numpy", "tokenizers", "safetensors", "typer", "rich", "pyarrow", "matplotlib", "jieba", "bothways"}
 JUDGES = {"transformers", "sentence_transformers", "peft"}
+
+
+def test_answers_do_not_load_the_compiler() -> None:
+    """It takes longer than all the rest of `bothways fill` but torch."""
+    code = (
+        "import bothways, sys; bothways.fill('a [MASK]'); bothways.encode(['a']); print('torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "False\n"
 
 
 def modules() -> dict[str, set[str]]:

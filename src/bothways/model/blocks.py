@@ -14,7 +14,7 @@ from bothways.model.attention import Bias, Plan, Window, attend, maps
 from bothways.model.batch import Batch
 from bothways.model.config import Disentangled, EncoderConfig
 from bothways.model.dropout import Dropout
-from bothways.model.positions import Positions, make_positions
+from bothways.model.positions import Positions, Table, make_positions
 
 
 def make_norm(config: EncoderConfig, width: int | None = None) -> nn.LayerNorm:
@@ -28,8 +28,8 @@ class Embeddings(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         width = config.table_width
-        self.tokens = nn.Embedding(config.vocabulary, width)
-        self.segments = nn.Embedding(config.segments, width) if config.segments else None
+        self.tokens: nn.Embedding = Table(config.vocabulary, width)
+        self.segments = Table(config.segments, width) if config.segments else None
         self.positions: Positions = make_positions(config)
         self.norm = make_norm(config, config.width if config.project_first else width)
         self.dropout = Dropout(config.dropout)

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from bothways.model.blocks import SelfAttention
 
 
+class Table(nn.Embedding):
+    """A learned row for each token, place, and so on."""
+
+    def reset_parameters(self) -> None:
+        """On the meta device there is nothing to draw, and torch loads its compiler for it: 1.4 of 4 seconds."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
+
+
 class Positions(nn.Module):
     """A kind of position overrides the hooks it needs; the encoder calls all three."""
 
@@ -54,7 +63,7 @@ class LearnedPositions(Positions):
 
     def __init__(self, config: Learned, width: int) -> None:
         super().__init__()
-        self.rows = nn.Embedding(config.rows, width)
+        self.rows = Table(config.rows, width)
         self.offset = config.offset
 
     def at_input(self, positions: Tensor) -> Tensor:
@@ -97,7 +106,7 @@ class BucketedPositions(LearnedPositions):
 
     def __init__(self, config: Bucketed, width: int, heads: int) -> None:
         super().__init__(config, width)
-        self.distances = nn.Embedding(config.buckets, heads)
+        self.distances = Table(config.buckets, heads)
 
     def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> GridBias:
         return _TableBias(self.distances.weight)
@@ -143,8 +152,8 @@ class DisentangledPositions(Positions):
     def __init__(self, config: EncoderConfig, kind: Disentangled) -> None:
         super().__init__()
         self.kind, self.scale, self.dropout = kind, config.scale, config.dropout
-        self.rows = nn.Embedding(kind.rows, config.table_width) if kind.rows else None
-        self.distances = nn.Embedding(2 * kind.span, config.width)
+        self.rows = Table(kind.rows, config.table_width) if kind.rows else None
+        self.distances = Table(2 * kind.span, config.width)
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if kind.norm else None
 
     def at_input(self, positions: Tensor) -> Tensor | None:

@@ -115,7 +115,7 @@ class _Job:
 
 def encode(
     texts: Iterable[str],
-    model: Model | Path | str,
+    model: Model | Path | str | None = None,
     *,
     pool: Pool = "mean",
     layers: str | Sequence[int] = "last",
@@ -123,7 +123,7 @@ def encode(
     weights: Sequence[float] | None = None,
     long: Long = "error",
 ) -> Vectors:
-    """One vector for each text: (texts, W).
+    """One vector for each text: (texts, W). Without a model it is the one in the box.
 
     `pool` is "mean" over all tokens, their "max", or "cls" for the state of [CLS]. For the rest see `Features`.
     """
@@ -135,7 +135,7 @@ def encode(
 
 def encode_tokens(
     texts: Iterable[str],
-    model: Model | Path | str,
+    model: Model | Path | str | None = None,
     *,
     per: Per = "token",
     layers: str | Sequence[int] = "last",
@@ -143,7 +143,10 @@ def encode_tokens(
     weights: Sequence[float] | None = None,
     long: Long = "error",
 ) -> list[TokenVectors]:
-    """A vector for each token, or for each word (the mean of its pieces), of each text; specials are left out."""
+    """A vector for each token, or for each word (the mean of its pieces), of each text; specials are left out.
+
+    Without a model it is the one in the box.
+    """
     features, tally = Features(layers, combine, weights, long), Tally()
     found = list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=tally))
     _warn_of_losses(tally)
@@ -190,7 +193,7 @@ def _warn_of_losses(tally: Tally) -> None:
         warnings.warn(str(tally), stacklevel=3)
 
 
-def _loaded(model: Model | Path | str) -> Model:
+def _loaded(model: Model | Path | str | None) -> Model:
     return model if isinstance(model, Model) else load(model)
 
 

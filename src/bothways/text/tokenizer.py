@@ -248,7 +248,7 @@ class Tokenizer:
     @property
     def size(self) -> int:
         """One more than the largest id."""
-        return max(self.backend.get_vocab(with_added_tokens=True).values()) + 1
+        return len(self.pieces)
 
     @cached_property
     def pieces(self) -> list[str]:
