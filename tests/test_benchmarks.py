@@ -166,6 +166,19 @@ def test_the_box_is_timed() -> None:
     assert float(done.stdout.rpartition(": ")[2]) < 1e-4
 
 
+def test_words_are_compared_with_a_treebank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["do", "n't", "e-mail", "me"]
+    rows = [f"{i}\t{word}" + "\t_" * 8 for i, word in enumerate(words, 1)]
+    (tmp_path / "dev.conllu").write_text(
+        "\n".join(["# text = don't e-mail me", rows[0] + "SpaceAfter=No", *rows[1:], ""])
+    )
+    monkeypatch.setattr("sys.argv", ["words.py", "--data", str(tmp_path / "dev.conllu")])
+    loaded("words").main()
+    assert capsys.readouterr().out.splitlines()[-1] == "| 4 | 6 | 50.0 | 75.0 | 60.0 |"
+
+
 def test_pilots_start_from_what_they_say() -> None:
     bases = loaded("pilots").BASES
     plans = {name: read_recipe("bothways-small", settings) for name, settings in bases.items()}

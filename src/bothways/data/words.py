@@ -22,8 +22,21 @@ _CJK = (
 )
 _SHARED = frozenset("“”‘’…—·")
 """Punctuation of both, which stands without spaces beside Chinese characters."""
-_CLITIC = re.compile(r"(?:(?:(?<=[^\W\d_])|(?<!\S))['’](?:s|m|d|re|ve|ll)|n['’]t|(?<=\bcan)not)(?!\w)", re.IGNORECASE)
+_CLITIC = re.compile(
+    r"(?:(?:(?<=[^\W\d_])|(?<!\S))['’](?:s|m|d|re|ve|ll)|(?<=[0-9])['’]s|n['’]t|(?<=\bcan)not)(?!\w)", re.IGNORECASE
+)
 """What English writes onto a word and treebanks take for one of its own."""
+_WHOLE = re.compile(
+    r"""(?:https?://|www\.)[!-~]*[\w/]        # links
+    | (?<![!-~])[\w.+-]+@[\w-]+(?:\.[\w-]+)+   # addresses
+    | (?<![\w.,:/])[0-9]+(?:[.,:/][0-9]+)+     # 3.14, 5,000, 10:30, 8/16/2000
+    | (?<![\w.])(?:[a-z]\.){2,}                # U.S., e.g.
+    | (?<!\w)(?:mr|mrs|ms|dr|st|inc|jr)\.       # not the end of a sentence
+    | [:;]-?[()DP](?!\w)                       # :-)
+    | ([!?.*=~#$<>+-])\1+                      # ... and --""",
+    re.ASCII | re.IGNORECASE | re.VERBOSE,
+)
+"""What has marks in it, or is nothing but marks, and is one word."""
 
 
 @lru_cache(maxsize=2**16)
@@ -36,19 +49,21 @@ def is_cjk(character: str) -> bool:
 def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
     """Runs of letters and digits, single marks, and each CJK character by itself; and a cut at each edge.
 
-    English n't, 's, 'll and the like, and cannot, are cut as in the Penn Treebank and Universal Dependencies.
+    As in the Penn Treebank and Universal Dependencies, English n't, 's, 'll and the like, and cannot, are cut, and
+    3.14, U.S., Mr., ..., links and addresses are not.
 
     >>> text = "Don't go to John's in 北京!"
     >>> [text[first:last] for first, last in split_words(text)]
     ['Do', "n't", 'go', 'to', 'John', "'s", 'in', '北', '京', '!']
     """
-    clitics = {found.start(): found.end() for found in _CLITIC.finditer(text)}
-    cuts = {*edges, *clitics}
+    whole = {found.start(): found.end() for found in _WHOLE.finditer(text)}
+    spans = {found.start(): found.end() for found in _CLITIC.finditer(text)} | whole
+    cuts = {*edges, *spans, *whole.values()}
     words: list[Place] = []
     first = -1  # of the run that goes on, if one does
-    until = 0  # where a contraction ends
+    until = 0  # where what is one word whatever it is made of ends
     for index, character in enumerate(text):
-        until = clitics.get(index, until)
+        until = max(until, spans.get(index, 0))
         if _clings(character):
             if index in cuts and first >= 0:
                 words.append((first, index))
