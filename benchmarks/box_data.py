@@ -71,6 +71,9 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, metavar="DIR")
     options.add_argument("--out", type=Path, required=True, metavar="DIR")
     asked = options.parse_args()
+    needed = ("goemotions", "sms_spam", "snli", "ud_english_ewt", "squad1")
+    if missing := [name for name in needed if not (asked.data / name).is_dir()]:
+        options.error(f"{asked.data} has no {', '.join(missing)}")
     emotion(asked.data / "goemotions", asked.out / "emotion")
     spam(asked.data / "sms_spam", asked.out / "spam")
     nli(asked.data / "snli", asked.out / "nli")

@@ -117,8 +117,11 @@ def pretrain(pilot: Pilot, asked: argparse.Namespace) -> None:
                str(asked.text), "--out", str(asked.out / pilot.name)]  # fmt: skip
     for setting in (*BASES[pilot.base], *shape, *run, *pilot.settings):
         command += ["--set", setting]
-    with (asked.out / f"{pilot.name}.log").open("w") as log:
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=log)
+    path = asked.out / f"{pilot.name}.log"
+    with path.open("w") as log:
+        done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=log)
+    if done.returncode:
+        raise SystemExit(f"{pilot.name}: {(path.read_text().splitlines() or ['it ended without a word'])[-1]}")
 
 
 def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, seed: int) -> dict[str, Any]:
