@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -84,7 +85,7 @@ def main() -> None:
     calls: dict[str, Callable[[], object]] = {
         "encode": lambda: bothways.encode(texts, model),
         "encode, transformers": peer,
-        **{f"predict, {name}": (lambda one=one: one(texts)) for name, one in predictors.items()},
+        **{f"predict, {name}": partial(one, texts) for name, one in predictors.items()},
         "fill, one blank each": lambda: [bothways.fill(f"{text.split()[0]} [MASK]", model) for text in texts[:20]],
     }
     seconds = median_seconds(calls, asked.rounds)
