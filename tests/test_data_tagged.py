@@ -362,6 +362,8 @@ def test_words_are_those_of_treebanks(text: str, words: str) -> None:
         ("cafe\u0301 co\u00adoperate", ["cafe\u0301", "co\u00adoperate"]),
         ("I \u2764\ufe0f\u200d you\x00", ["I", "\u2764\ufe0f\u200d", "you\x00"]),
         ("\u200b \x00 a \ufe0f", ["a"]),
+        ("no...\u200bgo cafe\u0301's 3.5\u00adkg", ["no", "...\u200b", "go", "cafe\u0301", "'s", "3.5\u00ad", "kg"]),
+        ("see http://a.b/it's/3.14?x=... now", ["see", "http://a.b/it's/3.14?x", "=", "...", "now"]),
         ("\u845b\U000e0100\u57ce", ["\u845b\U000e0100", "\u57ce"]),
     ],
 )

@@ -23,7 +23,8 @@ _CJK = (
 _SHARED = frozenset("“”‘’…—·")
 """Punctuation of both, which stands without spaces beside Chinese characters."""
 _CLITIC = re.compile(
-    r"(?:(?:(?<=[^\W\d_])|(?<!\S))['’](?:s|m|d|re|ve|ll)|(?<=[0-9])['’]s|n['’]t|(?<=\bcan)not)(?!\w)", re.IGNORECASE
+    r"(?:(?:(?<=[^\W\d_])|(?<=[\u0300-\u036f])|(?<!\S))['’](?:s|m|d|re|ve|ll)|(?<=[0-9])['’]s|n['’]t|(?<=\bcan)not)(?!\w)",
+    re.IGNORECASE,
 )
 """What English writes onto a word and treebanks take for one of its own."""
 _WHOLE = re.compile(
@@ -56,14 +57,12 @@ def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
     >>> [text[first:last] for first, last in split_words(text)]
     ['Do', "n't", 'go', 'to', 'John', "'s", 'in', '北', '京', '!']
     """
-    whole = {found.start(): found.end() for found in _WHOLE.finditer(text)}
-    spans = {found.start(): found.end() for found in _CLITIC.finditer(text)} | whole
-    cuts = {*edges, *spans, *whole.values()}
+    spans = _spans(text)
+    cuts = set(edges)
     words: list[Place] = []
     first = -1  # of the run that goes on, if one does
-    until = 0  # where what is one word whatever it is made of ends
+    until = 0  # where the span that was met last ends
     for index, character in enumerate(text):
-        until = max(until, spans.get(index, 0))
         if _clings(character):
             if index in cuts and first >= 0:
                 words.append((first, index))
@@ -71,8 +70,11 @@ def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
             elif first < 0 and words and words[-1][1] == index:
                 words += [(index, index + 1)] if index in cuts else [(words.pop()[0], index + 1)]
             continue
+        begins = index >= until and index in spans
+        is_cut = begins or index == until or index in cuts
+        until = spans[index] if begins else until
         runs = index < until or _runs(character)
-        if first >= 0 and (not runs or index in cuts):
+        if first >= 0 and (not runs or is_cut):
             words.append((first, index))
             first = -1
         if runs:
@@ -80,6 +82,17 @@ def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
         elif not character.isspace():
             words.append((index, index + 1))
     return [*words, (first, len(text))] if first >= 0 else words
+
+
+def _spans(text: str) -> dict[int, int]:
+    """Where what is one word, whatever it is made of, begins and ends; one inside another does not count."""
+    spans = {}
+    for found in (*_CLITIC.finditer(text), *_WHOLE.finditer(text)):
+        end = found.end()
+        while end < len(text) and _clings(text[end]):
+            end += 1
+        spans[found.start()] = end
+    return spans
 
 
 def cut_words(words: Iterable[Place], edges: Iterable[int]) -> list[Place]:
