@@ -76,7 +76,7 @@ def test_cmrc_2018_whose_places_are_sometimes_wrong(tmp_path: Path) -> None:
     assert question.gold == (("1963年", 11), ("1963年", 11), ("被擢升", 27), ("没有", -1), ("保禄", 8))
     assert notes.counts == {
         "answers that were not where the file said, found at the nearest place": 3,
-        "answers that are not in their context": 1,
+        "answers that are not in their context, not to be learned": 1,
     }
     assert set(notes.first.values()) == {f"{tmp_path / 'cmrc.json'}, article 1, question TRAIN_186_QUERY_0"}
 
@@ -101,7 +101,7 @@ def test_cmrc_2018_as_clue_gives_it(tmp_path: Path) -> None:
     assert (second.id, second.gold) == ("TRAIN_186_QUERY_1", None)
     assert notes.counts == {
         "answers without a place that come several times in their context, the first taken": 1,
-        "answers that are not in their context": 1,
+        "answers that are not in their context, not to be learned": 1,
     }
     with pytest.raises(BothwaysError, match=r"item 1 is not in CLUE's layout \(KeyError 'query_text'\): expected"):
         list(read_questions(write(path, clue({"query_id": "1"}))))
@@ -206,15 +206,38 @@ def test_tables(name: str, mark: str, tmp_path: Path) -> None:
         ("b", "在哪里", "他在北京。", "北京", "", "0"),
         ("c", "Who?", "It is in France.", "", "", "True"),
         ("d", "Who?", "It is in France.", "", "", ""),
+        ("e", "Who?", "It is in France.", "France", " 9.0", ""),
+        ("f", "Who?", "It is in France.", "", "", "yes"),
+        ("g", "Who?", "It is in France.", "", "", "1"),
+        ("h", "Who?", "Is it {France?", "{France", "-1", ""),
     ]
     (tmp_path / name).write_text("".join(mark.join(row) + "\n" for row in rows), encoding="utf-8")
     notes = Notes()
     found = list(read_questions(tmp_path, notes))
-    assert [question.gold for question in found] == [(("France", 9),), (("北京", 2),), (), None]
-    assert [question.id for question in found] == ["a", "b", "c", "d"]
+    france = (("France", 9),)
+    assert [question.gold for question in found] == [
+        france,
+        (("北京", 2),),
+        (),
+        None,
+        france,
+        (),
+        (),
+        (("{France", 6),),
+    ]
+    assert "".join(question.id for question in found) == "abcdefgh"
     assert found[1].question == "在哪里"
     assert found[1].where == f"{tmp_path / name}, line 3"
-    assert not notes
+    assert notes.counts == {"answers that were not where the file said, found at the nearest place": 1}
+
+
+def test_answers_as_json_in_a_cell(tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text(
+        "question\tcontext\tanswers\n"
+        'Where?\tIn France.\t{"text": ["France"], "answer_start": [3]}\n'
+        'Where?\tIn France.\t["In", "France"]\n'
+    )
+    assert [q.gold for q in read_questions(tmp_path)] == [(("France", 3),), (("In", 0), ("France", 3))]
 
 
 def test_one_answer_in_rows_of_json(tmp_path: Path) -> None:
@@ -230,6 +253,11 @@ def test_one_answer_in_rows_of_json(tmp_path: Path) -> None:
     ("row", "told"),
     [
         ({"answers": 5}, "has the answers 5: expected a text"),
+        ({"answers": {"text": ["France"], "answer_start": 3}}, "has 1 answers and not as many places for them: 3"),
+        ({"answers": {"text": ["In", "France"], "answer_start": [0]}}, "has 2 answers and not as many places"),
+        ({"answers": {"text": ["In"], "answer_start": None}}, "has 1 answers and not as many places"),
+        ({"answers": {"text": None}}, "expected a text and the place where it begins"),
+        ({"answers": {"text": 5}}, "expected a text and the place where it begins"),
         ({"answer": "France", "answer_start": "ninth"}, "expected a text and the place where it begins"),
     ],
 )

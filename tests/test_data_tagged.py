@@ -348,7 +348,11 @@ def test_standard_input(
             "See www.a.org/b_c?d=1, (http://x.y/). me.too@a-b.co.uk!",
             "See www.a.org/b_c?d=1 , ( http://x.y/ ) . me.too@a-b.co.uk !",
         ),
-        ("Nice :-) or :( a:b :Paris", "Nice :-) or :( a : b : Paris"),
+        ("Nice :-) or :( :D ;) :P :)) a:b :Paris (a;b;)", "Nice :-) or :( :D ;) :P :)) a : b : Paris ( a ; b ; )"),
+        ("St. Ives, Acme Inc. Sam Jr.'s Dr. Ng, Hmr. st.", "St. Ives , Acme Inc. Sam Jr. 's Dr. Ng , Hmr . st ."),
+        ("U.S.'s abx.U.S. a.k.a e.g.this", "U.S. 's abx . U . S . a.k.a e.g. this"),
+        ("== ** ~~ ## $$ << >> ++ -- !! ?? ::", "== ** ~~ ## $$ << >> ++ -- !! ?? : :"),
+        ("<https://a.b>, (me@a.bc), to:me@a.bc", "< https://a.b > , ( me@a.bc ) , to : me@a.bc"),
         ("價格3.5元，……好！！www.a.cn网站", "價 格 3.5 元 ， … … 好 ！ ！ www.a.cn 网 站"),
     ],
 )
@@ -360,6 +364,7 @@ def test_words_are_those_of_treebanks(text: str, words: str) -> None:
     ("text", "words"),
     [
         ("cafe\u0301 co\u00adoperate", ["cafe\u0301", "co\u00adoperate"]),
+        ("\U0001f44d\U0001f3fd!", ["\U0001f44d\U0001f3fd", "!"]),
         ("I \u2764\ufe0f\u200d you\x00", ["I", "\u2764\ufe0f\u200d", "you\x00"]),
         ("\u200b \x00 a \ufe0f", ["a"]),
         ("no...\u200bgo cafe\u0301's 3.5\u00adkg", ["no", "...\u200b", "go", "cafe\u0301", "'s", "3.5\u00ad", "kg"]),

@@ -295,3 +295,8 @@ def test_static_vectors_know_nothing_of_their_neighbours(model_folder: Path) -> 
     assert np.array_equal(one, other)
     one, other = (encode_tokens([text], model)[0].vectors[0] for text in ("the cat", "the dog"))
     assert not np.allclose(one, other, atol=1e-3)
+
+
+def test_texts_are_expected(model_folder: Path) -> None:
+    with pytest.raises(BothwaysError, match="a text was expected, and None was given"):
+        encode(["a", None], model_folder)  # type: ignore[list-item]

@@ -144,3 +144,8 @@ def test_what_cannot_be_filled(model_folder: Path, tmp_path: Path, tokenizer: To
     maskless = Tokenizer.from_pieces(["[UNK]", "[CLS]", "[SEP]", "a"])
     with pytest.raises(BothwaysError, match="no mask token"):
         fill("[MASK]", Model.new(ModelConfig(TINY, ("masked",)), maskless))
+
+
+def test_one_text_is_expected(model_folder: Path) -> None:
+    with pytest.raises(BothwaysError, match="one text was expected, and 5 was given"):
+        fill(5, model_folder)  # type: ignore[arg-type]

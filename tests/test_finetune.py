@@ -240,6 +240,28 @@ def test_dropout_set_in_the_recipe_is_that_of_a_model_that_has_it(base: Path, sh
     assert changed.encoder.config == changed.config.encoder == shaken.encoder
 
 
+def test_no_epochs_are_no_three() -> None:
+    with pytest.raises(BothwaysError, match=r"run\.epochs is 0: expected more"):
+        finetune_recipe({"run": {"epochs": 0}})
+    assert finetune_recipe({"run": {"epochs": 0}}, ["run.steps=2"]).run.steps == 2
+
+
+def test_examples_without_a_label_are_counted(base: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    some = [*SINGLE, Text(("no label",))]
+    finetune(long_run(base, steps=1), tmp_path / "run", train=some, dev=some[-2:], say=said.append)
+    assert f"1 of the {len(some)} examples to train on without a label, left out" in said
+    assert "1 of the 2 examples to judge by without a label, left out" in said
+
+
+def test_an_answer_that_is_nowhere_is_not_learned_from(base: Path, tmp_path: Path) -> None:
+    """As in BERT's code, and not as a question without one."""
+    lost = Question("lost", "where is it", "the cat sleeps", (("the dog", -1),))
+    for name, some in {"with": [*ASKED, lost], "without": ASKED}.items():
+        finetune(recipe_for("answer", base, run=quiet(steps=2)), tmp_path / name, train=some)
+    assert same(weights(tmp_path / "with"), weights(tmp_path / "without"))
+
+
 def test_pooling_is_one_of_two() -> None:
     with pytest.raises(BothwaysError, match=r"model\.pooling cannot be 'max': expected first, mean$"):
         finetune_recipe({}, ["model.pooling=max"])

@@ -68,6 +68,31 @@ def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, mo
     assert read_finetune_recipe(tmp_path / "boxed/recipe.toml").model.init == str(tmp_path / "box/reader")
 
 
+@pytest.mark.parametrize(
+    ("texts", "labels", "told"),
+    [
+        ("good", list("good"), "several texts were expected"),
+        (["a", "b"], [None, "x"], "for each text, and None was given"),
+        (["a", "b"], np.array([float("nan"), 1.0]), "for each text, and nan was given"),
+        (["a", "b"], [["x"], ["y", "z"]], r"for each text, and \['x'\] was given"),
+        (["a", "b"], ["x"], "2 texts were given and 1 labels"),
+    ],
+)
+def test_what_cannot_be_learned_is_told(texts: Any, labels: Any, told: str, base: Path) -> None:
+    with pytest.raises(BothwaysError, match=told):
+        fast(base).fit(texts, labels)
+
+
+def test_texts_come_in_many_forms(base: Path) -> None:
+    pairs = np.array([["the cat", "the dog"], ["a tree", "the cat"]] * 3)
+    classifier = fast(base).fit((tuple(pair) for pair in pairs), [0, 1] * 3)
+    assert (classifier.predict(pairs) == classifier.predict([tuple(pair) for pair in pairs])).all()
+    with pytest.raises(BothwaysError, match="several texts were expected"):
+        classifier.predict("the cat")
+    with pytest.raises(BothwaysError, match="6 texts were given and 2 labels"):
+        classifier.score(pairs, [0, 1])
+
+
 def test_it_is_a_classifier_to_scikit_learn(base: Path) -> None:
     assert sklearn.base.is_classifier(fast(base))
 

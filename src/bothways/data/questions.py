@@ -1,6 +1,8 @@
 """Questions on texts that hold their answers: SQuAD 1.1 and 2.0, CMRC 2018, and rows of JSON or tables."""
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from bothways.data.examples import Question
@@ -81,9 +83,9 @@ def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: 
     context = text_of(context, where, "context")
     gold: tuple[tuple[str, int], ...] | None = None
     said = item.get("answers", item.get("answer"))
-    if isinstance(said, str):  # as in tables, where an empty cell says nothing
-        said = {"text": said, "answer_start": _number(item.get("answer_start"))} if said else None
-    if str(item.get("is_impossible", "")).lower() in ("true", "1"):
+    if isinstance(said, str):
+        said = _cell(said, item.get("answer_start"))
+    if str(item.get("is_impossible", "")).lower() in ("true", "yes", "1"):
         gold = ()
     elif said is not None:
         answers = _answers(said, where)
@@ -93,15 +95,15 @@ def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: 
 
 def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:
     """The answers and where they begin, from a list of objects or of texts, or from an object of lists."""
-    if isinstance(value, dict):
-        texts = value.get("text", [])
+    if isinstance(value, dict) and isinstance(texts := value.get("text", []), list | tuple):
         starts = value.get("answer_start", [None] * len(texts))
-        one = isinstance(texts, str)
-        value = [value] if one else [{"text": t, "answer_start": s} for t, s in zip(texts, starts, strict=False)]
+        if not isinstance(starts, list | tuple) or len(starts) != len(texts):
+            raise BothwaysError(f"{where} has {len(texts)} answers and not as many places for them: {starts!r}")
+        value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    elif isinstance(value, dict):
+        value = [value]
     if not isinstance(value, list | tuple):
-        raise BothwaysError(
-            f"{where} has the answers {value!r}: expected a text, a list of them, or text and answer_start"
-        )
+        raise BothwaysError(f"{where} has the answers {value!r}: expected a text, or a list of texts")
     found = [answer if isinstance(answer, dict) else {"text": answer} for answer in value]
     for answer in found:
         if not isinstance(answer.get("text"), str) or not isinstance(answer.get("answer_start"), int | None):
@@ -109,9 +111,15 @@ def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:
     return [(mended(answer["text"]), answer.get("answer_start")) for answer in found]
 
 
-def _number(value: Any) -> Any:
-    """A number that a table has as text."""
-    return (int(value) if value.strip().isdecimal() else value or None) if isinstance(value, str) else value
+def _cell(text: str, start: Any) -> Any:
+    """What a cell of a table holds, and the cell of where it begins: nothing if empty, JSON, or one answer."""
+    if text.startswith(("{", "[")):
+        with suppress(ValueError):
+            return json.loads(text)
+    if isinstance(start, str):
+        with suppress(ValueError):  # as 3.0 it is written where other rows have none
+            start = int(float(start)) if start.strip() else None
+    return {"text": text, "answer_start": start} if text else None
 
 
 def _place(text: str, start: int | None, context: str, where: str, notes: Notes) -> int:
@@ -126,7 +134,7 @@ def _place(text: str, start: int | None, context: str, where: str, notes: Notes)
     left, right = context.rfind(text, 0, wanted + len(text)), context.find(text, wanted)
     places = [place for place in (left, right) if place >= 0]
     if not places:
-        notes.add("answers that are not in their context", where)
+        notes.add("answers that are not in their context, not to be learned", where)
         return -1
     notes.add("answers that were not where the file said, found at the nearest place", where)
     return min(places, key=lambda place: abs(place - wanted))

@@ -153,7 +153,7 @@ def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, rows: _
     if isinstance(gold, str) and _NO_NUMBER.fullmatch(gold) and rows.are_numbers:
         gold = float(gold) if "inf" in gold.lower() else None
     if gold is None and layout.label is not None:
-        notes.add("rows whose label is empty, kept without one", where)
+        notes.add("rows whose label is empty, read without one", where)
     return Text(texts, gold, where)
 
 

@@ -23,18 +23,22 @@ _CJK = (
 _SHARED = frozenset("“”‘’…—·")
 """Punctuation of both, which stands without spaces beside Chinese characters."""
 _CLITIC = re.compile(
-    r"(?:(?:(?<=[^\W\d_])|(?<=[\u0300-\u036f])|(?<!\S))['’](?:s|m|d|re|ve|ll)|(?<=[0-9])['’]s|n['’]t|(?<=\bcan)not)(?!\w)",
-    re.IGNORECASE,
+    r"""(?: (?:(?<=[^\W\d_])|(?<=[\u0300-\u036f])|(?<=[a-z]\.)|(?<!\S)) ['’](?:s|m|d|re|ve|ll)
+    | (?<=[0-9])['’]s
+    | n['’]t
+    | (?<=\bcan)not
+    )(?!\w)""",
+    re.IGNORECASE | re.VERBOSE,
 )
 """What English writes onto a word and treebanks take for one of its own."""
 _WHOLE = re.compile(
-    r"""(?:https?://|www\.)[!-~]*[\w/]        # links
-    | (?<![!-~])[\w.+-]+@[\w-]+(?:\.[\w-]+)+   # addresses
-    | (?<![\w.,:/])[0-9]+(?:[.,:/][0-9]+)+     # 3.14, 5,000, 10:30, 8/16/2000
-    | (?<![\w.])(?:[a-z]\.){2,}                # U.S., e.g.
-    | (?<!\w)(?:mr|mrs|ms|dr|st|inc|jr)\.       # not the end of a sentence
-    | [:;]-?[()DP](?!\w)                       # :-)
-    | ([!?.*=~#$<>+-])\1+                      # ... and --""",
+    r"""(?:https?://|www\.)[!#-;=?-~]*[\w/]         # links
+    | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+      # addresses
+    | (?<![\w.,:/])[0-9]+(?:[.,:/][0-9]+)+           # 3.14, 5,000, 10:30, 8/16/2000
+    | (?<![\w.])(?:[a-z]\.){2,}(?:[a-z](?!\w))?      # U.S., e.g., a.k.a
+    | (?<!\w)(?-i:Mr|Mrs|Ms|Dr|St|Inc|Jr)\.          # not the end of a sentence
+    | (?<![\w)])[:;]-?(?:[()]+|[DP])(?!\w)           # :-)
+    | ([!?.*=~#$<>+-])\1+                            # ... and --""",
     re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
 """What has marks in it, or is nothing but marks, and is one word."""
@@ -140,6 +144,8 @@ def _runs(character: str) -> bool:
 
 
 def _clings(character: str) -> bool:
-    """Whether it belongs to what is before it, and by itself is nothing: accents, and characters that nobody sees."""
+    """Whether it belongs to what is before it: accents, the colours of emoji, and characters that nobody sees."""
     kind = unicodedata.category(character)
+    if "\U0001f3fb" <= character <= "\U0001f3ff":
+        return True
     return (kind[0] == "M" or kind in ("Cc", "Cf")) and not character.isspace()

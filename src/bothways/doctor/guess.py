@@ -62,7 +62,7 @@ def _of_value(value: Any) -> str:
             return "choose"
         case {"paragraphs": list()} | {"data": list()} | {"context_text": str(), "qas": list()}:
             return "answer"
-        case {"question": str(), "context": str(), "answers": _}:
+        case {"question": str(), "context": str(), "answers": _} | {"question": str(), "context": str(), "answer": _}:
             return "answer"
         case {"question": {"choices": _}}:
             return "choose"

@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +44,13 @@ class Classifier:
         self.model, self.epochs, self.batch, self.lr, self.seed = model, epochs, batch, lr, seed
         self.out, self.settings = out, settings
 
-    def fit(self, texts: Sequence[Any], labels: Sequence[Any]) -> "Classifier":
+    def fit(self, texts: Iterable[Any], labels: Sequence[Any]) -> "Classifier":
         """Learn. A text is a string, or a pair of strings; a label anything that prints as its name."""
-        if len(texts) != len(labels):
-            raise BothwaysError(f"{len(texts)} texts were given and {len(labels)} labels: expected as many of both")
-        self.classes_ = np.unique(np.asarray(labels))
+        texts, given = _several(texts, labels), [_label(label) for label in labels]
+        self.classes_ = np.unique(given)
         names = [str(label) for label in self.classes_.tolist()]
         known = dict(zip(self.classes_.tolist(), names, strict=True))
-        examples = [
-            Text(_texts(text), known[label]) for text, label in zip(texts, np.asarray(labels).tolist(), strict=True)
-        ]
+        examples = [Text(_texts(text), known[label]) for text, label in zip(texts, given, strict=True)]
         # Whoever sets another length of the run does not mean so many epochs.
         has_length = any(s.startswith(("run.steps", "run.minutes")) for s in self.settings)
         epochs = None if has_length else self.epochs
@@ -73,21 +70,22 @@ class Classifier:
         self._order = [self.predictor_.labels.index(name) for name in names]
         return self
 
-    def predict_proba(self, texts: Sequence[Any]) -> NDArray[np.float64]:
+    def predict_proba(self, texts: Iterable[Any]) -> NDArray[np.float64]:
         """(texts, classes) in the order of `classes_`."""
         self._require_fit()
-        examples = (Text(_texts(text)) for text in texts)
+        examples = (Text(_texts(text)) for text in _several(texts))
         rows = [decision for _, decision in self.predictor_.decisions(examples)]
         return np.asarray(rows, np.float64).reshape(-1, len(self._order))[:, self._order]
 
-    def predict(self, texts: Sequence[Any]) -> NDArray[Any]:
+    def predict(self, texts: Iterable[Any]) -> NDArray[Any]:
         """The likeliest class of each text."""
         self._require_fit()
         found: NDArray[Any] = self.classes_[self.predict_proba(texts).argmax(1)]
         return found
 
-    def score(self, texts: Sequence[Any], labels: Sequence[Any]) -> float:
+    def score(self, texts: Iterable[Any], labels: Sequence[Any]) -> float:
         """The share of texts that get their label."""
+        texts = _several(texts, labels)
         return float(np.mean(self.predict(texts) == np.asarray(labels)))
 
     def _require_fit(self) -> None:
@@ -120,8 +118,25 @@ def _said(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
+def _several(texts: Any, labels: Sequence[Any] | None = None) -> list[Any]:
+    if isinstance(texts, str):
+        raise BothwaysError("several texts were expected, as a list, and one text was given: put it into brackets")
+    found = list(texts)
+    if labels is not None and len(found) != len(labels):
+        raise BothwaysError(f"{len(found)} texts were given and {len(labels)} labels: expected as many of both")
+    return found
+
+
+def _label(label: Any) -> Any:
+    """As Python has it, whichever array it comes from."""
+    label = label.item() if isinstance(label, np.generic) else label
+    if label is None or label != label or isinstance(label, list | tuple | np.ndarray):
+        raise BothwaysError(f"a label was expected for each text, and {label!r} was given")
+    return label
+
+
 def _texts(text: Any) -> tuple[str, ...]:
-    texts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple) else ()
+    texts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple | np.ndarray) else ()
     if len(texts) not in (1, 2) or not all(isinstance(one, str) for one in texts):
         raise BothwaysError(f"a text or a pair of texts was expected, and {text!r} was given")
     return texts

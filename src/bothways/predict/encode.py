@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -206,9 +206,15 @@ def _chunks(
     features.numbers(model.config.encoder.layers)  # a wrong layer is told before any work
     reader = Reader(model, WindowSettings(long=features.long), switch="--long")
     reader.tally = tally
-    for some in chunks(texts):
+    for some in chunks(map(_require_text, texts)):
         reads = reader([(text,) for text in some])
         yield some, [read.encoding for read in reads], [job for i, read in enumerate(reads) for job in _jobs(i, read)]
+
+
+def _require_text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise BothwaysError(f"a text was expected, and {text!r} was given")
+    return text
 
 
 def _jobs(text: int, read: Read) -> Iterator[_Job]:

@@ -49,6 +49,8 @@ def fill(text: str, model: Model | Path | str | None = None, *, top: int = 5) ->
     others in place. Where a word begins, after a space say, the rest of one (WordPiece's ##ing) is no answer; where
     the blank is written against a word, as in play[MASK], another word is none.
     """
+    if not isinstance(text, str):
+        raise BothwaysError(f"one text was expected, and {text!r} was given")
     model = model if isinstance(model, Model) else load(model or boxed("fill"))
     tokenizer = _require(model)
     if top < 1:

@@ -48,7 +48,9 @@ class Found:
     tables: list[NDArray[np.float64]]
     """For each window (own tokens, longest): the score of the span that begins there and has so many tokens more."""
     null: float
-    """The score of no answer."""
+    """The score of no answer …"""
+    may_be_none: bool = True
+    """… which takes its share of the chances only from a model that was taught of questions without one."""
 
     def best(self, count: int = 1) -> list[tuple[int, int, float]]:
         """The best pieces of the text, from character to character, with the chance of each; none overlaps a better."""
@@ -72,13 +74,19 @@ class Found:
 
     @cached_property
     def everything(self) -> float:
-        """The logarithm of what all answers, none included, add up to."""
-        return float(np.logaddexp.reduce(np.concatenate([[self.null], *(table.ravel() for table in self.tables)])))
+        """The logarithm of what all that may be answered adds up to."""
+        none = [self.null] if self.has_none else []
+        return float(np.logaddexp.reduce(np.concatenate([none, *(table.ravel() for table in self.tables)])))
+
+    @property
+    def has_none(self) -> bool:
+        """Whether no answer is one of those that may be given; it is the only one where there are no spans."""
+        return self.may_be_none or self.margin == np.inf
 
     @property
     def none(self) -> float:
         """The chance that the text has no answer."""
-        return float(np.exp(self.null - self.everything))
+        return float(np.exp(self.null - self.everything)) if self.has_none else 0.0
 
     @property
     def margin(self) -> float:
@@ -105,8 +113,13 @@ class Answer:
         pass
 
     def samples(self, item: Item) -> list[Sample]:
-        """Every window; where the answer is not whole in it, [CLS] is the target, as in BERT."""
+        """Every window; where the answer is not whole in it, [CLS] is the target, as in BERT.
+
+        An answer that is nowhere in the text is not learned from.
+        """
         span = answer_tokens(item)
+        if span is None and item.example.gold:
+            return []
         return [Sample.of([view], _inside(view, span)) for view in item.views]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
@@ -139,7 +152,7 @@ class Answer:
             null = min(null, float(logits[0].sum()))
             starts.append(view.window.own)
             tables.append(self._spans(view, logits))
-        return Found(item.reads[0], starts, tables, null)
+        return Found(item.reads[0], starts, tables, null, NULL in self.config.thresholds)
 
     def _spans(self, view: View, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """(own tokens, longest), as in Found."""

@@ -87,6 +87,9 @@ def finetune(
         lora = recipe.lora if recipe.lora.rank else None
         if lora:
             adapt(model, lora, seed=recipe.run.seed)
+        for name, some in (("train on", train), ("judge by", dev)):
+            if nameless := sum(example.gold is None for example in some):
+                tell(f"{nameless:,} of the {len(some):,} examples to {name} without a label, left out")
         train, dev = ([in_form(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe, train)
         for example in dev:

@@ -118,6 +118,9 @@ def finetune_recipe(
     model = changed.setdefault("model", {})
     if not model.get("init"):
         model["init"] = changed.get("distill", {}).get("teacher") or (str(boxed()) if has_box() else "")
+    run = changed.get("run", {})
+    if run.get("epochs") == 0 and not any(run.get(key) for key in LENGTHS):
+        raise BothwaysError("run.epochs is 0: expected more, or run.steps or run.minutes instead")
     advice = Path(model["init"]) / ADVICE
     for other in (_advice(advice) if model["init"] and advice.is_file() else {}, usual or {}):
         changed = _beneath(changed, other)
