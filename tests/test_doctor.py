@@ -470,6 +470,8 @@ GUESSES = {
     "m.jsonl": ('{"question": {"stem": "q", "choices": []}, "answerKey": "A"}\n', "choose"),
     "n.txt": ("I O\nI O\n", "tag"),
     "p.json": ('[{"context_id": "1", "context_text": "t", "qas": [{"query_id": "1"}]}]', "answer"),
+    "q.csv": ("question,context,answer\nWhere?,In France.,France\n", "answer"),
+    "r.jsonl": ('{"question": "q", "context": "c", "options": ["a", "b"], "answer": "a"}\n', "choose"),
     "o.txt": ("a plain line\nanother plain O\n", "classify"),
 }
 

@@ -62,7 +62,7 @@ def _of_value(value: Any) -> str:
             return "choose"
         case {"paragraphs": list()} | {"data": list()} | {"context_text": str(), "qas": list()}:
             return "answer"
-        case {"question": str(), "context": str(), "answers": _} | {"question": str(), "context": str(), "answer": _}:
+        case {"question": str(), "context": str(), "answers": _}:
             return "answer"
         case {"question": {"choices": _}}:
             return "choose"
@@ -80,7 +80,7 @@ def _of_row(row: dict[Any, Any]) -> str:
         return "tag"
     if isinstance(row.get("text"), str) and (field := find_field(row)) and any(map(_is_place, row[field])):
         return "tag"
-    return "classify"
+    return "answer" if {"question", "context", "answer"} <= row.keys() else "classify"
 
 
 def _is_place(value: Any) -> bool:
