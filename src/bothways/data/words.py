@@ -37,6 +37,7 @@ _WHOLE = re.compile(
     | (?<![\w.,:/])[0-9]+(?:[.,:/][0-9]+)+           # 3.14, 5,000, 10:30, 8/16/2000
     | (?<![\w.])(?:[a-z]\.){2,}(?:[a-z](?!\w))?      # U.S., e.g., a.k.a
     | (?<!\w)(?-i:Mr|Mrs|Ms|Dr|St|Inc|Jr)\.          # not the end of a sentence
+    | (?<!\w)(?:(?-i:[OD]['’][A-Z])\w+|o['’]clock|ma['’]am)
     | (?<![\w)])[:;]-?(?:[()]+|[DP])(?!\w)           # :-)
     | ([!?.*=~#$<>+-])\1+                            # ... and --""",
     re.ASCII | re.IGNORECASE | re.VERBOSE,
