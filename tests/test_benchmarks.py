@@ -170,10 +170,9 @@ def test_words_are_compared_with_a_treebank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["do", "n't", "e-mail", "me"]
-    rows = [f"{i}\t{word}" + "\t_" * 8 for i, word in enumerate(words, 1)]
-    (tmp_path / "dev.conllu").write_text(
-        "\n".join(["# text = don't e-mail me", rows[0] + "SpaceAfter=No", *rows[1:], ""])
-    )
+    rows = [f"{i}\t{word}" + "\t_" * 7 for i, word in enumerate(words, 1)]
+    misc = ["SpaceAfter=No", "_", "_", "_"]
+    (tmp_path / "dev.conllu").write_text("".join(f"{row}\t{last}\n" for row, last in zip(rows, misc, strict=True)))
     monkeypatch.setattr("sys.argv", ["words.py", "--data", str(tmp_path / "dev.conllu")])
     loaded("words").main()
     assert capsys.readouterr().out.splitlines()[-1] == "| 4 | 6 | 50.0 | 75.0 | 60.0 |"

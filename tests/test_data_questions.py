@@ -76,7 +76,7 @@ def test_cmrc_2018_whose_places_are_sometimes_wrong(tmp_path: Path) -> None:
     assert question.gold == (("1963年", 11), ("1963年", 11), ("被擢升", 27), ("没有", -1), ("保禄", 8))
     assert notes.counts == {
         "answers that were not where the file said, found at the nearest place": 3,
-        "answers that are not in their context, not to be learned": 1,
+        "answers that are not in their context": 1,
     }
     assert set(notes.first.values()) == {f"{tmp_path / 'cmrc.json'}, article 1, question TRAIN_186_QUERY_0"}
 
@@ -101,7 +101,7 @@ def test_cmrc_2018_as_clue_gives_it(tmp_path: Path) -> None:
     assert (second.id, second.gold) == ("TRAIN_186_QUERY_1", None)
     assert notes.counts == {
         "answers without a place that come several times in their context, the first taken": 1,
-        "answers that are not in their context, not to be learned": 1,
+        "answers that are not in their context": 1,
     }
     with pytest.raises(BothwaysError, match=r"item 1 is not in CLUE's layout \(KeyError 'query_text'\): expected"):
         list(read_questions(write(path, clue({"query_id": "1"}))))
@@ -236,8 +236,9 @@ def test_answers_as_json_in_a_cell(tmp_path: Path) -> None:
         "question\tcontext\tanswers\n"
         'Where?\tIn France.\t{"text": ["France"], "answer_start": [3]}\n'
         'Where?\tIn France.\t["In", "France"]\n'
+        "Where?\tIn [1].\t[1]\n"
     )
-    assert [q.gold for q in read_questions(tmp_path)] == [(("France", 3),), (("In", 0), ("France", 3))]
+    assert [q.gold for q in read_questions(tmp_path)] == [(("France", 3),), (("In", 0), ("France", 3)), (("[1]", 3),)]
 
 
 def test_one_answer_in_rows_of_json(tmp_path: Path) -> None:

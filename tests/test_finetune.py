@@ -255,11 +255,20 @@ def test_examples_without_a_label_are_counted(base: Path, tmp_path: Path) -> Non
 
 
 def test_an_answer_that_is_nowhere_is_not_learned_from(base: Path, tmp_path: Path) -> None:
-    """As in BERT's code, and not as a question without one."""
+    """As in BERT's code, and not as a question without one; beyond a cut, it is one that this window has not."""
     lost = Question("lost", "where is it", "the cat sleeps", (("the dog", -1),))
-    for name, some in {"with": [*ASKED, lost], "without": ASKED}.items():
-        finetune(recipe_for("answer", base, run=quiet(steps=2)), tmp_path / name, train=some)
+    far = Question("far", "where is it", "the cat sleeps " * 30, (("sleeps", 441),))
+    said: list[str] = []
+    for name, some in {"with": [*ASKED, lost], "without": ASKED, "far": [*ASKED, far]}.items():
+        plan = recipe_for("answer", base, run=quiet(steps=2), window=WindowSettings(32, 8, "cut"))
+        finetune(plan, tmp_path / name, train=some, say=said.append)
     assert same(weights(tmp_path / "with"), weights(tmp_path / "without"))
+    assert not same(weights(tmp_path / "far"), weights(tmp_path / "without"))
+    assert [words for words in said if "nothing to learn" in words] == [
+        f"1 of the {len(ASKED) + 1} examples to train on have nothing to learn, left out"
+    ]
+    with pytest.raises(BothwaysError, match="nothing to train on"):
+        finetune(recipe_for("answer", base, run=quiet(steps=2)), tmp_path / "only", train=[lost])
 
 
 def test_pooling_is_one_of_two() -> None:

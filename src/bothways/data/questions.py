@@ -85,7 +85,8 @@ def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: 
     said = item.get("answers", item.get("answer"))
     if isinstance(said, str):
         said = _cell(said, item.get("answer_start"))
-    if str(item.get("is_impossible", "")).lower() in ("true", "yes", "1"):
+    impossible = item.get("is_impossible")
+    if impossible.lower() in ("true", "yes", "1") if isinstance(impossible, str) else impossible:
         gold = ()
     elif said is not None:
         answers = _answers(said, where)
@@ -113,7 +114,7 @@ def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:
 
 def _cell(text: str, start: Any) -> Any:
     """What a cell of a table holds, and the cell of where it begins: nothing if empty, JSON, or one answer."""
-    if text.startswith(("{", "[")):
+    if text.startswith(("{", "[{", '["')):  # and not as in [1], which is a text
         with suppress(ValueError):
             return json.loads(text)
     if isinstance(start, str):
@@ -134,7 +135,7 @@ def _place(text: str, start: int | None, context: str, where: str, notes: Notes)
     left, right = context.rfind(text, 0, wanted + len(text)), context.find(text, wanted)
     places = [place for place in (left, right) if place >= 0]
     if not places:
-        notes.add("answers that are not in their context, not to be learned", where)
+        notes.add("answers that are not in their context", where)
         return -1
     notes.add("answers that were not where the file said, found at the nearest place", where)
     return min(places, key=lambda place: abs(place - wanted))

@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from typing import Literal
 
 Place = tuple[int, int]
 """Where a word begins and ends in a text."""
@@ -37,7 +38,7 @@ _WHOLE = re.compile(
     | (?<![\w.,:/])[0-9]+(?:[.,:/][0-9]+)+           # 3.14, 5,000, 10:30, 8/16/2000
     | (?<![\w.])(?:[a-z]\.){2,}(?:[a-z](?!\w))?      # U.S., e.g., a.k.a
     | (?<!\w)(?-i:Mr|Mrs|Ms|Dr|St|Inc|Jr)\.          # not the end of a sentence
-    | (?<!\w)(?:(?-i:[OD]['’][A-Z])\w+|o['’]clock|ma['’]am)
+    | (?<!\w)(?:(?-i:[OD]['’][A-Z])\w+|o['’]clock|ma['’]am)  # O'Brien
     | (?<![\w)])[:;]-?(?:[()]+|[DP])(?!\w)           # :-)
     | ([!?.*=~#$<>+-])\1+                            # ... and --""",
     re.ASCII | re.IGNORECASE | re.VERBOSE,
@@ -68,7 +69,8 @@ def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
     first = -1  # of the run that goes on, if one does
     until = 0  # where the span that was met last ends
     for index, character in enumerate(text):
-        if _clings(character):
+        sort = _sort(character)
+        if sort == "cling":
             if index in cuts and first >= 0:
                 words.append((first, index))
                 first = index
@@ -78,13 +80,13 @@ def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
         begins = index >= until and index in spans
         is_cut = begins or index == until or index in cuts
         until = spans[index] if begins else until
-        runs = index < until or _runs(character)
+        runs = index < until or sort == "run"
         if first >= 0 and (not runs or is_cut):
             words.append((first, index))
             first = -1
         if runs:
             first = index if first < 0 else first
-        elif not character.isspace():
+        elif sort == "mark":
             words.append((index, index + 1))
     return [*words, (first, len(text))] if first >= 0 else words
 
@@ -94,7 +96,7 @@ def _spans(text: str) -> dict[int, int]:
     spans = {}
     for found in (*_CLITIC.finditer(text), *_WHOLE.finditer(text)):
         end = found.end()
-        while end < len(text) and _clings(text[end]):
+        while end < len(text) and _sort(text[end]) == "cling":
             end += 1
         spans[found.start()] = end
     return spans
@@ -139,14 +141,12 @@ def spaced(left: str, right: str) -> bool:
     return not ((first and second) or (first and right in _SHARED) or (second and left in _SHARED))
 
 
-def _runs(character: str) -> bool:
-    """Whether it is part of a word with its neighbours: a letter or a digit."""
-    return unicodedata.category(character)[0] in "LN" and not is_cjk(character)
-
-
-def _clings(character: str) -> bool:
-    """Whether it belongs to what is before it: accents, the colours of emoji, and characters that nobody sees."""
+@lru_cache(maxsize=2**16)
+def _sort(character: str) -> Literal["space", "cling", "run", "mark"]:
+    """Accents, the colours of emoji and what nobody sees cling to what is before them; letters and digits run on."""
     kind = unicodedata.category(character)
-    if "\U0001f3fb" <= character <= "\U0001f3ff":
-        return True
-    return (kind[0] == "M" or kind in ("Cc", "Cf")) and not character.isspace()
+    if character.isspace():
+        return "space"
+    if kind[0] == "M" or kind in ("Cc", "Cf") or "\U0001f3fb" <= character <= "\U0001f3ff":
+        return "cling"
+    return "run" if kind[0] in "LN" and not is_cjk(character) else "mark"

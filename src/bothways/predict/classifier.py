@@ -3,15 +3,16 @@
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.data.examples import Text
 from bothways.errors import BothwaysError
-from bothways.predict.predictor import Predictor
+from bothways.predict.encode import require_several
+from bothways.predict.predictor import Predictor, as_text
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
 
@@ -46,11 +47,11 @@ class Classifier:
 
     def fit(self, texts: Iterable[Any], labels: Sequence[Any]) -> "Classifier":
         """Learn. A text is a string, or a pair of strings; a label anything that prints as its name."""
-        texts, given = _several(texts, labels), [_label(label) for label in labels]
+        texts, given = _matched(texts, labels), [_label(label) for label in labels]
         self.classes_ = np.unique(given)
         names = [str(label) for label in self.classes_.tolist()]
         known = dict(zip(self.classes_.tolist(), names, strict=True))
-        examples = [Text(_texts(text), known[label]) for text, label in zip(texts, given, strict=True)]
+        examples = [replace(as_text(text), gold=known[label]) for text, label in zip(texts, given, strict=True)]
         # Whoever sets another length of the run does not mean so many epochs.
         has_length = any(s.startswith(("run.steps", "run.minutes")) for s in self.settings)
         epochs = None if has_length else self.epochs
@@ -73,8 +74,8 @@ class Classifier:
     def predict_proba(self, texts: Iterable[Any]) -> NDArray[np.float64]:
         """(texts, classes) in the order of `classes_`."""
         self._require_fit()
-        examples = (Text(_texts(text)) for text in _several(texts))
-        rows = [decision for _, decision in self.predictor_.decisions(examples)]
+        require_several(texts)
+        rows = [decision for _, decision in self.predictor_.decisions(map(as_text, texts))]
         return np.asarray(rows, np.float64).reshape(-1, len(self._order))[:, self._order]
 
     def predict(self, texts: Iterable[Any]) -> NDArray[Any]:
@@ -85,8 +86,7 @@ class Classifier:
 
     def score(self, texts: Iterable[Any], labels: Sequence[Any]) -> float:
         """The share of texts that get their label."""
-        texts = _several(texts, labels)
-        return float(np.mean(self.predict(texts) == np.asarray(labels)))
+        return float(np.mean(self.predict(_matched(texts, labels)) == np.asarray(labels)))
 
     def _require_fit(self) -> None:
         if not hasattr(self, "predictor_"):
@@ -118,11 +118,11 @@ def _said(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def _several(texts: Any, labels: Sequence[Any] | None = None) -> list[Any]:
-    if isinstance(texts, str):
-        raise BothwaysError("several texts were expected, as a list, and one text was given: put it into brackets")
+def _matched(texts: Iterable[Any], labels: Sequence[Any]) -> list[Any]:
+    """The texts, which are as many as the labels."""
+    require_several(texts)
     found = list(texts)
-    if labels is not None and len(found) != len(labels):
+    if len(found) != len(labels):
         raise BothwaysError(f"{len(found)} texts were given and {len(labels)} labels: expected as many of both")
     return found
 
@@ -133,10 +133,3 @@ def _label(label: Any) -> Any:
     if label is None or label != label or isinstance(label, list | tuple | np.ndarray):
         raise BothwaysError(f"a label was expected for each text, and {label!r} was given")
     return label
-
-
-def _texts(text: Any) -> tuple[str, ...]:
-    texts = (text,) if isinstance(text, str) else tuple(text) if isinstance(text, list | tuple | np.ndarray) else ()
-    if len(texts) not in (1, 2) or not all(isinstance(one, str) for one in texts):
-        raise BothwaysError(f"a text or a pair of texts was expected, and {text!r} was given")
-    return texts

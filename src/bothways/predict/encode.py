@@ -201,14 +201,19 @@ def _chunks(
     texts: Iterable[str], model: Model, features: Features, tally: Tally
 ) -> Iterator[tuple[list[str], list[Encoding], list[_Job]]]:
     """Some texts at a time, with their encodings and the jobs that cover them."""
-    if isinstance(texts, str):
-        raise BothwaysError("several texts were expected, as a list, and one text was given: put it into brackets")
+    require_several(texts)
     features.numbers(model.config.encoder.layers)  # a wrong layer is told before any work
     reader = Reader(model, WindowSettings(long=features.long), switch="--long")
     reader.tally = tally
     for some in chunks(map(_require_text, texts)):
         reads = reader([(text,) for text in some])
         yield some, [read.encoding for read in reads], [job for i, read in enumerate(reads) for job in _jobs(i, read)]
+
+
+def require_several(texts: Iterable[Any]) -> None:
+    """A text is an iterable too, of letters, and never meant as that."""
+    if isinstance(texts, str):
+        raise BothwaysError("several texts were expected, as a list, and one text was given: put it into brackets")
 
 
 def _require_text(text: Any) -> str:

@@ -118,11 +118,12 @@ def _labelled(
     files: Sequence[str], predictor: Predictor, data: DataSettings | None, notes: Notes | None
 ) -> Iterator[Any]:
     config, notes = task_config(predictor.model), notes if notes is not None else Notes()
+    known = set(predictor.labels)
     for example in read_examples(predictor.name, files, data or DataSettings(), notes, config.kind):
         if example.gold is None:
             notes.add("rows without a label, left out", example.where)
         else:
-            if isinstance(example, Tagged) and (strange := set(example.gold or ()) - set(predictor.labels)):
+            if isinstance(example, Tagged) and (strange := set(example.gold or ()) - known):
                 notes.add("texts with tags that the model does not know", f"{example.where} ({min(strange)})")
             yield in_form(config, example)
 

@@ -98,13 +98,14 @@ class Predictor:
                 return Question("", question, context)
             case "choose":
                 return _choice(given)
-        return _text(given, needs_two=self.name == "score")
+        return as_text(given, needs_two=self.name == "score")
 
 
-def _text(given: Any, needs_two: bool) -> Text:
+def as_text(given: Any, needs_two: bool = False) -> Text:
+    """A text or a pair of them as an example."""
     if isinstance(given, Mapping):
         given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
-    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
+    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
     if not all(isinstance(text, str) for text in texts) or len(texts) not in ((2,) if needs_two else (1, 2)):
         wanted = "a pair of texts" if needs_two else "a text or a pair of texts"
         raise BothwaysError(f"{wanted} was expected, and {given!r} was given")

@@ -49,7 +49,7 @@ class Found:
     """For each window (own tokens, longest): the score of the span that begins there and has so many tokens more."""
     null: float
     """The score of no answer …"""
-    may_be_none: bool = True
+    may_be_none: bool
     """… which takes its share of the chances only from a model that was taught of questions without one."""
 
     def best(self, count: int = 1) -> list[tuple[int, int, float]]:
@@ -117,9 +117,9 @@ class Answer:
 
         An answer that is nowhere in the text is not learned from.
         """
-        span = answer_tokens(item)
-        if span is None and item.example.gold:
+        if item.example.gold and all(place < 0 for _, place in item.example.gold):
             return []
+        span = answer_tokens(item)
         return [Sample.of([view], _inside(view, span)) for view in item.views]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:

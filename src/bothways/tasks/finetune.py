@@ -94,7 +94,9 @@ def finetune(
         task = make_task(model, recipe, train)
         for example in dev:
             task.check(example)
-        samples = _samples(task, train, watch)
+        samples, unfit = _samples(task, train, watch)
+        if unfit:
+            tell(f"{unfit:,} of the {len(train):,} examples to train on have nothing to learn, left out")
         tell(f"training data: {task.reader.tally}")
         work = FineTuning(
             model,
@@ -136,13 +138,17 @@ def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say) -> list[An
     return found
 
 
-def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> list[Sample]:
+def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> tuple[list[Sample], int]:
+    """What there is to learn, and how many examples have none of it: empty ones, or an answer that is nowhere."""
     samples: list[Sample] = []
+    unfit = 0
     chunks = [examples[i : i + _AT_ONCE] for i in range(0, len(examples), _AT_ONCE)]
     for chunk in watch(chunks, "reading"):
         for item in task.items(chunk):
-            samples += task.samples(item)
-    return samples
+            found = task.samples(item)
+            samples += found
+            unfit += not found
+    return samples, unfit
 
 
 def _teacher(recipe: FinetuneRecipe, student: Model) -> Teacher | None:
