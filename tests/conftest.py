@@ -10,6 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tensors are tiny: threads would spend their time meeting
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
+import hypothesis
 import pytest
 import torch
 
@@ -26,6 +27,9 @@ NETWORK = {
     "socket.bind",
 }
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+hypothesis.settings.register_profile("patient", deadline=None)  # machines that are shared are slow now and then
+hypothesis.settings.load_profile("patient")
 
 collect_ignore = [] if torch.cuda.is_available() else ["test_gpu.py"]
 

@@ -472,13 +472,13 @@ GOOD_BLOCK = block([(b"", header_of(1)), (b"x", entry(bytes(16), 1, [4])), (b"xy
 
 
 @given(value=st.binary(max_size=40) | st.integers(0, 30).map(lambda cut: entry(bytes(16), 1, [2, 2])[:cut]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_entry_breaks_the_reader(value: bytes) -> None:
     assert_only_refuses(index_of({"x": value}, header_of(1)))
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_block_breaks_the_reader(data: st.DataObject) -> None:
     """Blocks with changed bytes and right checksums, as only somebody who means harm would write them."""
     changed = bytearray(GOOD_BLOCK)
@@ -488,6 +488,6 @@ def test_no_block_breaks_the_reader(data: st.DataObject) -> None:
 
 
 @given(content=st.binary(max_size=60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_file_breaks_the_reader(content: bytes) -> None:
     assert_only_refuses(content + struct.pack("<Q", 0xDB4775248B80FB57))

@@ -177,7 +177,7 @@ def test_where_silence_is_best_the_threshold_is_zero() -> None:
 QUESTION = st.tuples(st.sampled_from([[], ["a b"], ["b", "c d"]]), st.sampled_from(["", "b", "a b", "x", None]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(QUESTION, min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_the_best_threshold_is_as_good_as_any(
     questions: list[tuple[list[str], str | None]], chance: random.Random

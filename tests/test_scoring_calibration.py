@@ -26,7 +26,7 @@ def loss(logits: Any, gold: Any, temperature: float) -> float:
     return float(-special.log_softmax(logits / temperature, axis=1)[np.arange(len(gold)), gold].mean())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, rows=st.integers(1, 80), size=st.integers(1, 5), scale=st.sampled_from([0.05, 1.0, 30.0]))
 def test_no_temperature_has_a_smaller_loss(seed: int, rows: int, size: int, scale: float) -> None:
     draws = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def test_what_cannot_be_fitted_is_refused(logits: Any, gold: Any) -> None:
         fit_temperature(logits, gold)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(seed=SEEDS, rows=st.integers(1, 30), digits=st.integers(1, 3))
 def test_no_threshold_has_a_better_f1(seed: int, rows: int, digits: int) -> None:
     draws = np.random.default_rng(seed)

@@ -86,7 +86,7 @@ def naive_calibration_error(gold: Array, probabilities: Array) -> float:
     return total
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=SEEDS, rows=st.integers(1, 60), size=st.integers(1, 6), cuts=CUTS)
 def test_classes_are_scored_as_scikit_learn_does(seed: int, rows: int, size: int, cuts: list[int]) -> None:
     gold, probabilities = random_classes(seed, rows, size)
@@ -97,7 +97,7 @@ def test_classes_are_scored_as_scikit_learn_does(seed: int, rows: int, size: int
         assert scores[name] == pytest.approx(value, rel=1e-6, abs=2e-6), name
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=SEEDS, rows=st.integers(0, 60), size=st.integers(1, 6), cuts=CUTS)
 def test_each_class_and_the_table_are_as_scikit_learn_has_them(
     seed: int, rows: int, size: int, cuts: list[int]
@@ -204,7 +204,7 @@ def test_labels_are_named_once() -> None:
         ManyLabels([])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=SEEDS, rows=st.integers(1, 60), size=st.integers(1, 11), cuts=CUTS, exactly=st.sampled_from([0, 50, 1000]))
 def test_many_labels_are_scored_as_scikit_learn_does(
     seed: int, rows: int, size: int, cuts: list[int], exactly: int
@@ -288,7 +288,7 @@ def test_thresholds_are_one_or_one_for_each_label() -> None:
         ManyLabels(["a", "b"], [0.1, 0.2, 0.3])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(seed=SEEDS, rows=st.integers(2, 60), digits=st.integers(0, 3), cuts=CUTS)
 def test_numbers_are_scored_as_scipy_does(seed: int, rows: int, digits: int, cuts: list[int]) -> None:
     draws = np.random.default_rng(seed)

@@ -25,13 +25,13 @@ def added(sentences: list[tuple[list[str], list[str]]]) -> Entities:
     return tagged
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(TAG, max_size=12))
 def test_entities_are_read_as_seqeval_reads_them(tags: list[str]) -> None:
     assert entities(tags) == [(kind, start, last + 1) for kind, start, last in get_entities(tags)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(TEXT)
 def test_strict_scores_are_those_of_seqeval(sentences: list[tuple[list[str], list[str]]]) -> None:
     gold, predicted = [list(column) for column in zip(*sentences, strict=True)]
@@ -55,7 +55,7 @@ def test_strict_scores_are_those_of_seqeval(sentences: list[tuple[list[str], lis
             assert math.isnan(scores["token_accuracy"])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(TEXT)
 def test_lenient_scores_are_never_below_the_strict(sentences: list[tuple[list[str], list[str]]]) -> None:
     scores = added(sentences).scores()
@@ -137,7 +137,7 @@ WORDS = st.integers(0, 9).flatmap(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(WORDS, min_size=1, max_size=6))
 def test_plain_tags_are_scored_as_scikit_learn_does(sentences: list[tuple[list[str], list[str]]]) -> None:
     tags = Tags()

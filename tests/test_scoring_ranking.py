@@ -23,7 +23,7 @@ def of(gold: Any, scores: Any, k: int = 10, missed: Any = ()) -> dict[str, float
     return {name.split("@")[0]: value for name, value in ranking.scores().items()}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(gold=QUERY, seed=st.integers(0, 1000), k=st.integers(1, 14))
 def test_rankings_are_scored_as_scikit_learn_does(gold: list[int], seed: int, k: int) -> None:
     scores = np.random.default_rng(seed).permutation(len(gold)) / 7.0  # all different
@@ -41,7 +41,7 @@ def test_rankings_are_scored_as_scikit_learn_does(gold: list[int], seed: int, k:
     assert found["mrr"] == (pytest.approx(1 / first) if first <= k else 0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(gold=st.lists(st.integers(0, 2), min_size=2, max_size=5).filter(any), data=st.data())
 def test_equal_scores_count_as_the_worst_order_of_them(gold: list[int], data: st.DataObject) -> None:
     scores = data.draw(st.lists(st.integers(0, 2), min_size=len(gold), max_size=len(gold)))

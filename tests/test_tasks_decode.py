@@ -44,7 +44,7 @@ def model_of(config: TaskConfig, labels: Sequence[str] = ()) -> Model:
 
 def quick(examples: int) -> settings:
     """Without looking for the smallest failing tables, which takes minutes."""
-    return settings(max_examples=examples, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
+    return settings(max_examples=examples, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 
 
 def numbers(*shape: int) -> st.SearchStrategy[NDArray[np.float32]]:

@@ -122,7 +122,7 @@ def test_cutting_is_googles_rule(tokenizer: Tokenizer) -> None:
         assert encoding.cut == 18 - limit
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(max_size=60))
 def test_offsets_point_into_the_original_text(text: str) -> None:
     tokenizer = Tokenizer.from_pieces(PIECES)

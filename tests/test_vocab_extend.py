@@ -63,7 +63,7 @@ def test_a_text_without_a_new_word_is_cut_as_before(name: str) -> None:
     before, after = extended(name)
     lowers = name in ("WordPiece", "Unigram, lower")
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(TEXTS)
     def check(text: str) -> None:
         old, new = before(text), after(text)
@@ -79,7 +79,7 @@ def test_a_text_without_a_new_word_is_cut_as_before(name: str) -> None:
     check()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(max_size=40), st.lists(st.text(min_size=1, max_size=6), max_size=4))
 def test_any_text_and_any_words(text: str, words: list[str]) -> None:
     """Whatever is asked for is added, or told of; and the same holds for any text."""
@@ -99,7 +99,7 @@ def test_states_and_logits_stay_to_the_last_bit() -> None:
     model = model_of("bert")
     new = extend_vocabulary(model, WORDS).model
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(TEXTS, min_size=1, max_size=4))
     def check(texts: list[str]) -> None:
         assert new.tokenizer is not None

@@ -70,7 +70,7 @@ def test_a_text_of_pieces_that_stayed_is_cut_as_before(name: str) -> None:
     unknown = before.id(before.roles["unk_token"])
     seen = 0
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(TEXTS)
     def check(text: str) -> None:
         nonlocal seen
@@ -89,7 +89,7 @@ def test_a_text_of_pieces_that_stayed_is_cut_as_before(name: str) -> None:
         assert after(line).pieces == before(line).pieces
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.sampled_from(sorted({word for line in TEXT for word in line.split()})), min_size=1, max_size=6),
     st.data(),
