@@ -445,6 +445,21 @@ def test_what_cannot_be_answered_at_once(
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"bothways: {told}\n")
 
 
+@pytest.mark.parametrize(
+    ("task", "file"), [("tag", "rows.jsonl"), ("tag", "lines.txt"), ("answer", "rows.jsonl"), ("choose", "rows.jsonl")]
+)
+def test_columns_that_nobody_would_read_are_refused(
+    task: str, file: str, models: Models, tmp_path: Path, run: Run
+) -> None:
+    """They were passed over in silence."""
+    (tmp_path / file).write_text("{}\n")
+    for option in ("--text", "--pair"):
+        done = run("predict", tmp_path / file, "--model", models[task], option, "body")
+        assert done.stderr.startswith(f"bothways: {option} body names a column of texts")
+    done = run("finetune", task, "--train", tmp_path / file, "--pair", "body", "--out", tmp_path / "out")
+    assert "bothways: --pair body names a column of texts" in done.stderr
+
+
 def test_predict_tags_the_texts_of_a_table(models: Models, tmp_path: Path, run: Run) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('text,label\n"Paris, walks in 北京",1\nthe Cat,0\n', encoding="utf-8")

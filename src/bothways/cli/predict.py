@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +66,7 @@ def predict(
         examples = read_inputs(predictor.name, given[0], data, notes)
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
-    for example, answer in _both(predictor, progress(examples, "answering"), top):
+    for example, answer in predictor.answers(progress(examples, "answering"), top=top):
         sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")
     sys.stdout.flush()
     notes.counts.pop(UNLABELLED, None)  # nobody expects labels of what is to be answered
@@ -81,11 +81,6 @@ def _is_file(word: str) -> bool:
         return True
     ends_so = re.fullmatch(r"\.[a-z][a-z0-9]*", Path(word).suffix)  # and not as in "3.5" or "Good.Really"
     return not any(map(str.isspace, word)) and bool(ends_so or "/" in word or os.sep in word)
-
-
-def _both(predictor: Any, examples: Iterable[Any], top: int) -> Iterator[tuple[Any, Any]]:
-    for item, decision in predictor.decisions(examples):
-        yield item.example, predictor.task.present(item, decision, top)
 
 
 def _line(example: Any, answer: Any) -> str:

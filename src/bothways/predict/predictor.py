@@ -70,10 +70,17 @@ class Predictor:
 
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
         """The answers to inputs as they come, one after the other: memory does not grow with their number."""
+        return (answer for _, answer in self.answers(map(self.example, inputs), top=top))
+
+    def answers(self, examples: Iterable[Any], *, top: int = 1) -> Iterator[tuple[Any, Any]]:
+        """Examples as `example` makes them, or as files are read, each with its answer."""
         if top < 1:
             raise BothwaysError(f"top says how many answers are wanted, and is {top}: expected 1 or more")
-        for item, decision in self.decisions(map(self.example, inputs)):
-            yield self.task.present(item, decision, top)
+        if top > 1 and self.name in ("tag", "score"):
+            one = "tag to each word" if self.name == "tag" else "number to each pair"
+            raise BothwaysError(f"this model gives one {one}, and top asks for {top} answers: leave it out")
+        found = self.decisions(examples)
+        return ((item.example, self.task.present(item, decision, top)) for item, decision in found)
 
     def decisions(self, examples: Iterable[Any]) -> Iterator[tuple[Item, Any]]:
         """Examples as the model reads them, and what it decides: all that scores need."""

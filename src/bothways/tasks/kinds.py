@@ -33,6 +33,8 @@ def read_examples(
     task: str, files: Sequence[str], data: DataSettings, notes: Notes, kind: str = "auto"
 ) -> Iterator[Any]:
     """The examples of some files, labelled or not. `kind` is that of classify."""
+    if task in ("tag", "answer", "choose"):
+        _refuse_columns(task, text=data.text, pair=data.pair)
     match task:
         case "tag":
             require_tags(files)
@@ -54,14 +56,25 @@ def read_inputs(task: str, file: str, data: DataSettings, notes: Notes) -> Itera
     path = Path(file)
     if task != "tag":
         return read_examples(task, [file], data, notes)
+    is_table = kind_of(path) == ".csv"  # which no columns of words are
+    _refuse_columns(task, text="" if is_table else data.text, pair=data.pair)
     if path == STDIN and peek_stdin().startswith("{"):
         return read_sentences(path, notes)
     if path == STDIN or ".txt" in path.suffixes:
         return (Tagged(text, tuple(split_words(text))) for text in read_texts(require_files([path])[0]))
-    if kind_of(path) == ".csv":  # which no columns of words are
+    if is_table:
         texts = (example.texts[0] for example in read_texts_labelled(file, Columns(data.text or None), notes=notes))
         return (Tagged(text, tuple(split_words(text))) for text in texts)
     return read_tagged(file, data.label or None, notes)
+
+
+def _refuse_columns(task: str, **named: str) -> None:
+    for option, column in named.items():
+        if column:
+            raise BothwaysError(
+                f"--{option} {column} names a column of texts to classify or to score, and the task {task} reads "
+                f"other columns, by their own names"
+            )
 
 
 def plan(recipe: FinetuneRecipe, examples: Sequence[Any], limit: int = 512) -> tuple[TaskConfig, tuple[str, ...]]:
