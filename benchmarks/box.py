@@ -1,12 +1,11 @@
 """Make the model in the box of run folders: 16-bit weights, adapters that point to their reader, one table of sizes.
 
-    python benchmarks/box.py --reader RUN/model --fill RUN/adapter --task emotion=RUN/adapter --advice finetune.toml \\
+    python benchmarks/box.py --reader RUN/model --fill RUN/adapter --task emotion=RUN/adapter \\
         --card docs/box.md --out src/bothways/box
 
---reader: a pretrained model folder. --fill, unless the reader fills blanks itself, and --task: adapters of it, as
-`bothways pretrain` and `bothways finetune` leave with lora.rank. --advice: how it is best fine-tuned, a part of a
-recipe. --card: what is to be known about it; its pictures are left out. Nothing is written if it would be too large:
-16M parameters or 32 MB, all files together.
+--reader: a pretrained model folder, with a finetune.toml. --fill, unless the reader fills blanks itself, and --task:
+adapters of it, as `bothways pretrain` and `bothways finetune` leave with lora.rank. --card: what is to be known about
+it; its pictures are left out. Nothing is written if it would be too large: 16M parameters or 32 MB, all files together.
 """
 
 import argparse
@@ -20,8 +19,7 @@ import torch
 
 from bothways.model.checkpoint import describe, load, save
 from bothways.model.lora import CONFIG, WEIGHTS
-from bothways.tasks.recipe import ADVICE, FinetuneRecipe
-from bothways.train.recipe import read, read_table
+from bothways.tasks.recipe import advice_file, finetune_recipe
 
 MOST_PARAMETERS, MOST_BYTES = 16_000_000, 32_000_000
 
@@ -50,8 +48,9 @@ def make(asked: argparse.Namespace, out: Path) -> None:
     reader = load(asked.reader)
     save(reader, out / "reader", dtype=torch.float16)
     squeeze(out / "reader" / "tokenizer.json")
-    read(FinetuneRecipe, read_table(asked.advice))  # which fails if it is none
-    shutil.copyfile(asked.advice, out / "reader" / ADVICE)
+    if advice_file(str(asked.reader)) is None:
+        raise SystemExit(f"{asked.reader} does not say how it is best fine-tuned: put a finetune.toml into it")
+    finetune_recipe({"model": {"init": str(out / "reader")}})  # which fails if its advice is none
     lines = asked.card.read_text(encoding="utf-8").splitlines(keepends=True)
     card = "".join(line for line in lines if not line.startswith("!["))
     (out / "reader" / "README.md").write_text(card, encoding="utf-8")
@@ -76,7 +75,6 @@ def main() -> None:
     options.add_argument(
         "--task", action="append", default=[], metavar="NAME=DIR", type=lambda words: tuple(words.split("=", 1))
     )
-    options.add_argument("--advice", type=Path, required=True, metavar="FILE")
     options.add_argument("--card", type=Path, required=True, metavar="FILE")
     options.add_argument("--out", type=Path, required=True, metavar="DIR")
     asked = options.parse_args()

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import tomllib
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -62,11 +63,9 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             task, model=ModelSettings(init=str(reader)), lora=LORA, run=FinetuneRun(steps=1, device="cpu")
         )
         bothways.finetune(run, out / name, train=examples)
-    (out / "advice.toml").write_text(ADVICE)
+    (reader / "finetune.toml").write_text(ADVICE)
     tasks = [(name, str(out / name / "adapter")) for name in ("emotion", "answer")]
-    maker().make(
-        Namespace(reader=reader, fill=out / "fill/adapter", task=tasks, advice=out / "advice.toml", card=CARD), here
-    )
+    maker().make(Namespace(reader=reader, fill=out / "fill/adapter", task=tasks, card=CARD), here)
     return here
 
 
@@ -84,9 +83,7 @@ def test_it_is_made_in_16_bit_and_not_too_large(
     module = maker()
     monkeypatch.setattr(module, "MOST_BYTES", 50_000)
     adapter = small_box / "fill"
-    asked = Namespace(
-        reader=small_box / "reader", fill=adapter, task=[], advice=small_box / "reader/finetune.toml", card=CARD
-    )
+    asked = Namespace(reader=small_box / "reader", fill=adapter, task=[], card=CARD)
     with pytest.raises(SystemExit, match="too large"):
         module.make(asked, tmp_path)
     assert "all" in capsys.readouterr().out
@@ -234,6 +231,33 @@ def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) 
         bothways.finetune_recipe({"model": {"init": str(tmp_path)}})
 
 
+def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Path, packed: Path) -> None:
+    """It was lost by saving, by pretraining further and by fine-tuning, and the next rate was BERT's, ten times too low."""
+    plan = calm(recipe(packed, steps=1))
+    start = ModelSettings(init=str(filled / "reader"))
+    moods = [Text(("I like it",), gold="glad"), Text(("I hate it",), gold="sad")]
+    tune = FinetuneRecipe("classify", model=start, run=FinetuneRun(steps=1, device="cpu"))
+    bothways.save(bothways.load(), tmp_path / "saved")
+    bothways.pretrain(
+        replace(plan, objectives=("mlm",), model=replace(plan.model, init=start.init)), tmp_path / "further"
+    )
+    bothways.finetune(tune, tmp_path / "tuned", train=moods)
+    bothways.finetune(replace(tune, lora=LORA), tmp_path / "lora", train=moods)
+    made = ("saved", "further/model", "tuned/model", "lora/model", "lora/adapter")
+    found = {name: bothways.finetune_recipe({"model": {"init": str(tmp_path / name)}}) for name in made}
+    assert {name: (plan.optim.lr, plan.run.epochs) for name, plan in found.items()} == dict.fromkeys(made, (4e-4, 5))
+    assert (tmp_path / "saved/finetune.toml").read_text() == ADVICE
+    assert not (tmp_path / "lora/adapter/finetune.toml").exists()  # that of its base is meant
+
+
+def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) -> None:
+    advice = {"model": {"pooling": "mean"}, "optim": {"lr": 4e-4, "layer_decay": 0.8}}
+    bothways.pretrain(replace(calm(recipe(packed, steps=1)), finetune=advice), tmp_path / "run")
+    assert bothways.finetune_recipe({"model": {"init": str(tmp_path / "run/model")}}).optim.layer_decay == 0.8
+    assert tomllib.loads((tmp_path / "run/model/finetune.toml").read_text()) == advice
+    assert bothways.pretrain(replace(calm(recipe(packed, steps=1)), finetune=advice), tmp_path / "run").complete
+
+
 def test_the_command_goes_on_with_the_same_recipe(filled: Path, tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("text\tlabel\n" + "I like it\tglad\nI hate it\tsad\n" * 4)
     words = [
@@ -259,13 +283,10 @@ def test_a_reader_that_fills_blanks_needs_no_adapter(
     filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Then `fill` is the reader; and a reader that does not is not boxed without one."""
-    advice = filled / "reader/finetune.toml"
     with pytest.raises(SystemExit, match="fills no blanks: give --fill"):
-        maker().make(
-            Namespace(reader=filled / "reader", fill=None, task=[], advice=advice, card=CARD), tmp_path / "none"
-        )
+        maker().make(Namespace(reader=filled / "reader", fill=None, task=[], card=CARD), tmp_path / "none")
     bothways.save(bothways.load(filled / "fill"), tmp_path / "whole")
-    maker().make(Namespace(reader=tmp_path / "whole", fill=None, task=[], advice=advice, card=CARD), tmp_path / "box")
+    maker().make(Namespace(reader=tmp_path / "whole", fill=None, task=[], card=CARD), tmp_path / "box")
     capsys.readouterr()
     monkeypatch.setattr(box, "BOX", tmp_path / "box")
     assert bothways.boxed("fill") == bothways.boxed()

@@ -13,6 +13,7 @@ from bothways.errors import BothwaysError
 from bothways.model.config import Rotary
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import Phase, PretrainRecipe, read_recipe, shipped_recipes
+from bothways.tasks.recipe import FinetuneRecipe
 from bothways.train.recipe import read, with_settings, write
 from bothways.train.work import RunSettings
 
@@ -133,6 +134,12 @@ def test_a_shipped_recipe_says_what_it_is(name: str) -> None:
     for word in ("# Gives ", "# Takes ", "# Command ", f"bothways pretrain {name} --data"):
         assert word in header, word
     assert read(PretrainRecipe, tomllib.loads(write(recipe))) == recipe
+    read(FinetuneRecipe, recipe.finetune)
+
+
+def test_electras_advice_is_that_of_its_paper() -> None:
+    advised = read(FinetuneRecipe, read_recipe("electra-small").finetune).optim
+    assert (advised.lr, advised.layer_decay, advised.warmup, advised.schedule) == (3e-4, 0.8, 0.1, "linear")
 
 
 def test_bert_base_is_the_papers_recipe_to_the_number() -> None:

@@ -78,7 +78,7 @@ def finetune(
     """
     from bothways.scoring.classification import positive_label, shown_name
     from bothways.tasks.finetune import finetune as run
-    from bothways.tasks.recipe import ADVICE, TASKS, finetune_recipe
+    from bothways.tasks.recipe import TASKS, advice_file, finetune_recipe
     from bothways.train.recipe import read_table
     from bothways.train.report import Console
 
@@ -104,7 +104,7 @@ def finetune(
         if value is not None:
             table.setdefault(section, {})[key] = value
     recipe = finetune_recipe(table, settings or [])
-    if recipe.model.init and (advice := Path(recipe.model.init) / ADVICE).is_file():
+    if advice := advice_file(recipe.model.init):
         say(f"what you leave open is as {advice} advises")
     if seeds > 1:
         _several(recipe, out, seeds, as_json)

@@ -42,9 +42,12 @@ def pretrain(
     """
     from bothways.pretraining.pretrain import pretrain as run
     from bothways.pretraining.recipe import read_recipe
+    from bothways.tasks.recipe import FinetuneRecipe
+    from bothways.train.recipe import read
     from bothways.train.report import Console
 
     plan = read_recipe(recipe, settings or [])
+    read(FinetuneRecipe, plan.finetune, "finetune")  # which fails if it is none: now, and not when it is asked for
     if data:
         plan = replace(plan, data=replace(plan.data, train=tuple(data)))
     with Console(plan.run.steps or None, plan.run.minutes or None) as console:

@@ -25,7 +25,9 @@ from bothways.model.model import Model
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
 
-_FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
+ADVICE = "finetune.toml"
+"""How a model is best fine-tuned, as a part of a recipe."""
+_FILES = ("config.json", "model.safetensors", "README.md", ADVICE, *TOKENIZER_FILES)
 """What `save` writes, and so the only files it replaces."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -45,7 +47,10 @@ def load(folder: Path | str | None = None, *, dtype: torch.dtype = torch.float32
         return load_adapter(folder).to(dtype)
     raw, tensors = _read_folder(folder)
     has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt"))
-    return assemble(raw, tensors, Tokenizer.load(folder) if has_tokenizer else None, folder, dtype=dtype)
+    model = assemble(raw, tensors, Tokenizer.load(folder) if has_tokenizer else None, folder, dtype=dtype)
+    if (folder / ADVICE).is_file():
+        model.config = replace(model.config, advice=(folder / ADVICE).read_text("utf-8", "replace"))
+    return model
 
 
 def assemble(
@@ -82,6 +87,8 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         if model.tokenizer is not None:
             model.tokenizer.save(fresh, model.config.encoder.limit, model.config.encoder.segments)
         (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
+        if model.config.advice:
+            (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
 
 
 # ---------------------------------------------------------------------- reading

@@ -201,3 +201,5 @@ class ModelConfig:
     family: str = "bert"
     foreign: dict[str, object] = field(default_factory=dict)
     """The config.json this came from; what we do not use of it is written back unchanged."""
+    advice: str = ""
+    """The finetune.toml beside it: how this model, and any that is made of it, is best fine-tuned."""

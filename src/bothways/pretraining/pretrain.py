@@ -17,6 +17,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.diagnose import Diagnosis
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
+from bothways.train.recipe import write_table
 from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session
 from bothways.train.state import Checkpoints
 
@@ -53,6 +54,8 @@ def pretrain(
         tokenizer = _one_tokenizer(packed)
         train, valid = (_texts(packed, recipe, split) for split in ("train", "valid"))
         model = _model(recipe, tokenizer)
+        if recipe.finetune:
+            model.config = replace(model.config, advice=write_table(recipe.finetune))
         if recipe.model.init:  # what is kept of the recipe shall be true
             recipe = replace(recipe, model=recipe.model.shaped_as(model.config.family, model.config.encoder))
             beside = Path(recipe.model.init).resolve().with_name("generator")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.config import EncoderConfig, Learned, Rotary
@@ -154,6 +154,9 @@ class PretrainRecipe:
     optim: OptimSettings = field(default_factory=OptimSettings)
     run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))
     phases: tuple[Phase, ...] = (Phase(length=128, sequences=256),)
+    finetune: dict[str, Any] = field(default_factory=dict)
+    """How the model is best fine-tuned, as a part of such a recipe: it comes into the model's folder as finetune.toml,
+    from which `bothways finetune` takes what its user leaves open."""
 
     def __post_init__(self) -> None:
         for name in self.objectives:

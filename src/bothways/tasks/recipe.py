@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.box import boxed, has_box
+from bothways.model.checkpoint import ADVICE
 from bothways.model.distill import DistillSettings
-from bothways.model.lora import LoraSettings
+from bothways.model.lora import LoraSettings, base_of
 from bothways.tasks.answer import AnswerSettings
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.reading import WindowSettings
@@ -17,8 +18,6 @@ from bothways.train.recipe import LENGTHS, read, read_table, with_settings
 from bothways.train.work import RunSettings
 
 TASKS = ("classify", "tag", "answer", "choose", "score")
-ADVICE = "finetune.toml"
-"""In a model's folder: how it is best fine-tuned, as a part of a recipe."""
 
 
 @dataclass(frozen=True)
@@ -121,13 +120,19 @@ def finetune_recipe(
     run = changed.get("run", {})
     if run.get("epochs") == 0 and not any(run.get(key) for key in LENGTHS):
         raise BothwaysError("run.epochs is 0: expected more, or run.steps or run.minutes instead")
-    advice = Path(model["init"]) / ADVICE
-    for other in (_advice(advice) if model["init"] and advice.is_file() else {}, usual or {}):
+    advice = advice_file(model["init"])
+    for other in (_advice(advice) if advice else {}, usual or {}):
         changed = _beneath(changed, other)
     recipe = read(FinetuneRecipe, changed)
     if "lr" not in changed.get("optim", {}):
         recipe = replace(recipe, optim=replace(recipe.optim, lr=FinetuneRecipe().optim.lr))
     return recipe
+
+
+def advice_file(init: str) -> Path | None:
+    """Where the folder of a model, or that of an adapter's base, says how it is best fine-tuned."""
+    folder = init and (base_of(Path(init)) or Path(init))
+    return folder / ADVICE if folder and (folder / ADVICE).is_file() else None
 
 
 def _advice(file: Path) -> dict[str, Any]:

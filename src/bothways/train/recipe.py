@@ -88,6 +88,8 @@ def read(kind: type[Recipe], table: Any, where: str = "") -> Recipe:
 def _value(kind: Any, value: Any, where: str) -> Any:
     """The value as this type, or an error that says what was expected."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
     if dataclasses.is_dataclass(kind):
         return read(kind, value, where)  # type: ignore[arg-type]
     if origin in (typing.Union, types.UnionType):
@@ -123,7 +125,11 @@ def _value(kind: Any, value: Any, where: str) -> Any:
 
 def write(recipe: Any) -> str:
     """A recipe as TOML, every key written out: what `read` reads back to the same."""
-    table = dataclasses.asdict(recipe)
+    return write_table(dataclasses.asdict(recipe))
+
+
+def write_table(table: Mapping[str, Any]) -> str:
+    """What `read_table` reads back to the same, but for keys without a value."""
     plain = {name: value for name, value in table.items() if not _is_section(value)}
     lines = [f"{name} = {_toml(value)}" for name, value in plain.items() if value is not None]
     for name, value in table.items():
