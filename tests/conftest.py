@@ -1,8 +1,10 @@
 """Shared by all tests: no network, small loud models, a small vocabulary."""
 
+import math
 import os
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import torch
 from bothways.model.config import EncoderConfig, Learned
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
+from bothways.train.curve import draw_curve
+from bothways.train.machine import measure_ceiling
 
 NETWORK = {
     "socket.__new__",
@@ -26,6 +30,7 @@ NETWORK = {
     "socket.sendto",
     "socket.bind",
 }
+FSYNC = os.fsync
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 hypothesis.settings.register_profile("patient", deadline=None)  # machines that are shared are slow now and then
@@ -37,6 +42,24 @@ collect_ignore = [] if torch.cuda.is_available() else ["test_gpu.py"]
 def _no_network(event: str, arguments: tuple[Any, ...]) -> None:
     if event in NETWORK:
         raise AssertionError(f"something opened the network: {event} {arguments[1:]}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _hurry() -> Iterator[None]:
+    """Drawing the curve, measuring the machine and waiting for the disk take longer than most runs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda file: None)
+        patch.setattr("bothways.train.session.draw_curve", lambda *_: True)
+        patch.setattr("bothways.train.fit.measure_ceiling", lambda *_: math.nan)
+        yield
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of that, for once."""
+    monkeypatch.setattr("os.fsync", FSYNC)
+    monkeypatch.setattr("bothways.train.session.draw_curve", draw_curve)
+    monkeypatch.setattr("bothways.train.fit.measure_ceiling", measure_ceiling)
 
 
 # An audit hook sees every socket of the process, whoever opens it, and cannot be taken off again.

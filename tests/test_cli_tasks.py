@@ -37,9 +37,9 @@ from bothways.train.work import Event, Stepped
 from conftest import make_loud
 from test_cli import Run, run, run_apart
 from test_predictor import KINDS, LABELS, near, written
-from test_tasks import SMALL, base, no_picture
+from test_tasks import SMALL, base
 
-__all__ = ["base", "no_picture", "run"]
+__all__ = ["base", "run"]
 
 Models = dict[str, Path]
 Feed = Callable[[str], None]

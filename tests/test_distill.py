@@ -30,9 +30,9 @@ from conftest import TINY, make_loud
 from test_families_tasks import bases
 from test_fit import calm, losses, recipe, run_until
 from test_rtd import work_of
-from test_tasks import CASES, base, no_picture, quiet, recipe_for, start
+from test_tasks import CASES, base, quiet, recipe_for, start
 
-__all__ = ["base", "bases", "no_picture"]
+__all__ = ["base", "bases"]
 
 LENGTHS = (7, 2, 5)
 

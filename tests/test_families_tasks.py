@@ -28,9 +28,7 @@ from bothways.tasks.task import TaskConfig
 from bothways.text.tokenizer import Tokenizer
 from conftest import TINY, make_loud
 from test_lora import shout
-from test_tasks import CASES, LIMIT, hurry, no_picture, quiet, recipe_for
-
-__all__ = ["no_picture"]
+from test_tasks import CASES, LIMIT, quiet, recipe_for
 
 TASKS = ("single", "entities", "answer", "choose", "score")
 KINDS = {
@@ -62,11 +60,10 @@ def bases(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dic
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_folder_made_by_fine_tuning_is_theirs_too(
-    family: str, task: str, bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, task: str, bases: dict[str, Path], tmp_path: Path
 ) -> None:
     if (family, task) == ("deberta", "choose"):
         pytest.skip("transformers has no such class to judge by")
-    hurry(monkeypatch)
     case = CASES[task]
     plan = recipe_for(case.task, bases[family], run=quiet(steps=1, save_every=9))
     predictor = Predictor.load(finetune(plan, tmp_path, train=case.examples, dev=[]).folder)

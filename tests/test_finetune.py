@@ -43,14 +43,13 @@ from test_tasks import (
     TAGGED,
     base,
     base_model,
-    no_picture,
     quiet,
     recipe_for,
     start,
     take,
 )
 
-__all__ = ["base", "no_picture"]
+__all__ = ["base"]
 
 MANY = [replace(example, texts=(f"{text} {i}",)) for i in range(3) for example in SINGLE[:4] for text in example.texts]
 """12 rows, of which 5 a step do not divide."""

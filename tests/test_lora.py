@@ -30,10 +30,10 @@ from bothways.tasks.task import TaskConfig
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.work import Event, Stepped
 from conftest import TINY, make_loud
-from test_tasks import CASES, CHOICES, LIMIT, SINGLE, base, no_picture, quiet, recipe_for
+from test_tasks import CASES, CHOICES, LIMIT, SINGLE, base, quiet, recipe_for
 from test_tasks_folders import named, their_folder
 
-__all__ = ["base", "no_picture"]
+__all__ = ["base"]
 
 TARGETS = {
     "query and value": ("query", "value"),

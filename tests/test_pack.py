@@ -190,7 +190,6 @@ def test_whatever_the_shards_and_chunks(
     folder = tmp_path_factory.mktemp("property")
     file = write(folder / "a.txt", documents)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda handle: None)
         whole = pack([file], tokenizer, folder / "whole")
         patch.setattr(packing, "_SHARD", shard)
         patch.setattr(packing, "_CHUNK", chunk)

@@ -24,6 +24,7 @@ ENGLISH = "The cat sleeps in the house. The dog runs to the tree. A small cat re
 CHINESE = "北京是中国的首都。巴黎是法国的首都。猫是猫，狗是狗。"
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_from_raw_text_to_a_filled_blank(tmp_path: Path) -> None:
     """English and Chinese in one corpus: vocabulary, pack, pretrain, fill."""
     text = tmp_path / "text.txt"

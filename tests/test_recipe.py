@@ -172,6 +172,7 @@ def test_whole_word_and_span_recipes_select_so() -> None:
     assert (roberta.objectives, roberta.rows, roberta.mlm.static) == (("mlm",), "stream", 0)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_tiny_trains(packed: Path, tmp_path: Path) -> None:
     """As shipped but for the clock."""
     recipe = read_recipe("tiny", ["run.minutes=0.1", "data.valid_sequences=20", "run.evaluate_every=0"])

@@ -30,9 +30,9 @@ from bothways.train.work import Event, Stepped
 from test_cli import Run, run
 from test_finetune import scripted
 from test_predictor import written
-from test_tasks import base, hurry, no_picture, quiet, recipe_for
+from test_tasks import base, quiet, recipe_for
 
-__all__ = ["base", "no_picture", "run"]
+__all__ = ["base", "run"]
 
 # ---------------------------------------------------------------------- data
 
@@ -268,9 +268,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory, base: Path) -> Benchmark:
     for name in LAYOUTS:
         write_own(folder / "data" / name, name)
     said: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        rows = list(run_suite("glue", folder / "data", str(base), folder / "out", SEEDS, SETTINGS, say=said.append))
+    rows = list(run_suite("glue", folder / "data", str(base), folder / "out", SEEDS, SETTINGS, say=said.append))
     return Benchmark(folder / "data", base, folder / "out", rows, said)
 
 

@@ -100,18 +100,6 @@ def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path
     return base_model(tmp_path_factory.mktemp("base") / "base", tokenizer)
 
 
-@pytest.fixture(autouse=True)
-def no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    hurry(monkeypatch)
-
-
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing the curve, measuring the machine and waiting for the disk take longer than these runs."""
-    monkeypatch.setattr("os.fsync", lambda file: None)
-    monkeypatch.setattr("bothways.train.session.draw_curve", lambda *_: True)
-    monkeypatch.setattr("bothways.train.fit.measure_ceiling", lambda *_: math.nan)
-
-
 def quiet(**run: Any) -> FinetuneRun:
     return FinetuneRun(**{"device": "cpu", "seed": 3, "batch": 4, **run})
 

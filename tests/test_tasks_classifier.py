@@ -19,9 +19,9 @@ from bothways.model import box
 from bothways.predict.classifier import Classifier
 from bothways.predict.predictor import Predictor
 from bothways.tasks.recipe import read_finetune_recipe
-from test_tasks import base, no_picture
+from test_tasks import base
 
-__all__ = ["base", "no_picture"]
+__all__ = ["base"]
 
 TEXTS = [f"the {kind} {verb}" for verb in ("runs", "sleeps", "walks", "talks") for kind in ("cat", "dog", "black tree")]
 KINDS = ["cat", "dog", "tree"] * 4

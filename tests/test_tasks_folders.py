@@ -26,14 +26,10 @@ from test_tasks import (
     SINGLE,
     TAGGED,
     base_model,
-    hurry,
-    no_picture,
     open_theirs,
     quiet,
     recipe_for,
 )
-
-__all__ = ["no_picture"]
 
 # ---------------------------------------------------------------------- ours in theirs
 
@@ -54,11 +50,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dic
     folder = tmp_path_factory.mktemp("tuned")
     start = base_model(folder / "base", tokenizer)
     found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        hurry(patch)
-        for name, case in CASES.items():
-            plan = recipe_for(case.task, start, run=quiet(steps=2, save_every=9))
-            found[name] = finetune(plan, folder / name, train=case.examples, dev=case.examples).folder
+    for name, case in CASES.items():
+        plan = recipe_for(case.task, start, run=quiet(steps=2, save_every=9))
+        found[name] = finetune(plan, folder / name, train=case.examples, dev=case.examples).folder
     return found
 
 
