@@ -590,3 +590,27 @@ def test_a_detector_that_fills_blanks(family: str, packed: Path, tmp_path: Path)
     assert told == str(tmp_path / "whole/model")
     filled = CliRunner().invoke(app, ["fill", "the [MASK] .", "--model", told])
     assert filled.exit_code == 0, filled.output
+    still = replace(plan, model=replace(plan.model, init=told), optim=replace(plan.optim, lr=1e-12))
+    pretrain(still, tmp_path / "further")  # begins with this head for words, and not with a new one
+    before, after = (load(tmp_path / name / "model") for name in ("whole", "further"))
+    assert after.config.heads == ("masked",)
+    for name, weight in before.state_dict().items():
+        assert torch.allclose(after.state_dict()[name], weight, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("family", "objectives"), [("modernbert", ("mlm", "nsp")), ("modernbert", ("mlm", "sop")), ("bert", ("mlm", "rtd"))]
+)
+def test_a_model_that_has_no_head_for_an_objective(
+    family: str, objectives: tuple[str, ...], packed: Path, tmp_path: Path
+) -> None:
+    """To begin with, and to go on from."""
+    plan = calm(recipe(packed, steps=1))
+    shape = replace(plan.model, family=family)
+    pretrain(replace(plan, objectives=("mlm",), model=shape), tmp_path / "first")
+    sentence = rf"{family} has no head for {objectives[1]}"
+    with pytest.raises(BothwaysError, match=sentence):
+        pretrain(replace(plan, objectives=objectives, model=shape), tmp_path / "none")
+    start = replace(shape, family="electra", init=str(tmp_path / "first/model"))
+    with pytest.raises(BothwaysError, match=sentence):
+        pretrain(replace(plan, objectives=objectives, model=start), tmp_path / "none")

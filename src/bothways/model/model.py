@@ -51,14 +51,14 @@ class Model(nn.Module):
         initialise(model, config.encoder.init_std, torch.Generator().manual_seed(seed))
         return model
 
-    def with_head(self, name: str, labels: Sequence[str] = (), *, seed: int = 0) -> "Model":
+    def with_head(self, name: str, labels: Sequence[str] = (), *, keep: Sequence[str] = (), seed: int = 0) -> "Model":
         """This model's encoder with one more, freshly drawn head; the weights of the rest are shared.
 
-        A head whose tensors a folder would call by the same names gives way to it.
+        A head whose tensors a folder would call by the same names gives way to it, unless it is one to `keep`.
         """
         known = FAMILIES[self.config.family].heads
         names = {head: {row.theirs for row in known[head].rows} for head in (name, *self.config.heads)}
-        kept = tuple(head for head in self.config.heads if not names[head] & names[name])
+        kept = tuple(head for head in self.config.heads if head in keep or not names[head] & names[name])
         config = replace(self.config, heads=(*kept, name), labels=tuple(labels) or self.config.labels)
         grown = Model.new(config, self.tokenizer, seed=seed)
         grown.encoder = self.encoder

@@ -1,14 +1,16 @@
 """Pretrain an encoder: a recipe and packed text in, a run folder out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.config import Learned, ModelConfig
+from bothways.model.families import FAMILIES
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
+from bothways.pretraining.objective import Objective
 from bothways.pretraining.objectives import heads_for, make_objectives
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.shards import Corpus, Packed, Shard, open_packed
@@ -127,8 +129,10 @@ def _texts(packed: Sequence[Packed], recipe: PretrainRecipe, split: str) -> Text
 
 def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
     """A new model, or the one to go on from, with the heads that the objectives train."""
-    heads = heads_for(make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal, recipe.rtd))
+    objectives = make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal, recipe.rtd)
+    heads = heads_for(objectives)
     if not recipe.model.init:
+        _require_heads(recipe.model.family, objectives)
         shape = recipe.model.encoder(tokenizer.size)
         if isinstance(shape.positions, Learned) and shape.positions.offset and "pad_token" in tokenizer.roles:
             # RoBERTa's count from the padding token on, wherever the vocabulary has it.
@@ -137,6 +141,7 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
         config = ModelConfig(shape, heads, family=recipe.model.family)
         return Model.new(config, tokenizer, seed=recipe.run.seed)
     model = checkpoint.load(recipe.model.init)
+    _require_heads(model.config.family, objectives)
     if recipe.model.take:
         model = model.with_layers(recipe.model.take)
     if model.tokenizer is None or model.tokenizer.fingerprint != tokenizer.fingerprint:
@@ -146,8 +151,14 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
         )
     for head in heads:
         if head not in model.heads:
-            model = model.with_head(head, seed=recipe.run.seed)
+            model = model.with_head(head, keep=heads, seed=recipe.run.seed)
     return model.with_only(heads) if recipe.lora.rank else model  # an adapter has the head that it was trained with
+
+
+def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
+    for name, objective in objectives.items():
+        if not set(objective.heads) <= set(FAMILIES[family].heads):
+            raise BothwaysError(f"{family} has no head for {name}: take other objectives, such as objectives = ['mlm']")
 
 
 def _publish(out: Path, keep: int) -> None:
