@@ -110,6 +110,18 @@ def test_one_input_gives_one_answer_and_a_list_a_list(name: str, tokenizer: Toke
         predictor(one, top=0)
 
 
+def test_words_that_the_vocabulary_lacks_are_told(tokenizer: Tokenizer) -> None:
+    """A Chinese table given to an English model was learned from as well as could be, without a word."""
+    predictor = predictor_for(tokenizer, "single")
+    predictor("the cat in 北京 , " * 12 + "ꙮ")  # two in a hundred may be
+    assert predictor.tally.unknown == 1
+    assert "lacks" not in str(predictor.tally)
+    predictor("ꙮ ꙮ 北京")
+    assert predictor.tally.unknown == 3
+    share = round(100 * 3 / predictor.tally.tokens)
+    assert str(predictor.tally).endswith(f"; {share}% of the tokens are words that this model's vocabulary lacks")
+
+
 def test_several_chunks_keep_the_order(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine takes some at a time and sorts them by length: nobody may notice."""
     predictor = predictor_for(tokenizer, "single")

@@ -168,7 +168,7 @@ class _Doctor:
             self.findings.append(Finding("wrong", "model", f"This model cannot learn the task: {error}.", do))
             return []
         examples = self.watch(self._read(self.data.train)(), "tokenizing")
-        found = tokenize(task, model, config, examples, self.data.train)
+        found = tokenize(task, config, examples, self.data.train)
         self.reading = found.reading
         self.findings += found.findings
         if found.first:

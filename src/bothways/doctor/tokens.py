@@ -12,15 +12,15 @@ from bothways.doctor.diagnosis import Finding, Reading, percent
 from bothways.doctor.identity import short, texts_of
 from bothways.doctor.survey import Spots
 from bothways.errors import BothwaysError
-from bothways.model.model import Model
 from bothways.tasks.answer import Answer, answer_tokens
 from bothways.tasks.engine import chunks
 from bothways.tasks.kinds import in_form
+from bothways.tasks.reading import UNKNOWN
 from bothways.tasks.task import Item, Sample, Task, TaskConfig
 
-UNKNOWN_LOOK, UNKNOWN_WRONG = 0.02, 0.10
+UNKNOWN_WRONG = 0.10
 LONG_LOOK, LONG_ANSWERS = 0.05, 0.01
-"""Shares above which unknown tokens, long rows and long answers are told of."""
+"""Shares above which unknown tokens are wrong, and long rows and long answers are told of."""
 _TIMED = 32
 _COUNTED_ROWS = 1_000
 
@@ -63,15 +63,12 @@ class _Pass:
     """In tokens."""
 
 
-def tokenize(task: Task, model: Model, config: TaskConfig, examples: Iterable[Any], files: Sequence[str]) -> Tokenized:
+def tokenize(task: Task, config: TaskConfig, examples: Iterable[Any], files: Sequence[str]) -> Tokenized:
     """The labelled examples, through the task's own reader."""
-    assert model.tokenizer is not None
-    unknown = model.tokenizer.roles.get("unk_token")
-    number = model.tokenizer.id(unknown) if unknown else -1
     found = _Pass()
     for some in chunks(in_form(config, example) for example in examples if example.gold is not None):
         for item in _items(task, some, found):
-            _count(task, item, number, found)
+            _count(task, item, found)
     reading = Reading(
         limit=task.reader.length,
         tokens=found.tokens,
@@ -104,12 +101,12 @@ def _items(task: Task, examples: Sequence[Any], found: _Pass) -> Iterator[Item]:
                 yield from item
 
 
-def _count(task: Task, item: Item, unknown: int, found: _Pass) -> None:
+def _count(task: Task, item: Item, found: _Pass) -> None:
     encodings = [read.encoding for read in item.reads]
     longest = max(map(len, encodings))
     found.rows += 1
     found.tokens += sum(map(len, encodings))
-    found.unknown += sum(encoding.ids.count(unknown) for encoding in encodings)
+    found.unknown += sum(encoding.ids.count(task.reader.unknown) for encoding in encodings)
     found.beyond += longest > task.reader.length
     if longest > found.longest:
         found.longest, found.where = longest, item.example.where
@@ -139,7 +136,7 @@ def _words(example: Any) -> int:
 def _judge(reading: Reading, found: _Pass, files: Sequence[str]) -> Iterator[Finding]:
     share, fertility = reading.unknown_share, f"{reading.tokens_per_word:.2f} tokens"
     says = f"{percent(share, 1)} of the tokens are unknown to this model; a word is {fertility}."
-    if share > UNKNOWN_LOOK:
+    if share > UNKNOWN:
         do = "Take a model whose vocabulary has this language and script."
         yield Finding("wrong" if share > UNKNOWN_WRONG else "look", "unknown tokens", says, do)
     else:

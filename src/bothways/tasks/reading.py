@@ -17,6 +17,8 @@ from bothways.text.windows import Window, windows
 
 Long = Literal["window", "cut", "error"]
 Part = Literal["longer", "second"]
+UNKNOWN = 0.02
+"""The share of unknown tokens from which on they are told of."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Tally:
     """… and the tokens that were lost."""
     empty: int = 0
     """Texts, or pairs of which one, without a letter: they are answered all the same, so that no row is missing."""
+    unknown: int = 0
+    """Tokens that stand for what the vocabulary does not have: told if they are more than a few."""
 
     def __str__(self) -> str:
         parts = [f"{_counted(self.texts, 'text')}, {_counted(self.tokens, 'token')}"]
@@ -61,6 +65,8 @@ class Tally:
             parts.append(f"{_counted(self.cut, 'text')} cut, {_counted(self.tokens_cut, 'token')} lost")
         if self.in_windows:
             parts.append(f"{_counted(self.in_windows, 'long text')} read in windows, nothing lost")
+        if self.unknown > UNKNOWN * self.tokens:
+            parts.append(f"{self.unknown / self.tokens:.0%} of the tokens are words that this model's vocabulary lacks")
         return "; ".join(parts)
 
 
@@ -114,6 +120,8 @@ class Reader:
         self.tokenizer, self.settings, self.part = model.require_tokenizer(), settings, part
         self.length, self.segments = settings.length or limit, model.config.encoder.segments
         self.switch, self.tally = switch, Tally()
+        unknown = self.tokenizer.roles.get("unk_token")
+        self.unknown = self.tokenizer.id(unknown) if unknown else -1
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Read]:
         """One text each, or two."""
@@ -142,6 +150,7 @@ class Reader:
             self.tally.tokens_cut += encoding.cut
         inside = self._inside(encoding)
         self.tally.tokens += len(encoding)
+        self.tally.unknown += encoding.ids.count(self.unknown)
         if len(encoding) <= self.length:
             views = [
                 View(encoding.ids, encoding.segments, 0, Window(inside.start, inside.stop, inside.start, inside.stop))
