@@ -248,6 +248,14 @@ def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Pa
     assert {name: (plan.optim.lr, plan.run.epochs) for name, plan in found.items()} == dict.fromkeys(made, (4e-4, 5))
     assert (tmp_path / "saved/finetune.toml").read_text() == ADVICE
     assert not (tmp_path / "lora/adapter/finetune.toml").exists()  # that of its base is meant
+    bothways.save(bothways.load(tmp_path / "saved"), tmp_path / "saved")
+    plain = bothways.load()
+    plain.config = replace(plain.config, advice="")
+    with pytest.raises(BothwaysError, match=r"holds other files, such as finetune\.toml"):  # written by somebody else
+        bothways.save(plain, tmp_path / "saved")
+    bothways.save(plain, tmp_path / "plain")
+    with pytest.raises(SystemExit, match=r"put a finetune\.toml into it"):
+        maker().make(Namespace(reader=tmp_path / "plain", fill=None, task=[], card=CARD), tmp_path / "none")
 
 
 def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) -> None:
@@ -256,6 +264,18 @@ def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) 
     assert bothways.finetune_recipe({"model": {"init": str(tmp_path / "run/model")}}).optim.layer_decay == 0.8
     assert tomllib.loads((tmp_path / "run/model/finetune.toml").read_text()) == advice
     assert bothways.pretrain(replace(calm(recipe(packed, steps=1)), finetune=advice), tmp_path / "run").complete
+    words = [
+        "pretrain",
+        "tiny",
+        "--data",
+        str(packed),
+        "--out",
+        str(tmp_path / "none"),
+        "--set",
+        "finetune.optim.rat=1",
+    ]
+    assert "no key finetune.optim.rat" in str(CliRunner().invoke(app, words).exception)
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_command_goes_on_with_the_same_recipe(filled: Path, tmp_path: Path) -> None:

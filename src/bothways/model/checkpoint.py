@@ -27,8 +27,8 @@ from bothways.text.tokenizer import Tokenizer
 
 ADVICE = "finetune.toml"
 """How a model is best fine-tuned, as a part of a recipe."""
-_FILES = ("config.json", "model.safetensors", "README.md", ADVICE, *TOKENIZER_FILES)
-"""What `save` writes, and so the only files it replaces."""
+_FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
+"""What `save` writes, and so the only files it replaces: with these, advice if the model has some."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -75,7 +75,8 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
     """Write a model folder that transformers opens too. It appears whole or not at all."""
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
-    with atomic.new_folder(folder, replaces=_FILES) as fresh:
+    advised = (ADVICE,) if model.config.advice else ()
+    with atomic.new_folder(folder, replaces=(*_FILES, *advised)) as fresh:
         kind = dtype or model.encoder.embeddings.tokens.weight.dtype
         tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors_of(model).items()}
         try:
