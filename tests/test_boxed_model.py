@@ -19,8 +19,8 @@ from bothways.cli import app
 from bothways.model.box import BOX, boxed_adapters
 
 ROOT = Path(__file__).parents[1]
-WEIGHTS = "0a4978b390db6e1fb0035ce50380e91d2538902318834ae9fa5fbc76147b4648"
-STATES = [-0.040644, 0.012696, 0.784102, -0.652618]
+WEIGHTS = "907183ef7f24545e867f14b801429837853b3344c808275254b193d37a79cd40"
+STATES = [-0.174690, -0.652240, -0.839026, -0.150744]
 TEXTS = ["Paris is the capital of France.", "The children who live next door were playing in the garden, weren't they?"]
 
 

@@ -138,7 +138,7 @@ def write_table(table: Mapping[str, Any]) -> str:
         for section in [value] if isinstance(value, dict) else value:
             lines += ["", f"[{name}]" if isinstance(value, dict) else f"[[{name}]]"]
             lines += [f"{key} = {_toml(v)}" for key, v in section.items() if v is not None]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).lstrip() + "\n"
 
 
 def _is_section(value: Any) -> bool:
