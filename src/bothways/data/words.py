@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -108,7 +109,7 @@ def cut_words(words: Iterable[Place], edges: Iterable[int]) -> list[Place]:
     return [
         (start, end)
         for first, last in words
-        for points in [[first, *(cut for cut in cuts if first < cut < last), last]]
+        for points in [[first, *cuts[bisect_right(cuts, first) : bisect_left(cuts, last)], last]]
         for start, end in pairwise(points)
     ]
 
