@@ -257,7 +257,8 @@ def test_every_verb_shows_an_example(run: Run) -> None:
 
 def test_import_is_quick() -> None:
     """What `import bothways` and all its names cost beyond torch, in modules rather than in seconds."""
-    script = "import sys, bothways\nassert 'torch' not in sys.modules\nimport torch\nbefore = set(sys.modules)\n"
+    script = "import sys, bothways\nassert 'torch' not in sys.modules and set(dir(bothways)) >= set(bothways.__all__)\n"
+    script += "import torch\nbefore = set(sys.modules)\n"
     script += "for name in bothways.__all__: getattr(bothways, name)\n"
     script += "print('\\n'.join(sorted({m.split('.')[0] for m in set(sys.modules) - before})))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

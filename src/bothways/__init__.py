@@ -98,3 +98,7 @@ def __getattr__(name: str) -> Any:
     found = getattr(import_module(_HOMES[name]), name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -57,7 +57,9 @@ def finetune(
         float | None, typer.Option(help="Passes over the data.  [default: 3]", show_default=False)
     ] = None,
     batch: Annotated[int | None, typer.Option(help="Examples in a step.  [default: 32]", show_default=False)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 3e-5]", show_default=False)] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate.  [default: as the model advises, or 3e-5]", show_default=False)
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the new head, order and dropout.", show_default=False)] = None,
     seeds: Annotated[int, typer.Option(help="So many runs, with mean and deviation; the best is kept.", min=1)] = 1,
     settings: Annotated[

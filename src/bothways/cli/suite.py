@@ -26,7 +26,10 @@ Seeds = Annotated[int, typer.Option("--seeds", help="How many runs of each task.
 Epochs = Annotated[
     float | None, typer.Option("--epochs", help="Passes over the data.  [default: 3]", show_default=False)
 ]
-Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate.  [default: 3e-5]", show_default=False)]
+Rate = Annotated[
+    float | None,
+    typer.Option("--lr", help="Learning rate.  [default: as the model advises, or 3e-5]", show_default=False),
+]
 QuickRate = Annotated[float | None, typer.Option("--lr", help="Learning rate.  [default: 5e-5]", show_default=False)]
 Settings = Annotated[
     list[str] | None,
