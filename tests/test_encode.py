@@ -92,7 +92,8 @@ def test_the_same_vector_whatever_the_batch(model_folder: Path, monkeypatch: pyt
 
 
 def test_no_texts_no_vectors(model_folder: Path) -> None:
-    assert encode([], model_folder).shape[0] == 0
+    for layers in ("last", "last-four", "static"):
+        assert encode([], model_folder, layers=layers).shape == (0, encode(["a"], model_folder, layers=layers).shape[1])
     assert encode_tokens([], model_folder) == []
 
 

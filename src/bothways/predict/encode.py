@@ -127,10 +127,12 @@ def encode(
 
     `pool` is "mean" over all tokens, their "max", or "cls" for the state of [CLS]. For the rest see `Features`.
     """
-    features, tally = Features(layers, combine, weights, long), Tally()
-    rows = list(iter_texts(texts, _loaded(model), pool=pool, features=features, tally=tally))
+    model, features, tally = _loaded(model), Features(layers, combine, weights, long), Tally()
+    rows = list(iter_texts(texts, model, pool=pool, features=features, tally=tally))
     _warn_of_losses(tally)
-    return np.stack(rows) if rows else np.zeros((0, 0), np.float32)
+    if not rows:  # as wide as that of any text
+        return np.stack(list(iter_texts([""], model, pool=pool, features=features, tally=Tally())))[:0]
+    return np.stack(rows)
 
 
 def encode_tokens(
