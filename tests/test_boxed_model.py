@@ -19,7 +19,15 @@ from bothways.cli import app
 from bothways.model.box import BOX, boxed_adapters
 
 ROOT = Path(__file__).parents[1]
-WEIGHTS = "907183ef7f24545e867f14b801429837853b3344c808275254b193d37a79cd40"
+MEASURED = {
+    "answer": "6bde58655d18c52f2253721c3c09f1ad9ecc729d253b0df39208d67f1a415c9f",
+    "emotion": "48598ecf5c7ecdfdc9eebe23f1f52498ee3d96a68c9199ecd636c9fdc7277cc3",
+    "nli": "d7a28de61981f204733b57e3581efa9bb5ee456f969fbdf5c6797e5562e26a7f",
+    "pos": "3ab9524e9e869d043416bd873a8e6cf54b29ff7837be182278ebc99d12f1bda6",
+    "reader": "96238181fc4d7c7f8f9a79d0279bcf427843497419275890b524531df337cb83",
+    "spam": "b24f3b429f9116b36498736fc5e058f8cb465c7256e2deceb728cdc8999f8386",
+}
+"""The sha256 of each folder's files, but for the card."""
 STATES = [-0.174690, -0.652240, -0.839026, -0.150744]
 TEXTS = ["Paris is the capital of France.", "The children who live next door were playing in the garden, weren't they?"]
 
@@ -29,8 +37,11 @@ def model() -> bothways.Model:
     return bothways.load().eval()
 
 
-def test_it_is_the_one_that_was_measured() -> None:
-    assert hashlib.sha256((BOX / "reader/model.safetensors").read_bytes()).hexdigest() == WEIGHTS
+@pytest.mark.parametrize("name", ["reader", *boxed_adapters()])
+def test_it_is_the_one_that_was_measured(name: str) -> None:
+    """Weights, thresholds, vocabulary and all: who changes one of them measures again, and says so in the card."""
+    files = [file for file in sorted((BOX / name).glob("*")) if file.name != "README.md"]
+    assert hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() == MEASURED[name]
 
 
 def test_it_computes_what_it_computed_then(model: bothways.Model) -> None:
@@ -81,6 +92,17 @@ def test_it_fills_blanks() -> None:
 def test_it_answers_at_once(task: str, text: str | tuple[str, str], label: str) -> None:
     answer = bothways.Predictor.load(bothways.boxed(task))(text)
     assert (answer[0] if isinstance(answer, list) else answer)["label"] == label
+
+
+def test_no_emotion_is_an_answer_too() -> None:
+    assert (
+        CliRunner().invoke(app, ["predict", "我很高兴见到你。", "--task", "emotion"]).stdout == "-\t我很高兴见到你。\n"
+    )
+
+
+def test_it_finds_sentences_likely() -> None:
+    good, bad = bothways.sentence_scores(["The children are asleep.", "The children is asleep."])
+    assert good > bad
 
 
 def test_it_wants_as_many_texts_as_it_learned_from() -> None:

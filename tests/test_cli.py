@@ -104,6 +104,7 @@ def test_train_show_info_fill(tmp_path: Path, model_folder: Path, run: Run) -> N
     score, word, text = lines[0].split(maxsplit=2)
     assert 0 < float(score) <= 1
     assert text == f"The capital of France is {word}." or word.startswith("##")
+    assert run("fill", "The\ncat [MASK].", "--model", model_folder, "--top", 1).stdout.count("\n") == 1
     answers = json.loads(run("fill", "北[MASK]是[MASK]国的首都。", "--model", model_folder, "--json").stdout)
     assert len(answers) == 5
     assert set(answers[0]) == {"score", "words", "tokens", "text"}

@@ -396,7 +396,7 @@ def test_predict_tags_plain_lines(models: Models, run: Run, feed: Feed) -> None:
     expected = Predictor.load(models["tag"])(texts)
     assert any(expected)
     assert done.stdout.split("\n")[:-1] == [
-        ", ".join(f"{one['word']}/{one['entity_group']} {one['score']:.3f}" for one in answers) + f"\t{text}"
+        (", ".join(f"{one['word']}/{one['entity_group']} {one['score']:.3f}" for one in answers) or "-") + f"\t{text}"
         for answers, text in zip(expected, texts, strict=True)
     ]
 
@@ -460,11 +460,29 @@ def test_columns_that_nobody_would_read_are_refused(
     assert "bothways: --pair body names a column of texts" in done.stderr
 
 
-def test_predict_tags_the_texts_of_a_table(models: Models, tmp_path: Path, run: Run) -> None:
-    path = tmp_path / "rows.csv"
-    path.write_text('text,label\n"Paris, walks in 北京",1\nthe Cat,0\n', encoding="utf-8")
-    done = run("predict", path, "--model", models["tag"], "--json")
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("rows.csv", 'text,label\n"Paris, walks in 北京",1\nthe Cat,0\n'),
+        ("rows.tsv", "text\tlabel\nParis, walks in 北京\t1\nthe Cat\t0\n"),
+        ("texts.tsv", "text\nParis, walks in 北京\nthe Cat\n"),
+    ],
+)
+def test_predict_tags_the_texts_of_a_table(models: Models, tmp_path: Path, run: Run, name: str, rows: str) -> None:
+    (tmp_path / name).write_text(rows, encoding="utf-8")
     expected = Predictor.load(models["tag"])(["Paris, walks in 北京", "the Cat"])
+    for option in ((), ("--text", "text")):
+        done = run("predict", tmp_path / name, "--model", models["tag"], "--json", *option)
+        assert near([strict(line) for line in done.stdout.splitlines()], expected)
+
+
+@pytest.mark.parametrize("first", ["Review", "text"])
+def test_predict_tags_columns_of_words_that_are_called_as_columns_are(
+    models: Models, tmp_path: Path, run: Run, first: str
+) -> None:
+    (tmp_path / "words.tsv").write_text(f"{first}\tO\nwalks\tO\n\nCat\tO\n")
+    done = run("predict", tmp_path / "words.tsv", "--model", models["tag"], "--json")
+    expected = Predictor.load(models["tag"])([f"{first} walks", "Cat"])
     assert near([strict(line) for line in done.stdout.splitlines()], expected)
 
 

@@ -275,7 +275,9 @@ def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
     with pytest.raises(BothwaysError, match="too long"):
         write_vectors(tmp_path / name, failing())
     assert list(tmp_path.iterdir()) == []
-    assert write_vectors(tmp_path / name, iter([])) == (0, 0)
+    assert write_vectors(tmp_path / name, iter([]), width=4) == (0, 4)
+    if name == "v.npy":
+        assert np.load(tmp_path / name).shape == (0, 4)
 
 
 def test_other_file_names_are_refused(tmp_path: Path) -> None:

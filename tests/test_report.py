@@ -185,6 +185,15 @@ def test_without_a_terminal_there_is_a_line_now_and_then(
     ]
 
 
+def test_what_was_done_before_is_not_told_as_new(capsys: pytest.CaptureFixture[str]) -> None:
+    with Console(100, None) as console:
+        console(replace(STARTED, step=100))
+        console(Finished(100, 200.0, True))
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "nothing was left to do: it is of an earlier run, finished at step 100 after 3 min 20 s"
+    )
+
+
 def test_a_line_says_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     console = Console(1000, None)

@@ -56,4 +56,4 @@ def _print(answers: "list[Filled]", as_json: bool) -> None:
     words = [" ".join(answer.words) for answer in answers]
     width = max(map(cell_len, words))  # a Chinese character takes two cells
     for answer, word in zip(answers, words, strict=True):
-        typer.echo(f"{answer.score:.4f}  {set_cell_size(word, width)}  {answer.text}")
+        typer.echo(f"{answer.score:.4f}  {set_cell_size(word, width)}  {' '.join(answer.text.split())}")

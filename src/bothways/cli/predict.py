@@ -84,11 +84,11 @@ def _is_file(word: str) -> bool:
 
 
 def _line(example: Any, answer: Any) -> str:
-    """An answer for a person: the answers and their scores, then the text, with tabs between."""
+    """An answer for a person: the answers and their scores, - if there is none, then the text, with tabs between."""
     answers = answer if isinstance(answer, list) else [answer]
     shown = [_short(one) for one in answers]
     texts = getattr(example, "texts", None) or (getattr(example, "question", "") or getattr(example, "text", ""),)
-    return "\t".join([", ".join(shown), *(" ".join(text.split()) for text in texts)])
+    return "\t".join([", ".join(shown) or "-", *(" ".join(text.split()) for text in texts)])
 
 
 def _short(answer: dict[str, Any]) -> str:

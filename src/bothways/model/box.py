@@ -18,7 +18,7 @@ def has_box() -> bool:
 
 
 def boxed(name: str = _READER) -> Path:
-    """The folder of a model in the box: the encoder itself, "fill", or what `boxed_tasks` names."""
+    """The folder of a model in the box: the encoder itself, "fill" for what fills blanks, or that of a task."""
     if not has_box():
         raise BothwaysError("this copy of bothways has no model in the box: name a model's folder")
     if name == _FILL and _FILL not in boxed_adapters():

@@ -130,9 +130,7 @@ def encode(
     model, features, tally = _loaded(model), Features(layers, combine, weights, long), Tally()
     rows = list(iter_texts(texts, model, pool=pool, features=features, tally=tally))
     _warn_of_losses(tally)
-    if not rows:  # as wide as that of any text
-        return np.stack(list(iter_texts([""], model, pool=pool, features=features, tally=Tally())))[:0]
-    return np.stack(rows)
+    return np.stack(rows) if rows else np.zeros((0, width_of(model, features)), np.float32)
 
 
 def encode_tokens(
@@ -153,6 +151,11 @@ def encode_tokens(
     found = list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=tally))
     _warn_of_losses(tally)
     return found
+
+
+def width_of(model: Model, features: Features) -> int:
+    """W, as that of a text without a word is."""
+    return len(next(iter_texts([""], model, pool="mean", features=features, tally=Tally())))
 
 
 def iter_texts(

@@ -17,6 +17,7 @@ from bothways.data.notes import Notes
 from bothways.data.sources import open_json, rows_of
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
+from bothways.model.checkpoint import load
 from bothways.model.model import Model
 from bothways.tasks.engine import by_budget
 from bothways.text.files import require_files
@@ -58,13 +59,14 @@ class _Job:
         return len(self.ids)
 
 
-def sentence_scores(texts: Iterable[str], model: Model) -> Iterator[float]:
+def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = None) -> Iterator[float]:
     """The logarithm of how likely each text is, in order; memory does not grow with their number.
 
     A model that fills blanks is asked for every token by itself, the others in place (pseudo-likelihood, Salazar et
     al. 2020); one that reads left to right, for every next token; a detector, how sure it is that no token is a
-    replacement.
+    replacement. Without a model it is the one in the box.
     """
+    model = model if isinstance(model, Model) else load(model)
     tokenizer, jobs_of = model.require_tokenizer(), _jobs_for(model)
     stream = iter(texts)
     while some := list(itertools.islice(stream, _AT_ONCE)):

@@ -19,16 +19,16 @@ Row = tuple[dict[str, Any], NDArray[np.float32]]
 _ROWS_AT_ONCE = 4096
 
 
-def write_vectors(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
-    """Write rows to `path` and return how many there were and how wide.
+def write_vectors(path: Path, rows: Iterable[Row], width: int = 0) -> tuple[int, int]:
+    """Write rows to `path` and return how many there were and how wide; `width` is that of none.
 
     .jsonl and .parquet hold all fields of a row. .npy holds the vectors alone; fields that say more
     than the row's number go into a file beside it, named as `beside` says.
     """
-    return writer_for(path)(path, rows)
+    return writer_for(path)(path, rows, width)
 
 
-def writer_for(path: Path) -> Callable[[Path, Iterable[Row]], tuple[int, int]]:
+def writer_for(path: Path) -> Callable[[Path, Iterable[Row], int], tuple[int, int]]:
     """The writer that serves this file name; an error if none does."""
     writers = {".npy": _write_npy, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
     if path.suffix not in writers:
@@ -46,13 +46,13 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + ".jsonl")
 
 
-def _write_npy(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
-    count = width = 0
+def _write_npy(path: Path, rows: Iterable[Row], width: int) -> tuple[int, int]:
+    count = 0
     with ExitStack() as stack:
         matrix = stack.enter_context(atomic.new_file(path)).open("wb+")
         stack.enter_context(matrix)
         names = None
-        np.lib.format.write_array_header_1_0(matrix, _header(0, 0))
+        np.lib.format.write_array_header_1_0(matrix, _header(0, width))
         for fields, vector in rows:
             if count == 0:
                 width = len(vector)
@@ -74,8 +74,8 @@ def _header(rows: int, width: int) -> dict[str, Any]:
     return {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
 
 
-def _write_jsonl(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
-    count = width = 0
+def _write_jsonl(path: Path, rows: Iterable[Row], width: int) -> tuple[int, int]:
+    count = 0
     with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
         for fields, vector in rows:
             # The shortest decimals that give back the same float32.
@@ -85,11 +85,11 @@ def _write_jsonl(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
     return count, width
 
 
-def _write_parquet(path: Path, rows: Iterable[Row]) -> tuple[int, int]:
+def _write_parquet(path: Path, rows: Iterable[Row], width: int) -> tuple[int, int]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    count = width = 0
+    count = 0
     stream: Iterator[Row] = iter(rows)
     with atomic.new_file(path) as fresh, ExitStack() as stack:
         writer = None

@@ -136,6 +136,8 @@ class Console:
             case Finished():
                 self._tell()
                 how = "finished" if event.complete else "stopped, and the same command goes on from here,"
+                if event.complete and self._last is None:
+                    how = "nothing was left to do: it is of an earlier run, finished"
                 self.say(f"{how} at step {event.step:,} after {_duration(event.elapsed)}")
 
     def _follow(self, event: Stepped) -> None:
