@@ -318,6 +318,8 @@ def test_the_detector_is_counted(packed: Path, masked: float) -> None:
         (["rtd.masked=0.4", "rtd.fill=0"], "rtd.fill a weight above 0"),
         (["rtd.masked_by=word"], "rtd.masked_by"),
         (["rtd.masked=0.4", "rtd.embeddings=apart"], "rtd.embeddings cannot be apart"),
+        (["phases=[{length=32,sequences=4,masked=1.0}]"], "a phase's masked is a share"),
+        (["phases=[{length=32,sequences=4,masked=0.2}]"], "a phase's masked changes rtd.masked, which is 0"),
     ],
 )
 def test_what_does_not_go_together_is_said(settings: list[str], sentence: str) -> None:
@@ -527,6 +529,27 @@ def test_the_work_of_naming_what_is_hidden_is_counted(packed: Path) -> None:
     shape = plain.config.encoder
     head = shape.table_width * (shape.width + shape.vocabulary)
     assert more.flops(0) - plain.flops(0) == pytest.approx(6 * 0.3 * 0.5 * head)
+
+
+@pytest.mark.parametrize("masked_by", ["token", "sequence"])
+def test_a_phase_may_leave_no_blanks(masked_by: Literal["token", "sequence"], packed: Path, tmp_path: Path) -> None:
+    """It is then a phase of plain detection, down to the work that is counted; and the next one has them."""
+    plan = both(packed, masked_by, evaluate_every=2)
+    first = plan.phases[0]
+    plan = replace(plan, phases=(replace(first, share=0.5, masked=0.0), replace(first, share=0.5)))
+    work, plain = work_of(calm(plan)), work_of(calm(electra(packed)))
+    one, two = (next(work.feed(phase, 0, Ranks(), False)) for phase in (0, 1))
+    same = next(plain.feed(0, 0, Ranks(), False))
+    assert one.counts == {**same.counts, "fill": 0}
+    assert torch.equal(one.micros[0].targets["judged"], same.micros[0].targets["judged"])
+    assert two.counts["fill"] > 0
+    assert (work.flops(0), work.flops(1)) == (plain.flops(0), work_of(calm(both(packed, masked_by))).flops(0))
+    pretrain(plan, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = [("fill_loss" in row["valid"], "rtd_loss" in row["valid"]) for row in rows if "valid" in row]
+    assert told[0] == (False, True)
+    assert told[-1] == (True, True)
+    assert "masked" in load(tmp_path / "run/model").heads
 
 
 def original_of(micro: Micro) -> Tensor:

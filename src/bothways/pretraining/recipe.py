@@ -124,6 +124,8 @@ class Phase:
     """… how many sequences a step has."""
     rate: float | None = None
     """Share of the tokens asked for, if it differs from mlm.rate."""
+    masked: float | None = None
+    """Share of the blanks that are the model's own, if it differs from rtd.masked; 0 for a phase without them."""
 
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.sequences is None):
@@ -136,6 +138,8 @@ class Phase:
             raise BothwaysError("a phase needs one sequence in a step or more")
         if self.rate is not None and not 0 < self.rate < 1:
             raise BothwaysError(f"a phase's rate must lie between 0 and 1, not {self.rate}")
+        if self.masked is not None and not 0 <= self.masked < 1:
+            raise BothwaysError(f"a phase's masked is a share, 0 or more and below 1, not {self.masked}")
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,8 @@ class PretrainRecipe:
         if not self.phases:
             raise BothwaysError("a recipe needs one phase or more")
         for phase in self.phases:
+            if phase.masked is not None and not self.rtd_fills:
+                raise BothwaysError("a phase's masked changes rtd.masked, which is 0: say there what other phases have")
             if not self.model.init and phase.length > self.model.positions:
                 raise BothwaysError(
                     f"a phase has sequences of {phase.length} tokens, and model.positions is {self.model.positions}"

@@ -177,9 +177,12 @@ class Pretraining:
                 f"{ranks} processes in {passes} passes: make the step larger"
             )
         seed = int(mix(self.recipe.run.seed, phase) >> np.uint64(1)) if split == "train" else _HELD_OUT
+        objectives = self.objectives
+        if settings.masked is not None:
+            objectives = {**objectives, "rtd": ReplacedTokens(self.recipe.rtd, settings.masked)}
         return Loader(
             mixture=Mixture(samplers, texts.weights, seed),
-            objectives=list(self.objectives.values()),
+            objectives=list(objectives.values()),
             length=settings.length,
             tokens=settings.tokens,
             sequences=settings.sequences,
@@ -228,7 +231,9 @@ class Pretraining:
         kinds = len(self.losses)
         scores = {f"{prefix}loss": 0.0}
         for k, (name, weight) in enumerate(self.losses.items()):
-            count, loss, right = max(sums[k], 1.0), sums[kinds + k], sums[2 * kinds + k]
+            count, loss, right = sums[k], sums[kinds + k], sums[2 * kinds + k]
+            if not count:  # as for the blanks of a phase that has none
+                continue
             scores[f"{prefix}loss"] += weight * loss / count
             scores[f"{prefix}{name}_loss"] = loss / count
             if not math.isnan(right):
@@ -245,7 +250,8 @@ class Pretraining:
         """Six for every weight a token meets, twelve for every token it looks at and every width and layer."""
         shape, settings = self.config.encoder, self.recipe.phases[phase]
         rate = 1.0 if shape.causal else settings.rate or self.recipe.mlm.rate
-        rate *= 1 + self.recipe.rtd.masked if self.recipe.rtd_fills else 1
+        own = self.recipe.rtd.masked if settings.masked is None else settings.masked
+        rate *= 1 + own if self.recipe.rtd_fills else 1
         head = rate * shape.table_width * (shape.width + shape.vocabulary)
         shapes = [shape, self.module.generator.config.encoder] if "rtd" in self.objectives else [shape]
         return 6 * head + sum(one.layers * (6 * one.block_weights + 12 * one.width * settings.length) for one in shapes)

@@ -95,10 +95,11 @@ class Addition(nn.Embedding):
 
 
 class ReplacedTokens:
-    """`rtd`."""
+    """`rtd`; a phase may have another share of blanks for the model."""
 
-    def __init__(self, settings: ReplacedSettings) -> None:
+    def __init__(self, settings: ReplacedSettings, masked: float | None = None) -> None:
         self.settings = settings
+        self.masked = settings.masked if masked is None else masked
         self.heads: tuple[str, ...] = ("replaced", "masked") if settings.masked else ("replaced",)
 
     def parts(self, model: Model) -> Model:
@@ -178,7 +179,7 @@ class ReplacedTokens:
 
     def _hide(self, draft: Draft, room: Room) -> NDArray[np.bool_]:
         """Choose the asked tokens that stay hidden; (N,) which tokens are not judged for it."""
-        rows, asked, share = draft.rows, draft.targets["asked"], self.settings.masked
+        rows, asked, share = draft.rows, draft.targets["asked"], self.masked
         sequence = np.searchsorted(rows.cu, asked.values, side="right") - 1
         begins = np.searchsorted(sequence, np.arange(len(rows.cu)))
         most = int(share * asked.most + 0.5 * room.sequences) + 1
