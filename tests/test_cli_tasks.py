@@ -476,6 +476,12 @@ def test_predict_tags_the_texts_of_a_table(models: Models, tmp_path: Path, run: 
         assert near([strict(line) for line in done.stdout.splitlines()], expected)
 
 
+def test_predict_tags_the_texts_of_a_table_without_spaces(models: Models, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "rows.tsv").write_text("text\tlabel\n猫在北京\t1\n", encoding="utf-8")
+    done = run("predict", tmp_path / "rows.tsv", "--model", models["tag"], "--json")
+    assert near(strict(done.stdout), Predictor.load(models["tag"])("猫在北京"))
+
+
 @pytest.mark.parametrize("first", ["Review", "text"])
 def test_predict_tags_columns_of_words_that_are_called_as_columns_are(
     models: Models, tmp_path: Path, run: Run, first: str

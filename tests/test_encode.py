@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from bothways.errors import BothwaysError
 from bothways.model.checkpoint import load
+from bothways.model.encoder import Encoder
 from bothways.predict.encode import Features, encode, encode_tokens, iter_texts
 from bothways.predict.vectors import write_vectors
 from bothways.tasks.reading import Tally
@@ -92,9 +94,17 @@ def test_the_same_vector_whatever_the_batch(model_folder: Path, monkeypatch: pyt
 
 
 def test_no_texts_no_vectors(model_folder: Path) -> None:
-    for layers in ("last", "last-four", "static"):
-        assert encode([], model_folder, layers=layers).shape == (0, encode(["a"], model_folder, layers=layers).shape[1])
+    ways: list[dict[str, Any]] = [{"layers": layers} for layers in ("last", "last-four", "all", "static", (0, -1))]
+    ways += [{"layers": (0, -1), "combine": "sum"}, {"layers": (0, -1), "weights": (0.5, 0.5)}]
+    for way in ways:
+        assert encode([], model_folder, **way).shape == (0, encode(["a"], model_folder, **way).shape[1])
     assert encode_tokens([], model_folder) == []
+
+
+def test_rows_of_a_narrower_table_are_as_wide_as_it(model_folder: Path) -> None:
+    shape = replace(load(model_folder).config.encoder, embedding=8)
+    assert Features("static").width(shape) == Encoder(shape).embeddings.tokens.embedding_dim == 8
+    assert Features("last").width(shape) == shape.width > 8
 
 
 def test_texts_are_streamed(model_folder: Path) -> None:
@@ -119,7 +129,7 @@ def test_writing_is_streamed(tmp_path: Path, name: str) -> None:
 
     def peak(rows: int) -> int:
         tracemalloc.start()
-        write_vectors(tmp_path / name, (({"text": i}, np.full(16, i, np.float32)) for i in range(rows)))
+        write_vectors(tmp_path / name, (({"text": i}, np.full(16, i, np.float32)) for i in range(rows)), 16)
         highest = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return highest
@@ -248,7 +258,7 @@ ROWS = [
 @pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
 def test_files_hold_what_was_written(tmp_path: Path, name: str) -> None:
     path = tmp_path / "new" / name
-    assert write_vectors(path, iter(ROWS)) == (3, 4)
+    assert write_vectors(path, iter(ROWS), 4) == 3
     if name == "v.npy":
         vectors = np.load(path)
         fields = [
@@ -273,16 +283,18 @@ def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
         raise BothwaysError("text 2 is too long")
 
     with pytest.raises(BothwaysError, match="too long"):
-        write_vectors(tmp_path / name, failing())
+        write_vectors(tmp_path / name, failing(), 4)
     assert list(tmp_path.iterdir()) == []
-    assert write_vectors(tmp_path / name, iter([]), width=4) == (0, 4)
+    assert write_vectors(tmp_path / name, iter([]), 4) == 0
     if name == "v.npy":
         assert np.load(tmp_path / name).shape == (0, 4)
+    if name == "v.parquet":
+        assert pq.read_schema(tmp_path / name).field("vector").type.list_size == 4
 
 
 def test_other_file_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BothwaysError, match=r"expected a name that ends in \.npy, \.jsonl, \.parquet"):
-        write_vectors(tmp_path / "vectors.csv", iter(ROWS))
+        write_vectors(tmp_path / "vectors.csv", iter(ROWS), 4)
 
 
 def test_static_vectors_know_nothing_of_their_neighbours(model_folder: Path) -> None:

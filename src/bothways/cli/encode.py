@@ -58,7 +58,7 @@ def encode(
     Example: bothways encode reviews.txt --model my-model --layers last-four --combine sum --out reviews.npy
     """
     from bothways.model.checkpoint import load
-    from bothways.predict.encode import Features, width_of
+    from bothways.predict.encode import Features
     from bothways.predict.vectors import beside, write_vectors, writer_for
     from bothways.tasks.reading import Tally
     from bothways.text.files import STDIN, read_texts, require_files
@@ -72,8 +72,8 @@ def encode(
     tally = Tally()
     total = None if file == STDIN else sum(1 for _ in read_texts(file, field))
     texts = progress(read_texts(file, field), "encoding", total)
-    vectors = _rows(texts, loaded, per, pool, features, tally)
-    rows, width = write_vectors(out, vectors, width_of(loaded, features))
+    width = features.width(loaded.config.encoder)
+    rows = write_vectors(out, _rows(texts, loaded, per, pool, features, tally), width)
     if as_json:
         print_json({"out": str(out), "rows": rows, "width": width, **vars(tally)})
     else:

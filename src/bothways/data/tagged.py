@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import Columns, find_layout
+from bothways.data.columns import Columns, Layout, find_layout
 from bothways.data.conllu import is_conllu, read_conllu
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
@@ -62,19 +62,31 @@ def require_tags(paths: Paths) -> None:
 def _label_of_row(path: Path) -> str | None:
     """The column with the one label that each text has; None if the file is of another kind."""
     kind = kind_of(path)
-    if kind in (*WITH_HEADER, ".txt"):
-        rows = rows_of(path, ".csv" if kind == ".csv" else ".tsv", islice(read_plain(path), _LINES), Notes())
-    elif kind in _JSON:
-        rows = rows_of(path, kind, read_plain(path), Notes())
-    else:
+    if kind not in (*WITH_HEADER, ".txt", *_JSON) or not (head := _head(path, ".tsv" if kind == ".txt" else kind)):
         return None
-    try:
-        _, row = next(rows, ("", {}))
-        label = find_layout(Columns(), list(row), "").label
-    except BothwaysError:  # columns of words have no names
-        return None
+    row, label = head[0], head[1].label
     is_one = label is not None and isinstance(row[label], str | int | float)
     return label if is_one and not any(isinstance(value, list) for value in row.values()) else None
+
+
+def holds_texts(path: Path) -> bool:
+    """Whether a table has a text in each row, and not a word: any .csv, and a .tsv that names its columns."""
+    if kind_of(path) != ".tsv":
+        return kind_of(path) == ".csv"
+    if not (head := _head(path, ".tsv")):
+        return False
+    row, layout = head
+    return layout.label is not None or any(" " in row[name] for text in layout.texts for name in text)
+
+
+def _head(path: Path, kind: str) -> tuple[dict[str, Any], Layout] | None:
+    """A file's first row, and which of its columns are text and label; None if no names say so."""
+    lines = read_plain(path) if kind in _JSON else islice(read_plain(path), _LINES)
+    try:
+        _, row = next(rows_of(path, kind, lines, Notes()), ("", {}))
+        return row, find_layout(Columns(), list(row), "")
+    except BothwaysError:  # columns of words have no names
+        return None
 
 
 def read_sentences(path: Path, notes: Notes) -> Iterator[Tagged]:

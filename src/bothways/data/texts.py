@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -111,21 +110,6 @@ class _Rows:
                 return False
             seen = True
         return seen
-
-
-def holds_texts(path: Path, text: str = "") -> bool:
-    """Whether a table has a text in each row, and not a word: any .csv; of .tsv one whose first line names its columns.
-
-    `text` is the column that the user names, who then means a table.
-    """
-    if kind_of(path) != ".tsv":
-        return kind_of(path) == ".csv"
-    head, row = (*islice(read_plain(path), 2), "", "")[:2]
-    try:
-        layout = find_layout(Columns(text or None), head.rstrip("\r\n").split("\t"), name_of(path))
-    except BothwaysError:
-        return bool(text)
-    return layout.label is not None or " " in row
 
 
 def _form(first: str, columns: Columns) -> str:

@@ -18,6 +18,7 @@ from torch import Tensor
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
+from bothways.model.config import EncoderConfig
 from bothways.model.model import Model
 from bothways.predict.choices import Combine, Long, Per, Pool
 from bothways.tasks.engine import by_budget, chunks
@@ -68,6 +69,13 @@ class Features:
         if self.weights is not None and len(self.weights) != len(wanted):
             raise BothwaysError(f"{len(self.weights)} weights were given for {len(wanted)} layers")
         return [n % (depth + 1) for n in wanted]
+
+    def width(self, shape: EncoderConfig) -> int:
+        """W."""
+        if self.layers == STATIC:
+            return shape.table_width
+        layers = self.numbers(shape.layers)
+        return shape.width * (len(layers) if self.combine == "concat" and self.weights is None else 1)
 
     def _parsed(self, depth: int) -> Sequence[int]:
         assert isinstance(self.layers, str)
@@ -130,7 +138,7 @@ def encode(
     model, features, tally = _loaded(model), Features(layers, combine, weights, long), Tally()
     rows = list(iter_texts(texts, model, pool=pool, features=features, tally=tally))
     _warn_of_losses(tally)
-    return np.stack(rows) if rows else np.zeros((0, width_of(model, features)), np.float32)
+    return np.stack(rows) if rows else np.zeros((0, features.width(model.config.encoder)), np.float32)
 
 
 def encode_tokens(
@@ -151,11 +159,6 @@ def encode_tokens(
     found = list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=tally))
     _warn_of_losses(tally)
     return found
-
-
-def width_of(model: Model, features: Features) -> int:
-    """W, as that of a text without a word is."""
-    return len(next(iter_texts([""], model, pool="mean", features=features, tally=Tally())))
 
 
 def iter_texts(

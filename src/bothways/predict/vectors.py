@@ -19,8 +19,8 @@ Row = tuple[dict[str, Any], NDArray[np.float32]]
 _ROWS_AT_ONCE = 4096
 
 
-def write_vectors(path: Path, rows: Iterable[Row], width: int = 0) -> tuple[int, int]:
-    """Write rows to `path` and return how many there were and how wide; `width` is that of none.
+def write_vectors(path: Path, rows: Iterable[Row], width: int) -> int:
+    """Write rows, each of `width` numbers, to `path` and return how many there were.
 
     .jsonl and .parquet hold all fields of a row. .npy holds the vectors alone; fields that say more
     than the row's number go into a file beside it, named as `beside` says.
@@ -28,7 +28,7 @@ def write_vectors(path: Path, rows: Iterable[Row], width: int = 0) -> tuple[int,
     return writer_for(path)(path, rows, width)
 
 
-def writer_for(path: Path) -> Callable[[Path, Iterable[Row], int], tuple[int, int]]:
+def writer_for(path: Path) -> Callable[[Path, Iterable[Row], int], int]:
     """The writer that serves this file name; an error if none does."""
     writers = {".npy": _write_npy, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
     if path.suffix not in writers:
@@ -46,7 +46,7 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + ".jsonl")
 
 
-def _write_npy(path: Path, rows: Iterable[Row], width: int) -> tuple[int, int]:
+def _write_npy(path: Path, rows: Iterable[Row], width: int) -> int:
     count = 0
     with ExitStack() as stack:
         matrix = stack.enter_context(atomic.new_file(path)).open("wb+")
@@ -54,38 +54,34 @@ def _write_npy(path: Path, rows: Iterable[Row], width: int) -> tuple[int, int]:
         names = None
         np.lib.format.write_array_header_1_0(matrix, _header(0, width))
         for fields, vector in rows:
-            if count == 0:
-                width = len(vector)
-                matrix.seek(0)
-                np.lib.format.write_array_header_1_0(matrix, _header(0, width))
-                if set(fields) - {"text"}:
-                    aside = stack.enter_context(atomic.new_file(beside(path)))
-                    names = stack.enter_context(aside.open("w", encoding="utf-8"))
+            if count == 0 and set(fields) - {"text"}:
+                aside = stack.enter_context(atomic.new_file(beside(path)))
+                names = stack.enter_context(aside.open("w", encoding="utf-8"))
             matrix.write(np.ascontiguousarray(vector, np.float32).tobytes())
             if names:
                 names.write(json.dumps(fields, ensure_ascii=False) + "\n")
             count += 1
         matrix.seek(0)  # numpy pads the header so that the number of rows can grow in place
         np.lib.format.write_array_header_1_0(matrix, _header(count, width))
-    return count, width
+    return count
 
 
 def _header(rows: int, width: int) -> dict[str, Any]:
     return {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
 
 
-def _write_jsonl(path: Path, rows: Iterable[Row], width: int) -> tuple[int, int]:
+def _write_jsonl(path: Path, rows: Iterable[Row], width: int) -> int:
     count = 0
     with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
         for fields, vector in rows:
             # The shortest decimals that give back the same float32.
             numbers = [float(str(number)) for number in vector]
             stream.write(json.dumps(fields | {"vector": numbers}, ensure_ascii=False) + "\n")
-            count, width = count + 1, len(vector)
-    return count, width
+            count += 1
+    return count
 
 
-def _write_parquet(path: Path, rows: Iterable[Row], width: int) -> tuple[int, int]:
+def _write_parquet(path: Path, rows: Iterable[Row], width: int) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -94,7 +90,6 @@ def _write_parquet(path: Path, rows: Iterable[Row], width: int) -> tuple[int, in
     with atomic.new_file(path) as fresh, ExitStack() as stack:
         writer = None
         while some := list(islice(stream, _ROWS_AT_ONCE)):
-            width = len(some[0][1])
             flat = pa.array(np.concatenate([vector for _, vector in some]), pa.float32())
             columns = {name: [fields[name] for fields, _ in some] for name in some[0][0]}
             table = pa.table(columns | {"vector": pa.FixedSizeListArray.from_arrays(flat, width)})
@@ -103,5 +98,5 @@ def _write_parquet(path: Path, rows: Iterable[Row], width: int) -> tuple[int, in
             writer.write_table(table)
             count += len(some)
         if writer is None:
-            pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32()))}), fresh)
-    return count, width
+            pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32(), width))}), fresh)
+    return count

@@ -11,8 +11,9 @@ from bothways.data.examples import Tagged
 from bothways.data.labels import as_kind, as_number, label_kind, label_names
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
-from bothways.data.tagged import read_sentences, read_tagged, require_tags
-from bothways.data.texts import holds_texts, read_texts_labelled
+from bothways.data.sources import kind_of
+from bothways.data.tagged import holds_texts, read_sentences, read_tagged, require_tags
+from bothways.data.texts import read_texts_labelled
 from bothways.data.words import split_words
 from bothways.errors import BothwaysError
 from bothways.model.model import Model
@@ -55,7 +56,7 @@ def read_inputs(task: str, file: str, data: DataSettings, notes: Notes) -> Itera
     path = Path(file)
     if task != "tag":
         return read_examples(task, [file], data, notes)
-    is_table = holds_texts(path, data.text)
+    is_table = holds_texts(path) or (kind_of(path) == ".tsv" and bool(data.text))  # who names a column means one
     _refuse_columns(task, text="" if is_table else data.text, pair=data.pair)
     if path == STDIN and peek_stdin().startswith("{"):
         return read_sentences(path, notes)
