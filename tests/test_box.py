@@ -260,11 +260,17 @@ def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Pa
 
 def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) -> None:
     advice = {"model": {"pooling": "mean"}, "optim": {"lr": 4e-4, "layer_decay": 0.8}}
-    bothways.pretrain(replace(calm(recipe(packed, steps=1)), finetune=advice), tmp_path / "run")
+    plan = replace(calm(recipe(packed, steps=1)), finetune=advice)
+    with pytest.raises(BothwaysError, match=r"model\.pooling is for modernbert: what bert reads is fixed"):
+        bothways.pretrain(plan, tmp_path / "run")
+    plan = replace(plan, model=replace(plan.model, family="modernbert"), objectives=("mlm",))
+    bothways.pretrain(plan, tmp_path / "run")
+    said = json.loads((tmp_path / "run/model/config.json").read_text())
+    assert said["classifier_pooling"] == "mean"  # so that what others fine-tune reads the same
     assert bothways.finetune_recipe({"model": {"init": str(tmp_path / "run/model")}}).optim.layer_decay == 0.8
     told = (tmp_path / "run/model/finetune.toml").read_text()
     assert (tomllib.loads(told), told[0]) == (advice, "[")
-    assert bothways.pretrain(replace(calm(recipe(packed, steps=1)), finetune=advice), tmp_path / "run").complete
+    assert bothways.pretrain(plan, tmp_path / "run").complete
     words = [
         "pretrain",
         "tiny",

@@ -8,6 +8,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import peft
 import pytest
 import torch
 import transformers
@@ -24,7 +26,7 @@ MEASURED = {
     "emotion": "48598ecf5c7ecdfdc9eebe23f1f52498ee3d96a68c9199ecd636c9fdc7277cc3",
     "nli": "d7a28de61981f204733b57e3581efa9bb5ee456f969fbdf5c6797e5562e26a7f",
     "pos": "3ab9524e9e869d043416bd873a8e6cf54b29ff7837be182278ebc99d12f1bda6",
-    "reader": "96238181fc4d7c7f8f9a79d0279bcf427843497419275890b524531df337cb83",
+    "reader": "888e3e613fa66a4c7b2be3a024c6da34539da5a1d2150b0c6dd4ad00fab1c530",
     "spam": "b24f3b429f9116b36498736fc5e058f8cb465c7256e2deceb728cdc8999f8386",
 }
 """The sha256 of each folder's files, but for the card."""
@@ -50,6 +52,26 @@ def test_it_computes_what_it_computed_then(model: bothways.Model) -> None:
         states = model.encoder(model.batch([model.require_tokenizer()(TEXTS[0])]))
     assert states.shape == (9, 256)
     assert states[[0, 3, 5, 8], [0, 100, 200, 255]].tolist() == pytest.approx(STATES, abs=2e-4)
+
+
+@pytest.mark.parametrize("name", ["spam", "nli"])
+def test_peft_opens_its_adapters_with_equal_answers(name: str) -> None:
+    """The classifier reads the mean, which peft knows from the reader's config.json alone."""
+    predictor = bothways.Predictor.load(bothways.boxed(name))
+    labels = predictor.model.config.labels
+    body = transformers.AutoModelForSequenceClassification.from_pretrained(
+        BOX / "reader", num_labels=len(labels), dtype=torch.float32
+    )
+    theirs = peft.PeftModel.from_pretrained(body, BOX / name).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BOX / "reader")
+    given = {"spam": ["WIN a free prize now, call 0800!"], "nli": ["A man is asleep.", "Somebody sleeps."]}[name]
+    with torch.no_grad():
+        chances = theirs(**tokenizer(*given, return_tensors="pt")).logits.softmax(-1)[0].tolist()
+    (answer,) = predictor([tuple(given) if len(given) > 1 else given[0]])
+    assert answer["label"] == labels[int(np.argmax(chances))]
+    assert name != "spam" or answer["label"] == "spam"
+    if name == "spam":  # nli's are calibrated
+        assert answer["score"] == pytest.approx(max(chances), abs=1e-5)
 
 
 def test_transformers_opens_it_with_equal_outputs(model: bothways.Model) -> None:

@@ -1,6 +1,7 @@
 """Filling blanks, against transformers and against every possible answer tried one by one."""
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from bothways.model.model import Model
 from bothways.predict.fill import fill
 from bothways.text.tokenizer import Tokenizer
 from conftest import TINY
+from vocabularies import model_of
 
 
 def test_one_blank_equals_transformers(model_folder: Path) -> None:
@@ -78,6 +80,30 @@ def test_the_text_around_the_blank_is_left_as_written() -> None:
     text = "A  [MASK]\tB"
     assert {a.words[0]: a.text for a in fill(text, model)} == {"a": "A  a\tB", "b": "A  b\tB"}
     assert {a.words[0]: a.text for a in fill("A[MASK]\tB", model)} == {"##s": "As\tB"}
+
+
+@pytest.mark.parametrize("takes_the_space", [False, True])
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta", "deberta-v2"])
+def test_so_it_is_whatever_marks_a_tokenizer_puts_on_words(family: str, takes_the_space: bool, tmp_path: Path) -> None:
+    """RoBERTa's own mask takes the space before it along, and its pieces may bring one, or none where one is written."""
+    model = model_of(family)
+    model.tokenizer = tokenizer = stripping(model.require_tokenizer(), takes_the_space, tmp_path)
+    around = [("The cat", " sat."), ("The cat ", " sat."), ("Two.\n\n", " sat"), ("", "\tcat"), ("北京 ", "")]
+    for before, after in around:
+        for answer in fill(f"{before}{tokenizer.mask}{after}", model, top=20):
+            word = tokenizer.decode([answer.tokens[0]]).strip()
+            may_be_spaced = before == before.rstrip() != ""
+            assert answer.text in (before + word + after, f"{before} {word}{after}" if may_be_spaced else "")
+
+
+def stripping(tokenizer: Tokenizer, does: bool, folder: Path) -> Tokenizer:
+    """The same, whose mask takes the white space before it along, or does not."""
+    tokenizer.save(folder, 48)
+    said = json.loads((folder / "tokenizer.json").read_text())
+    for token in said["added_tokens"]:
+        token["lstrip"] = does and token["content"] == tokenizer.mask
+    (folder / "tokenizer.json").write_text(json.dumps(said))
+    return Tokenizer.load(folder)
 
 
 @pytest.mark.parametrize(

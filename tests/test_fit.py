@@ -284,7 +284,8 @@ def test_it_learns(packed: Path, tmp_path: Path) -> None:
     result = pretrain(plan, tmp_path / "run")
     assert result.after["mlm_loss"] < result.before["mlm_loss"] - 1
     assert result.after["mlm_accuracy"] > result.before["mlm_accuracy"]
-    assert result.after["pseudo_perplexity"] < math.exp(result.before["mlm_loss"])
+    for source in ("first", "second"):
+        assert result.after[f"{source}/pseudo_perplexity"] < math.exp(result.before[f"{source}/mlm_loss"])
 
 
 def test_pseudo_perplexity_takes_no_more_sequences_than_the_evaluation(
@@ -300,12 +301,12 @@ def test_pseudo_perplexity_takes_no_more_sequences_than_the_evaluation(
     monkeypatch.setattr("bothways.pretraining.work.pseudo_perplexity", count)
     plan = calm(recipe(packed, steps=1))
     pretrain(replace(plan, data=replace(plan.data, valid_sequences=4)), tmp_path / "few")
-    assert asked == [4]
+    assert asked == [4, 4]  # of either source
     pretrain(replace(plan, data=replace(plan.data, valid_sequences=10**6)), tmp_path / "all")
-    assert asked[1] > 4
-    monkeypatch.setattr("bothways.pretraining.work.TOKENS", 3)
+    assert min(asked[2:]) > 4
+    monkeypatch.setattr("bothways.pretraining.work.TOKENS", 6)
     pretrain(plan, tmp_path / "many")
-    assert asked[2] == 3
+    assert asked[4:] == [3, 3]
 
 
 # ---------------------------------------------------------------------- time

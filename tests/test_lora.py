@@ -21,7 +21,7 @@ from bothways.model.batch import Batch
 from bothways.model.checkpoint import load
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
-from bothways.model.lora import Adapted, LoraSettings, adapt, save_adapter
+from bothways.model.lora import WEIGHTS, Adapted, LoraSettings, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
@@ -355,6 +355,40 @@ def test_we_open_a_head_that_peft_trained_on_a_pretrained_body(base: Path, tmp_p
     assert ours.config.heads == ("pooler", "sequence")
     assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
     assert Predictor.load(tmp_path / "adapter").name == "classify"
+
+
+@pytest.fixture
+def filler(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    """A ModernBERT that fills blanks, as transformers writes it: its classifier begins with a layer of that head."""
+    shape = {"vocab_size": TINY.vocabulary, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.ModernBertConfig(
+        **shape, intermediate_size=48, max_position_embeddings=48, pad_token_id=0, classifier_pooling="mean"
+    )
+    model = transformers.ModernBertForMaskedLM(config)
+    make_loud(model, 0)
+    model.save_pretrained(tmp_path / "filler")
+    tokenizer.save(tmp_path / "filler", 48)
+    return tmp_path / "filler"
+
+
+@pytest.mark.parametrize("targets", [["Wqkv"], "all-linear"])
+def test_what_an_adapter_leaves_to_its_base_is_the_bases(filler: Path, tmp_path: Path, targets: Any) -> None:
+    theirs = peft_adapter(filler, tmp_path / "adapter", task_type="SEQ_CLS", target_modules=targets)
+    names = safetensors.torch.load_file(tmp_path / "adapter" / WEIGHTS).keys()
+    assert not [name for name in names if ".head." in name and ".lora_" not in name]
+    ours = load(tmp_path / "adapter")
+    assert ours.config.heads == ("sequence",)
+    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
+
+
+def test_no_pooler_is_made_up(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """PEFT does not save it, and what only fills blanks has none: nobody knows it any more."""
+    masked = their_folder(tmp_path / "masked", tokenizer, "BertForMaskedLM")
+    peft_adapter(masked, tmp_path / "adapter", task_type="SEQ_CLS")
+    with pytest.raises(BothwaysError, match=r"neither the adapter nor .* has the weights pooler\.dense\.weight"):
+        load(tmp_path / "adapter")
+    peft_adapter(masked, tmp_path / "whole", task_type="SEQ_CLS", modules_to_save=["classifier", "pooler"])
+    assert load(tmp_path / "whole").config.heads == ("pooler", "sequence")
 
 
 def test_we_open_a_tagger_that_peft_trained(base: Path, tmp_path: Path) -> None:

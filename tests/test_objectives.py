@@ -33,7 +33,7 @@ from bothways.pretraining.objectives.mlm import MaskedSettings, MaskedWords, sco
 from bothways.pretraining.objectives.sbo import SpanBoundary
 from bothways.pretraining.pseudo import pseudo_perplexity
 from bothways.pretraining.rows import Kind, Marks, Rows, sampler
-from bothways.pretraining.select import _ORDER, Selection, Unit, select
+from bothways.pretraining.select import _ORDER, Selection, Unit, geometric, select
 from bothways.pretraining.shards import Corpus, Shard
 from bothways.pretraining.work import Losses
 from bothways.text.tokenizer import Tokenizer
@@ -271,7 +271,7 @@ def test_spans_are_whole_words_apart_from_one_another(
     sequences: list[Sequenced], rate: float, longest: int, seed: int
 ) -> None:
     rows = make_rows(sequences, seed)
-    chosen = select(rows, "span", rate, mean=3.0, longest=longest)
+    chosen = select(rows, "span", rate, geometric(3.0, longest))
     for b in range(len(sequences)):
         row, base = alone(rows, b), int(rows.cu[b])
         words = words_of(row)
@@ -285,13 +285,13 @@ def test_spans_are_whole_words_apart_from_one_another(
             assert right.start > left.stop  # SBO reads the token between
 
 
+ALBERT = (6.0, 3.0, 2.0)
+
+
 def slow_spans(words: int, budget: int, draws: np.random.Generator, mean: float, longest: int) -> list[range]:
     """SpanBERT's draw, for words of one token: lengths geometric, redrawn above `longest`; places uniform."""
     taken: list[range] = []
-    for _ in range(60):
-        left = budget - sum(map(len, taken))
-        if not left:
-            break
+    while left := budget - sum(map(len, taken)):
         length = longest + 1
         while length > longest:
             length = int(draws.geometric(1 / mean))
@@ -308,7 +308,7 @@ def test_span_lengths_are_geometric(mean: float, longest: int, mean_length: floa
     rows = make_rows([[[1] * words]] * count)
     draws = np.random.default_rng(1)
     slow = [slow_spans(words, budget, draws, mean, longest) for _ in range(count)]
-    chosen = select(rows, "span", 0.15, mean, longest)
+    chosen = select(rows, "span", 0.15, geometric(mean, longest))
     table = np.stack(
         [
             np.bincount(chosen.sizes, minlength=longest + 1)[1:],
@@ -340,11 +340,29 @@ def test_the_first_span_of_a_long_sequence_has_spanberts_chances() -> None:
     assert np.bincount(sequence[chosen.asked]).tolist() == [10] * count
 
 
-@pytest.mark.parametrize("words", [40, 125, 500])
-def test_spans_use_up_their_share(words: int) -> None:
-    rows = make_rows([[[1] * words]] * 200)
-    asked = len(select(rows, "span", 0.15).asked)
-    assert asked >= 0.995 * sum(budgets(rows, 0.15))
+@pytest.mark.parametrize(
+    ("words", "rate", "shares"),
+    [
+        *((words, 0.15, geometric(5.0, 10)) for words in (40, 125, 500, 4000)),
+        (500, 0.4, geometric(5.0, 10)),
+        (500, 0.15, ALBERT),
+        (500, 0.3, ALBERT),
+    ],
+)
+def test_spans_use_up_their_share(words: int, rate: float, shares: tuple[float, ...]) -> None:
+    """However many they must be: it was 2.7 % of a long text once, for a number of attempts that suits a short one."""
+    rows = make_rows([[[1] * words]] * max(3, 50_000 // words))
+    asked = len(select(rows, "span", rate, shares).asked)
+    assert asked >= 0.995 * sum(budgets(rows, rate))
+
+
+def test_alberts_spans_have_its_shares() -> None:
+    """p(n) is one over n, for one to three words; the last span of a sequence may be shortened."""
+    rows = make_rows([[[1] * 1000]] * 40)
+    found = np.bincount(select(rows, "span", 0.15, ALBERT).sizes, minlength=4)[1:]
+    assert found.sum() > 3_000
+    assert (found / found.sum()).tolist() == pytest.approx([6 / 11, 3 / 11, 2 / 11], abs=0.03)
+    assert found[0] > 0.5 * found.sum()
 
 
 # ---------------------------------------------------------------------- what becomes of them
@@ -510,6 +528,8 @@ def test_a_phase_may_have_a_rate_of_its_own() -> None:
         {"static": -1},
         {"span_mean": 1.0},
         {"span_longest": 0},
+        {"span_shares": (1.0, -1.0)},
+        {"span_shares": (0.0,)},
         {"select": "letter"},
     ],
 )

@@ -123,6 +123,9 @@ def test_the_report_shows_both_sources_before_and_after(packed: Path, model_fold
         for when in (result.before, result.after):
             assert {f"{source}/mlm_loss", f"{source}/mlm_accuracy", f"{source}/nsp_accuracy"} <= set(when)
     assert result.after["first/mlm_loss"] < result.before["first/mlm_loss"]
+    # One that is of the first source alone would hide what the others lost.
+    perplexities = {name for name in result.after if "perplexity" in name}
+    assert perplexities == {"first/pseudo_perplexity", "second/pseudo_perplexity"}
 
 
 def test_a_source_with_weight_zero_is_evaluated_and_not_trained_on(

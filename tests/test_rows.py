@@ -327,15 +327,19 @@ def test_an_epoch_starts_in_every_document(kind: Kind, documents: list[Document]
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_the_chunks_of_a_document_begin_all_over_it(kind: Kind) -> None:
-    """Chunk j begins with the first sentence past j · room tokens, unless only one sentence is left there."""
-    text, room = make_text(random_documents(30, seed=2, most=30)), 20
+    """Chunk j begins with the first sentence past j · room tokens, unless only one sentence is left there; or with the
+    sentence that is there, if that is so long that the next one is more than a chunk away."""
+    long = [[10, 300, 20, 20], [300, 5], [4, 90], [30, 60, 90, 1]]
+    text, room = make_text([*random_documents(30, seed=2, most=30), *long]), 20
     made = pairs(text, room + 3, kind, short=0.1)
     for d, group in itertools.groupby(made, lambda pair: pair.document):
         starts = [s.start for s in text.sentences[d]]
         allowed = starts[:-1] or starts
         for j, pair in enumerate(group):
             begin = text.documents[d].start + j * room
-            expected = next((start for start in allowed if start >= begin), allowed[-1])
+            ahead = next((start for start in starts if start >= begin), text.documents[d].stop)
+            wanted = begin if ahead - begin <= room else max(start for start in starts if start <= begin)
+            expected = next((start for start in allowed if start >= wanted), allowed[-1])
             swapped = kind == "order" and pair.follows
             assert (pair.whole_b if swapped else pair.whole_a).start == expected
 
@@ -516,15 +520,15 @@ def test_order_needs_a_document_of_two_tokens() -> None:
 
 @pytest.mark.parametrize("kind", PAIRS)
 def test_tokens_are_cut_off_at_both_ends_by_coin(kind: Kind) -> None:
-    """BERT throws a coin for every token: the share in front is binomial, of A and B, however many go."""
-    documents = [[40, 300, 20, 250, 7] for _ in range(150)]
-    made = pairs(make_text(documents), 63, kind, short=0.0)
+    """BERT throws a coin for every token: the share in front is binomial, of A and B, if not too many go."""
+    documents, room = [[290, 280, 40, 260, 230, 7] for _ in range(200)], 200
+    made = pairs(make_text(documents), room + 3, kind, short=0.0)
     fronts: dict[str, list[tuple[int, int]]] = {"a": [], "b": []}
     for pair in made:
         fronts["a"].append((pair.a.start - pair.whole_a.start, len(pair.whole_a) - len(pair.a)))
         fronts["b"].append((pair.b.start - pair.whole_b.start, len(pair.whole_b) - len(pair.b)))
     for thrown in fronts.values():
-        some = [(front, gone) for front, gone in thrown if gone]
+        some = [(front, gone) for front, gone in thrown if 0 < gone <= room]
         assert any(gone > 128 for _, gone in some)  # more than two machine words of coins
         assert all(0 <= front <= gone for front, gone in some)
         total = sum(gone for _, gone in some)
@@ -534,26 +538,50 @@ def test_tokens_are_cut_off_at_both_ends_by_coin(kind: Kind) -> None:
         assert FAIR < stats.chi2.cdf(spread, len(large)) < 1 - FAIR  # each token its own coin
         few = [front for front, gone in some if gone > 64]
         assert min(few) > 8
-    both = np.array([[a, b] for (a, gone_a), (b, gone_b) in zip(*fronts.values(), strict=True) if gone_a and gone_b])
-    gone = np.array([[a, b] for (_, a), (_, b) in zip(*fronts.values(), strict=True) if a and b])
-    off = (both - gone / 2) / np.sqrt(gone / 4)
+    lost = [(a, b) for a, b in zip(*fronts.values(), strict=True) if 0 < a[1] <= room and 0 < b[1] <= room]
+    off = np.array([[(front - gone / 2) / np.sqrt(gone / 4) for front, gone in pair] for pair in lost])
     assert stats.pearsonr(off[:, 0], off[:, 1]).pvalue > FAIR
+
+
+def fronts_of_b(gone: int, room: int) -> NDArray[np.int64]:
+    """A has 5 tokens, B as many as fill the room, and `gone` more: what goes, goes from B. How much of it in front."""
+    chunks = -(-(room + gone) // room)  # of one document, each with a key of its own
+    text = make_text([[5, room - 5 + gone] for _ in range(2_000 // chunks)])
+    made = [pair for pair in pairs(text, room + 3, "order", short=0.0) if not pair.follows]
+    assert {len(pair.whole_b) - len(pair.b) for pair in made} == {gone}
+    return np.array([pair.b.start - pair.whole_b.start for pair in made])
 
 
 @pytest.mark.parametrize("gone", [1, 2, 63, 64, 65, 128, 130])
 def test_the_coins_of_so_many_tokens_are_binomial(gone: int) -> None:
-    """A has 5 tokens, B as many as fill the room, and `gone` more: what goes, goes from B."""
-    chunks = -(-(20 + gone) // 20)  # of one document, each with a key of its own
-    made = pairs(make_text([[5, 15 + gone] for _ in range(2_000 // chunks)]), 23, "order", short=0.0)
-    made = [pair for pair in made if not pair.follows]
-    fronts = np.array([pair.b.start - pair.whole_b.start for pair in made])
-    assert {len(pair.whole_b) - len(pair.b) for pair in made} == {gone}
+    fronts = fronts_of_b(gone, room=130)
     cells = np.unique(stats.binom.ppf(np.linspace(0, 1, 9)[1:-1], gone, 0.5)).astype(int)
     counts = np.bincount(np.searchsorted(cells, fronts, side="left"), minlength=len(cells) + 1)
     chances = np.diff([0, *stats.binom.cdf(cells, gone, 0.5), 1])
     keep = chances > 0
     assert not counts[~keep].any()
     assert stats.chisquare(counts[keep], chances[keep] * len(fronts)).pvalue > FAIR
+
+
+@pytest.mark.parametrize("gone", [21, 300])
+def test_of_more_than_a_sequence_any_part_is_kept(gone: int) -> None:
+    fronts = fronts_of_b(gone, room=20)
+    counts = np.bincount(fronts * 11 // (gone + 1), minlength=11)
+    sizes = np.bincount(np.arange(gone + 1) * 11 // (gone + 1), minlength=11)
+    assert stats.chisquare(counts, sizes / sizes.sum() * len(fronts)).pvalue > FAIR
+    assert (fronts.min(), fronts.max()) == (0, gone)
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_epoch_after_epoch_all_text_is_read(kind: Kind) -> None:
+    """Of sentences longer than a sequence only the middle was, once: nearly half of a text of such."""
+    text = make_text([[10, 300, 20, 90], [300], [5, 150, 150], [8, 400]] * 3)
+    made = sampler(kind, text.corpus, MARKS, 67, short=0.1)
+    seen = np.zeros(len(text.words), bool)
+    for seed in range(150):
+        _, rows = epoch(made, seed)
+        seen[rows.ids[~rows.special] - FIRST] = True
+    assert seen.mean() > 0.97
 
 
 # ---------------------------------------------------------------------- in any company

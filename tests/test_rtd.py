@@ -344,7 +344,7 @@ def test_the_generator_beside_a_detector_goes_on_too(packed: Path, tmp_path: Pat
     first = pretrain(plan, tmp_path / "first")
     on = replace(plan, model=replace(plan.model, init=str(first.folder)))
     second = pretrain(on, tmp_path / "second")
-    assert "pseudo_perplexity" in first.after
+    assert "first/pseudo_perplexity" in first.after
     for name, score in second.before.items():
         assert score == pytest.approx(first.after[name], rel=1e-5), name
     assert read_recipe(tmp_path / "second/recipe.toml").rtd.generator == str((tmp_path / "first/generator").resolve())

@@ -130,7 +130,12 @@ def test_no_token_has_a_part_of_two_words(family: str) -> None:
     """However a tokenizer cuts: here a word begins in the midst of every piece that is longer than a letter."""
     reader = Reader(model_of(family), WindowSettings())
     text = "The virus ran to unbelievable houses, 北京是中国的首都。"
-    words = split_words(text, [(start + end + 1) // 2 for start, end in reader.tokenizer(text).offsets])
+    halves = {(start + end + 1) // 2 for start, end in reader.tokenizer(text).offsets}
+    words = [
+        part
+        for start, end in split_words(text)
+        for part in itertools.pairwise([start, *sorted(halves & {*range(start + 1, end)}), end])
+    ]
 
     def torn(places: Sequence[tuple[int, int]]) -> list[int]:
         return [word for word, _ in words for start, end in places if start < word < end and text[start:word].strip()]

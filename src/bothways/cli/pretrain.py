@@ -60,7 +60,7 @@ def pretrain(
     if as_json:
         print_json({**asdict(result), "folder": str(result.folder)})
         return
-    names = [name for name in result.after if name in result.before or name == "pseudo_perplexity"]
+    names = [name for name in result.after if name in result.before or name.endswith("pseudo_perplexity")]
     if names:
         rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
         print_table(("held out", "before", "after"), rows, right=("before", "after"))

@@ -7,7 +7,7 @@ from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.data.schemes import Span, from_spans
 from bothways.data.sources import text_of
-from bothways.data.words import Place, cut_words, split_words
+from bothways.data.words import Place, split_words
 from bothways.errors import BothwaysError
 
 FIELDS = ("spans", "label", "labels", "entities")
@@ -19,8 +19,8 @@ _TYPES = ("label", "type")
 def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes) -> Tagged | None:
     """One row with a text and the places of entities in it; None for one that Prodigy's annotator did not accept.
 
-    Words are those of the row if it has tokens with places, else runs of letters and digits, marks, and CJK characters;
-    they are cut at the edges of entities, so that none is lost.
+    Words are those of the row if it has tokens with places, else those of `split_words`, whatever the entities are: a
+    text is cut in the same way where nobody knows them. An entity that ends inside a word is widened to it.
     """
     if row.get("answer") in ("reject", "ignore"):
         notes.add("texts that the annotator rejected or ignored, left out", where)
@@ -30,9 +30,8 @@ def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes)
     if not isinstance(values, list | None):
         raise BothwaysError(f"{where} has no list of entities in {field}")
     entities = None if values is None else _entities(values, len(text), where)
-    edges = [edge for _, first, last in entities or [] for edge in (first, last)]
     tokens = row.get("tokens")
-    words = cut_words(_tokens(tokens, text, where), edges) if tokens else split_words(text, edges)
+    words = _tokens(tokens, text, where) if tokens else split_words(text)
     gold = None if entities is None else from_spans(_on_words(entities, words, where, notes), len(words))
     return Tagged(text, tuple(words), gold, where)
 
@@ -82,11 +81,17 @@ def _entity(value: Any, where: str) -> Span:
 
 def _on_words(entities: list[Span], words: Sequence[Place], where: str, notes: Notes) -> list[Span]:
     """The entities with the numbers of their words."""
-    found = []
+    found: list[Span] = []
+    taken = 0  # words that belong to the entities before
     for kind, start, end in entities:
-        inside = [index for index, (first, last) in enumerate(words) if start <= first and last <= end]
-        if inside:
-            found.append((kind, inside[0], inside[-1] + 1))
-        else:
+        inside = [index for index, (first, last) in enumerate(words) if first < end and start < last]
+        if not inside:
             notes.add("entities that hold no word, left out", where)
+        elif inside[0] < taken:
+            notes.add("entities that share a word with the one before, left out", where)
+        else:
+            if words[inside[0]][0] < start or end < words[inside[-1]][1]:
+                notes.add("entities that begin or end inside a word, widened to the whole of it", where)
+            taken = inside[-1] + 1
+            found.append((kind, inside[0], taken))
     return found

@@ -2,10 +2,8 @@
 
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Literal
 
 Place = tuple[int, int]
@@ -54,8 +52,8 @@ def is_cjk(character: str) -> bool:
     return code >= 0x2E80 and any(first <= code <= last for first, last in _CJK)
 
 
-def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
-    """Runs of letters and digits, single marks, and each CJK character by itself; and a cut at each edge.
+def split_words(text: str) -> list[Place]:
+    """Runs of letters and digits, single marks, and each CJK character by itself.
 
     As in the Penn Treebank and Universal Dependencies, English n't, 's, 'll and the like, and cannot, are cut, and
     3.14, U.S., Mr., ..., links and addresses are not.
@@ -65,21 +63,17 @@ def split_words(text: str, edges: Iterable[int] = ()) -> list[Place]:
     ['Do', "n't", 'go', 'to', 'John', "'s", 'in', '北', '京', '!']
     """
     spans = _spans(text)
-    cuts = set(edges)
     words: list[Place] = []
     first = -1  # of the run that goes on, if one does
     until = 0  # where the span that was met last ends
     for index, character in enumerate(text):
         sort = _sort(character)
         if sort == "cling":
-            if index in cuts and first >= 0:
-                words.append((first, index))
-                first = index
-            elif first < 0 and words and words[-1][1] == index:
-                words += [(index, index + 1)] if index in cuts else [(words.pop()[0], index + 1)]
+            if first < 0 and words and words[-1][1] == index:
+                words.append((words.pop()[0], index + 1))
             continue
         begins = index >= until and index in spans
-        is_cut = begins or index == until or index in cuts
+        is_cut = begins or index == until
         until = spans[index] if begins else until
         runs = index < until or sort == "run"
         if first >= 0 and (not runs or is_cut):
@@ -101,17 +95,6 @@ def _spans(text: str) -> dict[int, int]:
             end += 1
         spans[found.start()] = end
     return spans
-
-
-def cut_words(words: Iterable[Place], edges: Iterable[int]) -> list[Place]:
-    """The same words, cut in two where an edge lies inside one."""
-    cuts = sorted(set(edges))
-    return [
-        (start, end)
-        for first, last in words
-        for points in [[first, *cuts[bisect_right(cuts, first) : bisect_left(cuts, last)], last]]
-        for start, end in pairwise(points)
-    ]
 
 
 def join_words(words: Sequence[str]) -> tuple[str, tuple[Place, ...]]:

@@ -261,15 +261,18 @@ def _place(
 
 
 def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder: Path) -> Model:
-    """The model with the head whose tensors came with the adapter; without any, with its own."""
-    family = FAMILIES[model.config.family]
+    """The model with the head whose tensors came with the adapter; without any, with its own.
+
+    Layers that the head has in common with one of the base's may be the base's, as transformers takes them.
+    """
+    family, base = FAMILIES[model.config.family], _places(model)
     said = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     task = [head for head, kind in _TASKS.items() if kind == config.get("task_type")]
-    there = [
-        n
-        for n, head in family.heads.items()
-        if not head.in_body and {str(row.theirs) for row in head.rows if row.theirs not in _optional(head)} <= names
-    ]
+    there = []
+    for name, head in family.heads.items():
+        wanted = {str(row.theirs) for row in head.rows} - _optional(head)
+        if not head.in_body and (wanted <= names or (wanted - base.keys() and wanted <= names | base.keys())):
+            there.append(name)
     needed = {need for name in there for need in family.heads[name].needs}
     there = [name for name in there if name not in needed]
     likely = [n for n in (*checkpoint.heads_of(family, said), *task, *model.heads, *there) if n in there]
@@ -287,12 +290,19 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
         size = len(checkpoint.read_weights(folder / WEIGHTS)[_ROOT + last])
         labels = labels if len(labels) == size else checkpoint.nameless(size)
     grown = Model.new(replace(model.config, heads=heads, labels=labels, foreign=said or kept), model.tokenizer)
-    state = {
-        name: t
-        for name, t in model.state_dict().items()
-        if name in grown.state_dict() and not name.startswith("heads." + likely[0])
-    }
-    grown.load_state_dict(state, strict=False)
+    state, own = model.state_dict(), grown.state_dict()
+    for ours, tensor in own.items():
+        if ours.startswith("encoder."):
+            tensor.copy_(state[ours])
+    for row in (row for name in heads for row in family.heads[name].rows):
+        if row.ours not in own or row.theirs in names:
+            continue
+        if row.theirs not in base:
+            raise BothwaysError(
+                f"{folder}: neither the adapter nor the model that it is for has the weights {row.theirs}, and no head "
+                f"is made up"
+            )
+        own[row.ours].copy_(state[base[str(row.theirs)].ours])
     return grown
 
 

@@ -173,6 +173,7 @@ def _filled(guess: _Guess, text: str, encoding: Encoding, tokenizer: Tokenizer) 
     tokens = sorted(guess.tokens)
     for place, token in reversed(tokens):
         start, end = encoding.offsets[place]
+        start = max(start, text.find(tokenizer.mask or "", start, end))  # some masks take the space before them along
         text = _joined(text[:start], token, tokenizer) + text[end:]
     words = tuple(_shown(token, tokenizer) for _, token in tokens)
     score = math.exp(guess.log_probability / len(tokens))
@@ -190,6 +191,6 @@ def _joined(before: str, token: int, tokenizer: Tokenizer) -> str:
     piece = tokenizer.piece(token)
     if tokenizer.kind in _PLAIN:
         return before + piece.removeprefix("##")
-    # Byte-level BPE and SentencePiece mark the space before a word, and the blank may have swallowed it.
-    space = " " if piece.startswith(_SPACES) and before.strip() else ""
-    return before.rstrip() + space + tokenizer.decode([token]).strip()
+    # Byte-level BPE and SentencePiece mark the space before a word; none is put where one is written, or nothing is.
+    space = " " if piece.startswith(_SPACES) and before.rstrip() == before != "" else ""
+    return before + space + tokenizer.decode([token]).strip()

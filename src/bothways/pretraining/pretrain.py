@@ -7,7 +7,7 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.config import Learned, ModelConfig
-from bothways.model.families import FAMILIES
+from bothways.model.families import FAMILIES, with_pooling
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.pretraining.objective import Objective
@@ -58,6 +58,8 @@ def pretrain(
         model = _model(recipe, tokenizer)
         if recipe.finetune:
             model.config = replace(model.config, advice=write_table(recipe.finetune))
+            if pooling := recipe.finetune.get("model", {}).get("pooling"):  # others take it from config.json
+                model.config = with_pooling(model.config, pooling)
         if recipe.model.init:  # what is kept of the recipe shall be true
             recipe = replace(recipe, model=recipe.model.shaped_as(model.config.family, model.config.encoder))
             beside = Path(recipe.model.init).resolve().with_name("generator")

@@ -23,7 +23,7 @@ from bothways.text.tokenizer import Tokenizer
 Kind = Literal["documents", "stream", "next", "order"]
 
 # What a draw is for: a part of its key, so that two draws for one sequence are independent.
-_SHORT, _TARGET, _CUT, _COIN, _DOCUMENT, _SENTENCE, _FRONT_A, _FRONT_B = range(100, 108)
+_SHORT, _TARGET, _CUT, _COIN, _DOCUMENT, _SENTENCE, _FRONT_A, _FRONT_B, _ANYWHERE = range(100, 109)
 
 
 @dataclass(frozen=True)
@@ -171,6 +171,8 @@ class Pairs:
 
     BERT walks through a document and puts the second half back when it was not used. Here chunk j begins with the
     first sentence past j · room tokens, so that any chunk is found at once; what one epoch leaves out, another uses.
+    If that is more than a chunk away, it begins with the sentence that the place is in; and what loses more than a
+    sequence holds, as such a sentence does, loses any part of it in front: coins would always leave the middle.
     """
 
     def __init__(self, corpus: Corpus, marks: Marks, length: int, kind: Kind, short: float) -> None:
@@ -196,7 +198,9 @@ class Pairs:
         document = np.searchsorted(self.starts, places, side="right") - 1
         opening, last = corpus.document_sentences[document], corpus.document_sentences[document + 1]
         begin, end = corpus.document_starts[document], corpus.document_starts[document + 1]
-        from_ = corpus.sentences_from(begin + (places - self.starts[document]) * self.room)
+        place = begin + (places - self.starts[document]) * self.room
+        from_ = corpus.sentences_from(place)
+        from_ -= np.where(from_ < last, corpus.sentence_starts(np.minimum(from_, last - 1)), end) - place > self.room
         from_ = np.maximum(opening, np.minimum(from_, last - 2))
         is_short = uniform(mix(keys, _SHORT)) < self.short
         target = np.where(is_short, 2 + below(mix(keys, _TARGET), self.room - 1), self.room)
@@ -246,11 +250,16 @@ class Pairs:
         from_b = np.where(a > b, 0, first) + rest - rest // 2
         return replace(
             spans,
-            a=spans.a + _heads(mix(spans.keys, _FRONT_A), from_a),
+            a=spans.a + self._front(mix(spans.keys, _FRONT_A), from_a),
             a_length=a - from_a,
-            b=spans.b + _heads(mix(spans.keys, _FRONT_B), from_b),
+            b=spans.b + self._front(mix(spans.keys, _FRONT_B), from_b),
             b_length=b - from_b,
         )
+
+    def _front(self, keys: Keys, lost: Numbers) -> Numbers:
+        """How many of the tokens that a stretch loses are at its front."""
+        is_much = lost > self.room
+        return np.where(is_much, below(mix(keys, _ANYWHERE), lost + 1), _heads(keys, np.where(is_much, 0, lost)))
 
     def build(self, spans: Spans) -> Rows:
         return _assemble(self.corpus, self.marks, spans)

@@ -6,6 +6,8 @@ fit into that number, because a part of a word is never taken. All sequences of 
 B sequences · N tokens · M tokens asked for · U units (tokens, words or spans) they come in.
 """
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +21,7 @@ from bothways.pretraining.shards import Numbers
 Unit = Literal["token", "word", "span"]
 
 _ORDER, _LENGTH, _START = range(200, 203)
-_TRIES = 60  # proposals for spans in each sequence; nine in ten sequences are full after 15
+_MISSES = 100  # proposals for spans that fail one after the other, after which a sequence is as full as it gets
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,23 @@ class Selection:
         return np.repeat(np.arange(len(self.start)), self.sizes)
 
 
-def select(rows: Rows, unit: Unit, rate: float, mean: float = 5.0, longest: int = 10) -> Selection:
-    """Choose tokens to ask for. Spans have a geometric number of words, `longest` at most (SpanBERT: p = 1/mean)."""
+def geometric(mean: float, longest: int) -> tuple[float, ...]:
+    """How often a span has 1, 2 … `longest` words: as a coin that ends it with p = 1/mean decides (SpanBERT)."""
+    return tuple((1 - 1 / mean) ** np.arange(longest))
+
+
+SPANBERT = geometric(5.0, 10)
+
+
+def select(rows: Rows, unit: Unit, rate: float, shares: Sequence[float] = SPANBERT) -> Selection:
+    """Choose tokens to ask for; spans have 1, 2, 3 … words in these shares."""
     candidates = ~rows.special
     sizes = np.add.reduceat(candidates.astype(np.int64), rows.cu[:-1])
     budget = np.where(sizes > 0, np.maximum(1, np.floor(rate * sizes + 0.5)), 0).astype(np.int64)
     starts = _units(rows, candidates, words=unit != "token")
     ends = _ends(starts, candidates)
     if unit == "span":
-        return _spans(rows, starts, ends, budget, mean, longest)
+        return _spans(rows, starts, ends, budget, shares)
     return _fill(rows, starts, ends, budget)
 
 
@@ -98,16 +108,16 @@ def _fill(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers) -> Select
     return Selection(starts[chosen], ends[chosen])
 
 
-def _spans(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers, mean: float, longest: int) -> Selection:
+def _spans(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers, shares: Sequence[float]) -> Selection:
     """Spans of whole words at random places, one proposal after the other, none touching another."""
     words = np.searchsorted(starts, rows.cu)  # sequence b has the words words[b] … words[b+1]-1
-    weights = (1 - 1 / mean) ** np.arange(longest)
-    chances = np.cumsum(weights) / weights.sum()
+    chances = np.cumsum(shares) / np.sum(shares)
     room = budget.copy()
-    covered = np.zeros(len(rows.ids) + 2, bool)  # one free place on either side
+    covered = np.zeros(len(rows.ids) + 3, np.int64)  # one free place on either side, and one for the end of a sum
     found: list[NDArray[np.int64]] = []
     active = np.flatnonzero((room > 0) & (np.diff(words) > 0))
-    for attempt in range(_TRIES):
+    misses = np.zeros(len(active), np.int64)
+    for attempt in itertools.count():
         if not len(active):
             break
         keys = rows.keys[active]
@@ -121,13 +131,15 @@ def _spans(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers, mean: fl
         last = np.minimum(last, np.searchsorted(ends, wall, side="right") - 1)
         fits = last >= word
         end = np.where(fits, ends[np.maximum(last, 0)], start)
-        touched = np.concatenate([[0], np.cumsum(covered)])
-        fits &= touched[end + 2] - touched[start] == 0  # with a free token on either side, which SBO reads
+        # With a free token on either side, which SBO reads.
+        fits &= np.add.reduceat(covered, np.stack([start, end + 2], 1).ravel())[::2] == 0
         for s, e in zip(start[fits], end[fits], strict=True):
-            covered[s + 1 : e + 1] = True
+            covered[s + 1 : e + 1] = 1
         found.append(np.stack([start[fits], end[fits]], 1))
         room[active[fits]] -= (end - start)[fits]
-        active = active[room[active] > 0]
+        misses = np.where(fits, 0, misses + 1)
+        is_open = (room[active] > 0) & (misses < _MISSES)
+        active, misses = active[is_open], misses[is_open]
     spans = np.concatenate(found) if found else np.empty((0, 2), np.int64)
     spans = spans[np.argsort(spans[:, 0])]
     return Selection(spans[:, 0], spans[:, 1])

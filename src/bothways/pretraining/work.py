@@ -212,8 +212,10 @@ class Pretraining:
                 seen = [*(float(counts[name]) for name in self.losses), *forward(micro).double().tolist()]
                 sums = [a + b * counted for a, b in zip(sums or [0.0] * len(seen), seen, strict=True)]
             totals[source] = ranks.sum(sums)
-            if final and number == 0 and not self.config.encoder.causal:
-                found["pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks, min(size, TOKENS))
+            if final and not self.config.encoder.causal:
+                prefix = f"{source}/" if len(self.valid.sources) > 1 else ""
+                most = min(size, TOKENS // len(self.valid.sources))
+                found[f"{prefix}pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks, most)
         if not totals:
             return {}
         found |= self._scores([sum(column) for column in zip(*totals.values(), strict=True)], "")

@@ -11,10 +11,11 @@ from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.distill import Teacher
+from bothways.model.families import with_pooling
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.tasks.answer import NULL
-from bothways.tasks.folder import task_config, with_config, with_dropout, with_pooling, with_task
+from bothways.tasks.folder import task_config, with_config, with_dropout, with_task
 from bothways.tasks.kinds import in_form, make_task, plan, read_examples
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe
 from bothways.tasks.task import Sample, Task
@@ -79,7 +80,7 @@ def finetune(
         if recipe.model.take:
             start = start.with_layers(recipe.model.take)
         if recipe.model.pooling:
-            start = with_pooling(start, recipe.model.pooling)
+            start.config = with_pooling(start.config, recipe.model.pooling)
         start = with_dropout(start, recipe.model.dropout, recipe.model.attention_dropout)
         config, labels = plan(recipe, train, start.config.encoder.limit)
         model = with_task(start, config, labels, seed=recipe.run.seed)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bothways import atomic
 from bothways.data.labels import Kind
@@ -19,7 +19,6 @@ from bothways.train.recipe import read
 
 _KEY = "bothways"
 _HEADS = {"classify": "sequence", "score": "sequence", "tag": "token", "answer": "span", "choose": "choice"}
-_POOLING = {"first": "cls", "mean": "mean"}
 _PROBLEMS: dict[Kind, str] = {
     "single": "single_label_classification",
     "multi": "multi_label_classification",
@@ -49,15 +48,6 @@ def with_task(base: Model, config: TaskConfig, labels: Sequence[str] = (), *, se
         if kept:
             model.heads[name] = base.heads[name]
     return model
-
-
-def with_pooling(base: Model, reads: Literal["first", "mean"]) -> Model:
-    """The same model, whose classifier will read something else; only a family whose config.json can say so can."""
-    if isinstance(FAMILIES[base.config.family].heads["sequence"].reads, str):
-        able = [name for name, family in FAMILIES.items() if not isinstance(family.heads["sequence"].reads, str)]
-        raise BothwaysError(f"model.pooling is for {', '.join(able)}: what {base.config.family} reads is fixed")
-    base.config = replace(base.config, foreign={**base.config.foreign, "classifier_pooling": _POOLING[reads]})
-    return base
 
 
 def with_dropout(base: Model, share: float | None, attention: float | None) -> Model:

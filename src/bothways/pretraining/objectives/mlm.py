@@ -7,6 +7,7 @@ word have each their own (BERT's whole-word masking).
 A left-to-right model is asked for every next token instead, and nothing is hidden: the baseline of BERT's ablation.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +21,7 @@ from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.pretraining.objective import Draft, Room, Score, Target, Words
 from bothways.pretraining.rows import Rows
-from bothways.pretraining.select import Unit, select
+from bothways.pretraining.select import Unit, geometric, select
 from bothways.pretraining.shards import Numbers
 
 _FATE, _WORD = range(300, 302)
@@ -44,7 +45,9 @@ class MaskedSettings:
     span_mean: float = 5.0
     """Spans have a geometric number of words with p = 1 / span_mean …"""
     span_longest: int = 10
-    """… and never more than this."""
+    """… and never more than this …"""
+    span_shares: tuple[float, ...] = ()
+    """… unless these say how often one has 1, 2, 3 … words, as [6, 3, 2] (ALBERT)."""
     decoder: Literal["plain", "enhanced"] = "plain"
     """enhanced: the last layer is told where tokens stand, and runs twice (DeBERTa). The folder then fills blanks less
     well than the run did: those who read it have no such layer."""
@@ -58,6 +61,8 @@ class MaskedSettings:
             raise BothwaysError(f"mlm.mask and mlm.random are shares of one whole, not {self.mask} and {self.random}")
         if self.static < 0 or self.span_mean <= 1 or self.span_longest < 1:
             raise BothwaysError("mlm.static must be 0 or more, mlm.span_mean above 1, mlm.span_longest 1 or more")
+        if self.span_shares and (min(self.span_shares) < 0 or not 0 < sum(self.span_shares) < math.inf):
+            raise BothwaysError(f"mlm.span_shares are numbers of 0 or more, one above 0: not {list(self.span_shares)}")
 
 
 class MaskedWords:
@@ -82,9 +87,8 @@ class MaskedWords:
             self._add(draft, asked - 1, draft.rows.ids[asked], room.tokens)
             return
         rate = rate or self.settings.rate
-        draft.selection = select(
-            draft.rows, self.settings.select, rate, self.settings.span_mean, self.settings.span_longest
-        )
+        shares = self.settings.span_shares or geometric(self.settings.span_mean, self.settings.span_longest)
+        draft.selection = select(draft.rows, self.settings.select, rate, shares)
         chosen, asked = draft.selection, draft.selection.asked
         whole = chosen.start[chosen.unit] if self.settings.select == "span" else asked
         draft.ids = draft.ids.copy()
