@@ -492,6 +492,14 @@ def test_predict_tags_columns_of_words_that_are_called_as_columns_are(
     assert near([strict(line) for line in done.stdout.splitlines()], expected)
 
 
+def test_predict_answers_every_row_or_says_which_it_cannot(models: Models, run: Run, tmp_path: Path) -> None:
+    """An answer too few would shift all that come after it."""
+    (tmp_path / "a.tsv").write_text("text\tlabel\nthe cat\tx\nno tab\na dog\ty\n")
+    done = run("predict", tmp_path / "a.tsv", "--model", models["single"], "--json")
+    assert done.returncode == 1
+    assert f"{tmp_path / 'a.tsv'}, line 3 has 1 columns, and its first line names 2" in done.stderr
+
+
 def test_standard_input_is_called_so(models: Models, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").write_bytes(b"ok\n\xff\xfe\n")
     with (tmp_path / "in").open() as stdin:

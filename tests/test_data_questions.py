@@ -160,7 +160,9 @@ def test_rows_with_less(tmp_path: Path) -> None:
     assert second.gold == (("France", 53),)
     assert third.gold is None
     assert fourth.gold == (("sea", 81),)
-    assert notes.first["questions with an id that another one has"] == f"{path}, line 3"
+    assert notes.first["questions with an id that another one has, which get another"] == f"{path}, line 3"
+    assert len({first.id, second.id, third.id, fourth.id}) == 4  # else they could not be scored
+    assert third.id == f"{second.id} (2)"
 
 
 def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

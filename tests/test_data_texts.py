@@ -108,6 +108,25 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
         pairs(path)
 
 
+def test_who_is_to_answer_every_row_leaves_none_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel", "good\tx", "no tab", "bad\ty")
+    with pytest.raises(BothwaysError, match=r"a\.tsv, line 3 has 1 columns, and its first line names 2: mend it"):
+        pairs(path, notes=Notes(whole=True))
+
+
+def test_columns_without_a_name_may_be_many(tmp_path: Path) -> None:
+    path = write(tmp_path / "spam.csv", "v1,v2,,,", "ham,Ok lar,,,", "spam,Win,,,")
+    assert pairs(path, Columns(text="v2", label="v1")) == [(("Ok lar",), "ham"), (("Win",), "spam")]
+
+
+def test_a_tsv_that_was_written_with_quotes_is_noted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "text\tlabel", '"The ""cat"" sleeps."\tx', '"Quoted," he said\ty', '"All"\ty')
+    notes = Notes()
+    assert pairs(path, notes=notes)[0] == (('"The ""cat"" sleeps."',), "x")
+    ((what, count),) = notes.counts.items()
+    assert ("quotes are doubled" in what, count) == (True, 1)
+
+
 def test_pairs_without_a_gold_label_are_counted_and_have_none(tmp_path: Path) -> None:
     rows = [{"sentence1": "a", "sentence2": "b", "gold_label": label, "annotator_labels": ["neutral"]} for label in ("-", "neutral", "-")]  # fmt: skip
     notes = Notes()

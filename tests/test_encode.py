@@ -42,6 +42,7 @@ def hidden_states(folder: Path, text: str) -> list[np.ndarray[Any, Any]]:
         ({"pool": "cls"}, lambda h: h[-1][0]),
         ({"pool": "max"}, lambda h: h[-1].max(0)),
         ({"layers": "second-to-last"}, lambda h: h[-2].mean(0)),
+        ({"layers": -2}, lambda h: h[-2].mean(0)),
         ({"layers": "last-four"}, lambda h: np.concatenate([s.mean(0) for s in h[-4:]])),
         ({"layers": "last-four", "combine": "sum"}, lambda h: sum(h[-4:]).mean(0)),
         ({"layers": "all", "combine": "mean", "pool": "cls"}, lambda h: np.mean(h, 0)[0]),

@@ -261,6 +261,7 @@ def test_half_characters_are_mended(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[str, bytes, str]] = {
     "latin": ("a.txt", b"ok\nok\ncaf\xe9 \nok", "a.txt is not UTF-8 text in line 3 (invalid continuation byte)"),
+    "two bytes": ("a.txt", "ok".encode("utf-16"), "in line 1 (invalid start byte): convert it first, for example with iconv -f UTF-16 -t UTF-8"),
     "latin, far": ("a.txt", b"ok\n" * 300_000 + b"\xff", "not UTF-8 text in line 300001"),
     "cut inside a character": ("a.txt", b"ok\n\xe5\x8c", "not UTF-8 text in line 2"),
     "latin rows": ("a.csv", b"text,id\na,1\ncaf\xe9,2\n", "a.csv is not UTF-8 text in line 3"),

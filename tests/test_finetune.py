@@ -459,7 +459,7 @@ def test_the_scores_of_a_run_are_those_of_the_published_model(name: str, base: P
     data = written(tmp_path, "answer" if name == "short answers" else name)
     plan = recipe_for(task, base, run=quiet(steps=3), data=DataSettings((str(data),), (str(data),)), **parts)
     found = finetune(plan, tmp_path / "run")
-    again = evaluate([str(data)], Predictor.load(found.folder)).scores
+    again = evaluate([str(data)], found.folder).scores
     assert found.scores.keys() <= again.keys()
     for score, value in found.scores.items():
         assert again[score] == pytest.approx(value, abs=1e-5, nan_ok=True), score

@@ -74,7 +74,7 @@ def test_a_model_without_segments_is_given_none(family: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "deberta", "camembert"])
 def test_a_blank_is_filled_with_a_word_as_it_is_written(family: str) -> None:
-    """The marks for spaces are no part of it, and there is one space before it."""
+    """The marks for spaces are no part of it, and what is written before it stays as it is."""
     tokenizer = tokenizer_of(family)
     words = [i for i, piece in enumerate(tokenizer.pieces) if piece.startswith(("Ġ", "▁")) and piece[1:].isalpha()]
     inside = [i for i, piece in enumerate(tokenizer.pieces) if len(piece) > 1 and piece.isascii() and piece.isalpha()]
@@ -84,11 +84,15 @@ def test_a_blank_is_filled_with_a_word_as_it_is_written(family: str) -> None:
         if not word.isascii():
             continue
         assert _shown(token, tokenizer) == word
-        for before in ("The capital is", "The capital is "):
-            assert _joined(before, token, tokenizer) == f"The capital is {word}"
-        assert _joined("", token, tokenizer) == word
+        for before, taken in (("The capital is", ""), ("The capital is", " "), ("The capital is ", "")):
+            assert _joined(before, taken, token, tokenizer) == f"The capital is {word}"
+        assert _joined("", "", token, tokenizer) == word
+        assert _joined("is", "\n ", token, tokenizer) == f"is\n {word}"
     for token in inside[:5]:
-        assert _joined("is ", token, tokenizer) == f"is{tokenizer.pieces[token]}"
+        piece = tokenizer.pieces[token]
+        assert _joined("is", " ", token, tokenizer) == f"is{piece}"  # it is the rest of a word
+        assert _joined("is ", "", token, tokenizer) == f"is {piece}"
+        assert _joined("is", "\n", token, tokenizer) == f"is\n{piece}"
     model: Model = model_of(family)
     for answer in fill(f"The capital is {tokenizer.mask}.", model, top=5):
         assert not set("Ġ▁") & set(answer.text)

@@ -399,6 +399,8 @@ def test_a_predictor_saved_and_opened_answers_the_same(tokenizer: Tokenizer, tmp
     before = predictor_for(tokenizer, "multi", temperature=3.0, thresholds={"a": 0.1, "b": 0.9})
     save(before.model, tmp_path)
     after = Predictor(load(tmp_path))
+    with pytest.raises(BothwaysError, match=r"a model was expected, .*: a folder is opened by Predictor\.load"):
+        Predictor(str(tmp_path))  # type: ignore[arg-type]
     given = inputs_for("multi", 20)
     assert near(after(given), before(given))
     assert near(after(given, top=3), before(given, top=3))

@@ -75,6 +75,9 @@ def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, mo
         (["a", "b"], [None, "x"], "for each text, and None was given"),
         (["a", "b"], np.array([float("nan"), 1.0]), "for each text, and nan was given"),
         (["a", "b"], [["x"], ["y", "z"]], r"for each text, and \['x'\] was given"),
+        (["a", "b"], np.array([[1, 0], [1, 1]]), r"for each text, and array\(\[1, 0\]\) was given"),
+        (["a", "b"], [1, "1"], "some labels are strings and some are not"),
+        (["a", "b"], [0.5, 1.0], "0.5 is a number and no class"),
         (["a", "b"], ["x"], "2 texts were given and 1 labels"),
     ],
 )

@@ -51,7 +51,7 @@ def predict(
     from bothways.tasks.recipe import DataSettings
 
     predictor = Predictor.load(answering(model, task), long=long)
-    notes = Notes()
+    notes = Notes(whole=True)
     data = DataSettings(text=text or "", pair=pair or "")
     given = inputs or ["-"]
     is_tagger = predictor.name == "tag"  # to which, in Python, two texts are two words

@@ -17,6 +17,8 @@ class Notes:
     counts: dict[str, int] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
     """Where each kind was noticed first."""
+    whole: bool = False
+    """True if no row may be left out, because each is to have its answer: what would be is an error."""
 
     def add(self, what: str, where: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1

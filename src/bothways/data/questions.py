@@ -1,8 +1,10 @@
 """Questions on texts that hold their answers: SQuAD 1.1 and 2.0, CMRC 2018, and rows of JSON or tables."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from bothways.data.examples import Question
@@ -26,7 +28,9 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
         for where, value in values:
             for question in _value(value, where, notes):
                 if question.id in seen:
-                    notes.add("questions with an id that another one has", question.where)
+                    notes.add("questions with an id that another one has, which get another", question.where)
+                    number = next(n for n in itertools.count(2) if f"{question.id} ({n})" not in seen)
+                    question = replace(question, id=f"{question.id} ({number})")
                 seen.add(question.id)
                 yield question
 

@@ -128,13 +128,17 @@ def _whole(name: str, lines: list[str]) -> Any:
 
 
 def _table(name: str, rows: Iterator[tuple[int, list[str]]], notes: Notes, namer: Namer) -> Iterator[Row]:
-    """The rows of a table; those whose number of cells is wrong are left out and noted, unless they are most."""
+    """The rows of a table; those whose number of cells is wrong are left out and noted, unless they are most.
+
+    Columns without a name may be many; nobody asks for them.
+    """
     first = next(rows, None)
     if first is None:
         raise BothwaysError(f"{name} is empty: expected a table whose first line names its columns")
     given = namer(first[1])
     header = given or first[1]
-    if len(set(header)) < len(header):
+    named = [name for name in header if name]
+    if len(set(named)) < len(named):
         raise BothwaysError(
             f"{name} has two columns of one name in its first line: {', '.join(header)}; if that is no header, count "
             f"the columns, as in --text 1 --label 2"
@@ -144,8 +148,15 @@ def _table(name: str, rows: Iterator[tuple[int, list[str]]], notes: Notes, namer
         where = f"{name}, line {number}"
         if len(cells) == len(header):
             whole += 1
+            if any(cell[:1] == cell[-1:] == '"' and '""' in cell[1:-1] for cell in cells):
+                notes.add("rows with cells in quotes, in which quotes are doubled: all kept, as in GLUE's .tsv", where)
             yield where, dict(zip(header, cells, strict=True))
         else:
+            if notes.whole:
+                raise BothwaysError(
+                    f"{where} has {len(cells)} columns, and its first line names {len(header)}: mend it, or leave it "
+                    f"out, so that every row has its answer"
+                )
             damaged, begin = damaged + 1, begin or where
             notes.add(f"rows that do not have the {len(header)} columns of their file, left out", where)
     if damaged > whole:

@@ -22,7 +22,7 @@ def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes)
     Words are those of the row if it has tokens with places, else those of `split_words`, whatever the entities are: a
     text is cut in the same way where nobody knows them. An entity that ends inside a word is widened to it.
     """
-    if row.get("answer") in ("reject", "ignore"):
+    if row.get("answer") in ("reject", "ignore") and not notes.whole:
         notes.add("texts that the annotator rejected or ignored, left out", where)
         return None
     text = text_of(row.get("text"), where, "text")

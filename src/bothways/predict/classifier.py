@@ -48,6 +48,8 @@ class Classifier:
     def fit(self, texts: Iterable[Any], labels: Sequence[Any]) -> "Classifier":
         """Learn. A text is a string, or a pair of strings; a label anything that prints as its name."""
         texts, given = _matched(texts, labels), [_label(label) for label in labels]
+        if len({isinstance(label, str) for label in given}) > 1:
+            raise BothwaysError("some labels are strings and some are not: expected one or the other")
         self.classes_ = np.unique(given)
         names = [str(label) for label in self.classes_.tolist()]
         known = dict(zip(self.classes_.tolist(), names, strict=True))
@@ -130,6 +132,8 @@ def _matched(texts: Iterable[Any], labels: Sequence[Any]) -> list[Any]:
 def _label(label: Any) -> Any:
     """As Python has it, whichever array it comes from."""
     label = label.item() if isinstance(label, np.generic) else label
-    if label is None or label != label or isinstance(label, list | tuple | np.ndarray):
+    if label is None or isinstance(label, list | tuple | np.ndarray) or label != label:
         raise BothwaysError(f"a label was expected for each text, and {label!r} was given")
+    if isinstance(label, float) and not label.is_integer():
+        raise BothwaysError(f"{label} is a number and no class: finetune learns numbers, with classify.kind=regression")
     return label

@@ -35,9 +35,9 @@ NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2
 class Features:
     """Which hidden states make a vector, and how long texts are met. The defaults suit most uses."""
 
-    layers: str | Sequence[int] = "last"
-    """"last", "second-to-last", "last-four", "all", or numbers: 0 is the embeddings, -1 the last layer. "static": rows
-    of the token table, which know nothing of their neighbours."""
+    layers: str | int | Sequence[int] = "last"
+    """"last", "second-to-last", "last-four", "all", or a number or several: 0 is the embeddings, -1 the last layer.
+    "static": rows of the token table, which know nothing of their neighbours."""
     combine: Combine = "concat"
     """How several layers become one vector."""
     weights: Sequence[float] | None = None
@@ -58,7 +58,7 @@ class Features:
         if isinstance(self.layers, str):
             wanted: Sequence[int] = self._parsed(depth)
         else:
-            wanted = self.layers
+            wanted = [self.layers] if isinstance(self.layers, int) else self.layers
         if not len(wanted):
             raise BothwaysError("no layers were named: name at least one")
         for n in wanted:
@@ -126,7 +126,7 @@ def encode(
     model: Model | Path | str | None = None,
     *,
     pool: Pool = "mean",
-    layers: str | Sequence[int] = "last",
+    layers: str | int | Sequence[int] = "last",
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
@@ -146,7 +146,7 @@ def encode_tokens(
     model: Model | Path | str | None = None,
     *,
     per: Per = "token",
-    layers: str | Sequence[int] = "last",
+    layers: str | int | Sequence[int] = "last",
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",

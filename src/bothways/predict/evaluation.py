@@ -61,14 +61,16 @@ class Evaluation:
 
 def evaluate(
     files: Sequence[str],
-    predictor: Predictor,
+    predictor: Predictor | Path | str,
     data: DataSettings | None = None,
     *,
     worst: int = 10,
     notes: Notes | None = None,
     watch: Callable[[Iterable[Any]], Iterable[Any]] = lambda items: items,
 ) -> Evaluation:
-    """Score a model on labelled files. Rows without a label are left out; memory does not hold what was predicted."""
+    """Score a model, or that of a folder, on labelled files. Rows without a label are left out; memory does not hold
+    what was predicted."""
+    predictor = predictor if isinstance(predictor, Predictor) else Predictor.load(predictor)
     run = _Run(predictor, worst)
     for item, decision in predictor.decisions(watch(_labelled(files, predictor, data, notes))):
         run.add(item, decision)

@@ -31,7 +31,8 @@ class Filled:
     words: tuple[str, ...]
     tokens: tuple[int, ...]
     text: str
-    """The text with its blanks filled; all else is as it was written."""
+    """The text with its blanks filled; all else is as it was written, but for the space before a blank whose mask takes
+    it along (RoBERTa's), if the piece goes on with the word before."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +171,14 @@ def _with(encoding: Encoding, guess: _Guess) -> list[int]:
 
 
 def _filled(guess: _Guess, text: str, encoding: Encoding, tokenizer: Tokenizer) -> Filled:
-    tokens = sorted(guess.tokens)
+    tokens, mask = sorted(guess.tokens), tokenizer.mask or ""
+    added = tokenizer.backend.get_added_tokens_decoder().get(tokenizer.id(mask))
+    takes_space = added is not None and added.lstrip  # as RoBERTa's does
     for place, token in reversed(tokens):
         start, end = encoding.offsets[place]
-        start = max(start, text.find(tokenizer.mask or "", start, end))  # some masks take the space before them along
-        text = _joined(text[:start], token, tokenizer) + text[end:]
+        before = text[: max(start, text.find(mask, start, end))]
+        kept = before.rstrip() if takes_space else before
+        text = _joined(kept, before[len(kept) :], token, tokenizer) + text[end:]
     words = tuple(_shown(token, tokenizer) for _, token in tokens)
     score = math.exp(guess.log_probability / len(tokens))
     return Filled(score, words, tuple(token for _, token in tokens), text)
@@ -186,11 +190,14 @@ def _shown(token: int, tokenizer: Tokenizer) -> str:
     return piece if tokenizer.kind in _PLAIN else tokenizer.decode([token]).strip() or piece
 
 
-def _joined(before: str, token: int, tokenizer: Tokenizer) -> str:
-    """A text with a piece after it."""
+def _joined(before: str, taken: str, token: int, tokenizer: Tokenizer) -> str:
+    """A text with a piece after it; between them is the space that the mask has taken."""
     piece = tokenizer.piece(token)
     if tokenizer.kind in _PLAIN:
-        return before + piece.removeprefix("##")
-    # Byte-level BPE and SentencePiece mark the space before a word; none is put where one is written, or nothing is.
-    space = " " if piece.startswith(_SPACES) and before.rstrip() == before != "" else ""
+        return before + taken + piece.removeprefix("##")
+    # Byte-level BPE and SentencePiece mark the space before a word; a piece that has none goes on with what is there.
+    if piece.startswith(_SPACES):
+        space = taken or (" " if before.rstrip() == before != "" else "")
+    else:
+        space = "" if taken.isspace() and taken.isprintable() else taken  # but no line breaks are lost
     return before + space + tokenizer.decode([token]).strip()

@@ -39,6 +39,8 @@ class Predictor:
 
     def __init__(self, model: Model, *, device: str = "auto", long: Long | None = None) -> None:
         """Texts beyond the model's limit are met as its folder says, or as `long` does: window, cut or error."""
+        if not isinstance(model, Model):
+            raise BothwaysError(f"a model was expected, and {model!r} was given: a folder is opened by Predictor.load")
         if long is not None:
             config = task_config(model)
             model = with_config(model, replace(config, window=replace(config.window, long=long)))

@@ -241,6 +241,8 @@ def _batches(path: Path, columns: list[str] | None, meter: Meter) -> Iterator[tu
 def _jsonl(path: Path, field: str, meter: Meter) -> Iterator[str]:
     for number, row in parse_jsonl(path, read_whole_lines(path, meter)):
         value = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
+        if value is None and isinstance(row, dict) and field in row:  # as a table's empty cell
+            value = ""
         if not isinstance(value, str):
             has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
             raise BothwaysError(f"{name_of(path)}, line {number} has no text under {field!r}: its fields are {has}")

@@ -72,9 +72,11 @@ def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
             decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         line = lines + 1 + error.object.count(b"\n", 0, error.start)
+        is_wide = line == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         raise BothwaysError(
-            f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, "
-            f"for example with iconv -t UTF-8"
+            f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, for example with "
+            f"iconv -f {'UTF-16' if is_wide else 'NAME'} -t UTF-8"
+            f"{'' if is_wide else ', where NAME is what it is in, such as GBK or LATIN1'}"
         ) from error
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise BothwaysError(f"{name_of(path)} is damaged or cut short after line {lines}: {error}") from error

@@ -322,7 +322,7 @@ class Tokenizer:
 
 def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
     try:
-        pieces = path.read_text(encoding="utf-8").split("\n")
+        pieces = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise BothwaysError(f"{path} cannot be read as a vocabulary: {error}") from error
     pieces = [piece.rstrip("\r") for piece in pieces]
