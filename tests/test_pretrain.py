@@ -110,7 +110,9 @@ def test_a_missing_head_is_added(packed: Path, model_folder: Path, tmp_path: Pat
     bare = Model.new(ModelConfig(start.config.encoder), start.tokenizer)
     bare.encoder = start.encoder
     bothways.save(bare, tmp_path / "bare")
-    pretrain(continued(packed, tmp_path / "bare"), tmp_path / "run")
+    said: list[str] = []
+    pretrain(continued(packed, tmp_path / "bare"), tmp_path / "run", say=said.append)
+    assert any("bare has no head called masked or " in words for words in said)
     assert set(bothways.load(tmp_path / "run/model").heads) == {"pooler", "masked", "next"}
 
 

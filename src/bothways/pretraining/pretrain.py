@@ -55,7 +55,7 @@ def pretrain(
         packed = [open_packed(folder, verify=recipe.data.verify and ranks.is_first) for folder in recipe.data.train]
         tokenizer = _one_tokenizer(packed)
         train, valid = (_texts(packed, recipe, split) for split in ("train", "valid"))
-        model = _model(recipe, tokenizer)
+        model = _model(recipe, tokenizer, say if ranks.is_first else lambda words: None)
         if recipe.finetune:
             model.config = replace(model.config, advice=write_table(recipe.finetune))
             if pooling := recipe.finetune.get("model", {}).get("pooling"):  # others take it from config.json
@@ -129,7 +129,7 @@ def _texts(packed: Sequence[Packed], recipe: PretrainRecipe, split: str) -> Text
     return Texts(used, {name: weights[name] for name in used}) if split == "train" else Texts(corpora)
 
 
-def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
+def _model(recipe: PretrainRecipe, tokenizer: Tokenizer, say: Say = lambda words: None) -> Model:
     """A new model, or the one to go on from, with the heads that the objectives train."""
     objectives = make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal, recipe.rtd)
     heads = heads_for(objectives)
@@ -151,9 +151,11 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer) -> Model:
             f"the text was packed with another tokenizer than that of {recipe.model.init}: "
             f"pack it again with --model {recipe.model.init}"
         )
-    for head in heads:
-        if head not in model.heads:
-            model = model.with_head(head, keep=heads, seed=recipe.run.seed)
+    missing = [head for head in heads if head not in model.heads]
+    if missing:
+        say(f"{recipe.model.init} has no head called {' or '.join(missing)}: it begins as a new one")
+    for head in missing:
+        model = model.with_head(head, keep=heads, seed=recipe.run.seed)
     return model.with_only(heads) if recipe.lora.rank else model  # an adapter has the head that it was trained with
 
 
