@@ -111,7 +111,8 @@ def _fill(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers) -> Select
 def _spans(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers, shares: Sequence[float]) -> Selection:
     """Spans of whole words at random places, one proposal after the other, none touching another."""
     words = np.searchsorted(starts, rows.cu)  # sequence b has the words words[b] … words[b+1]-1
-    chances = np.cumsum(shares) / np.sum(shares)
+    chances = np.cumsum(shares)
+    chances = chances / chances[-1]
     room = budget.copy()
     covered = np.zeros(len(rows.ids) + 3, np.int64)  # one free place on either side, and one for the end of a sum
     found: list[NDArray[np.int64]] = []
