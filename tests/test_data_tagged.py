@@ -244,6 +244,14 @@ def test_tokens_of_prodigy_are_kept(tmp_path: Path) -> None:
     assert notes.counts == {WIDENED: 3, SHARED: 1, "texts that the annotator rejected or ignored, left out": 1}
 
 
+def test_what_is_to_be_answered_is_read_whatever_its_annotator_thought(tmp_path: Path) -> None:
+    path = write_json(
+        tmp_path / "a.jsonl", {"text": "One", "spans": [], "answer": "reject"}, {"text": "Two", "spans": []}
+    )
+    assert [example.text for example in read_tagged(path)] == ["Two"]
+    assert [example.text for example in read_tagged(path, notes=Notes(whole=True))] == ["One", "Two"]
+
+
 def test_entities_with_spaces_around_them(tmp_path: Path) -> None:
     notes = Notes()
     rows = [{"text": "a  Rome b", "label": [[1, 2, "X"], [2, 8, "LOC"]]}]

@@ -405,7 +405,7 @@ def test_damage_is_refused(file: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"no pickle", whole[: len(whole) // 2], whole[:-30]):
         file.write_bytes(content)
-        assert_refused(file, f"{file} is damaged or is not a checkpoint")
+        assert_refused(file, f"{file} is damaged or is not a weights file")
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,18 @@ def fates(draft: Draft) -> list[str]:
     return ["mask" if i == MASK else "keep" if i == STRANGE else "random" for i in read]
 
 
+def test_the_lengths_of_spans_are_as_the_settings_say() -> None:
+    """Of two words, unless a text ends before that; or of at most three."""
+    rows = make_rows([[[1] * 100]] * 30)
+    twos = masked(rows, select="span", rate=0.16, span_shares=(0.0, 1.0)).selection
+    threes = masked(rows, select="span", rate=0.16, span_mean=5.0, span_longest=3).selection
+    assert twos is not None
+    assert threes is not None
+    assert twos.sizes.max() == 2
+    assert (twos.sizes == 2).mean() > 0.9
+    assert set(threes.sizes.tolist()) == {1, 2, 3}
+
+
 def test_only_words_are_drawn_as_words() -> None:
     words = vocabulary()
     assert words.mask == MASK

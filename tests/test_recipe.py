@@ -168,6 +168,9 @@ def test_whole_word_and_span_recipes_select_so() -> None:
     spanbert = read_recipe("spanbert")
     assert (spanbert.mlm.select, spanbert.mlm.span_mean, spanbert.mlm.span_longest) == ("span", 5.0, 10)
     assert spanbert.objectives == ("mlm", "sbo")
+    albert = read_recipe("albert-base")
+    assert (albert.mlm.select, albert.mlm.span_shares) == ("span", (6, 3, 2))
+    assert albert.objectives == ("mlm", "sop")
     roberta = read_recipe("roberta-style")
     assert (roberta.objectives, roberta.rows, roberta.mlm.static) == (("mlm",), "stream", 0)
 

@@ -215,6 +215,12 @@ def test_saved_and_loaded_by_us_and_by_them(tmp_path: Path) -> None:
     assert only_vocab.fingerprint == cased.fingerprint
 
 
+def test_a_vocab_txt_may_begin_with_a_mark_of_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n", encoding="utf-8-sig")
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.pieces[0] == tokenizer.roles["pad_token"] == "[PAD]"
+
+
 def test_a_bare_vocab_txt_tells_its_case(tmp_path: Path) -> None:
     (tmp_path / "lower.txt").write_text("\n".join(PIECES) + "\n", encoding="utf-8")
     (tmp_path / "cased.txt").write_text("\r\n".join([*PIECES, "Paris"]) + "\r\n", encoding="utf-8")

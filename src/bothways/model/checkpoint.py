@@ -120,21 +120,21 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         # weights_only: a pickle may hold code, and this refuses to run any.
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises whatever its parser stumbles over
-        raise BothwaysError(f"{path} {_why_not(path, error)}") from error
+        raise BothwaysError(f"{path} {why_unread(path, error)}") from error
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
         raise BothwaysError(f"{path} does not hold a plain table of tensors")
     return found
 
 
-def _why_not(path: Path, error: Exception) -> str:
-    """Why it is no file of weights."""
+def why_unread(path: Path, error: Exception) -> str:
+    """Why a file cannot be read as one of weights, from what its parser raised."""
     is_pointer = False
     with suppress(OSError), path.open("rb") as file:
         is_pointer = file.read(24).startswith(b"version https://git-lfs")
     if is_pointer:
         return "is a pointer of Git LFS, and not the weights that it stands for: fetch them with git lfs pull"
     if not isinstance(error, pickle.UnpicklingError):
-        return f"is damaged or is not a weights file: {str(error).splitlines()[0] if str(error) else error!r}"
+        return f"is damaged or is not a weights file: {next(iter(str(error).splitlines()), type(error).__name__)}"
     if named := re.search(r"GLOBAL (\S+)", str(error)):
         return f"holds {named[1]}, which could run code, and only weights are read here"
     return "is damaged or is not a weights file"  # torch's own words advise to let it run

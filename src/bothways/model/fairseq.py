@@ -5,7 +5,6 @@ else is refused, and nothing is ever run.
 """
 
 import argparse
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bothways.errors import BothwaysError
+from bothways.model.checkpoint import why_unread
 
 # fairseq's names into Hugging Face's: all of these, one after the other.
 _NAMES = (
@@ -103,16 +103,8 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        if named is None:
-            raise BothwaysError(f"{path} is damaged or is not a checkpoint") from error
-        raise BothwaysError(
-            f"{path} holds {named[1]}, which could run code, and only weights and settings are read here"
-        ) from error
     except Exception as error:  # a damaged file raises whatever its parser stumbles over
-        reason = str(error).split("\n")[0] or type(error).__name__
-        raise BothwaysError(f"{path} is damaged or is not a checkpoint: {reason}") from error
+        raise BothwaysError(f"{path} {why_unread(path, error)}") from error
     weights = found.get("model") if isinstance(found, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
         raise BothwaysError(f"{path} is not a fairseq checkpoint: it has no table of tensors called model")

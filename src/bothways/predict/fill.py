@@ -172,12 +172,10 @@ def _with(encoding: Encoding, guess: _Guess) -> list[int]:
 
 def _filled(guess: _Guess, text: str, encoding: Encoding, tokenizer: Tokenizer) -> Filled:
     tokens, mask = sorted(guess.tokens), tokenizer.mask or ""
-    added = tokenizer.backend.get_added_tokens_decoder().get(tokenizer.id(mask))
-    takes_space = added is not None and added.lstrip  # as RoBERTa's does
     for place, token in reversed(tokens):
         start, end = encoding.offsets[place]
         before = text[: max(start, text.find(mask, start, end))]
-        kept = before.rstrip() if takes_space else before
+        kept = before.rstrip() if tokenizer.mask_takes_space else before
         text = _joined(kept, before[len(kept) :], token, tokenizer) + text[end:]
     words = tuple(_shown(token, tokenizer) for _, token in tokens)
     score = math.exp(guess.log_probability / len(tokens))

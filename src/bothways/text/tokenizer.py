@@ -282,6 +282,12 @@ class Tokenizer:
         return self.roles.get("mask_token")
 
     @cached_property
+    def mask_takes_space(self) -> bool:
+        """Whether the white space before a mask is read as a part of it, as RoBERTa's is."""
+        added = self.backend.get_added_tokens_decoder().values()
+        return any(token.lstrip for token in added if token.content == self.mask)
+
+    @cached_property
     def fingerprint(self) -> str:
         """16 hex digits that differ whenever any text could be encoded differently."""
         # Unigram's scores change in their last digit when they are written and read again.
