@@ -49,6 +49,25 @@ def test_muon_takes_the_hidden_matrices_only() -> None:
     assert {group["lr"] for group in muon.param_groups} == {0.01}
 
 
+def test_layer_wise_decay_is_muons_too() -> None:
+    """Each layer by its own rate; and they move as if each had an optimiser of its own."""
+    model = Model.new(ModelConfig(TINY, ("pooler", "masked", "next")))
+    _, muon = make_optimizers(named(model), OptimSettings(name="muon", muon_lr=0.02, layer_decay=0.5))
+    start = {name: p.detach().clone() for name, p in named(model).items()}
+    rates = {p: group["lr"] for group in muon.param_groups for p in group["params"]}
+    for p in rates:
+        p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(0))
+    muon.step()
+    for name, p in named(model).items():
+        if p in rates:
+            layer = int(name.split("blocks.")[1].split(".")[0])
+            assert rates[p] == pytest.approx(0.02 * 0.5 ** (TINY.layers - layer)), name
+            alone = torch.nn.Parameter(start[name])
+            alone.grad = p.grad
+            Muon([(name, alone)], lr=rates[p], decay=0.1).step()
+            assert torch.allclose(p, alone, atol=1e-6), name
+
+
 def test_muon_equals_torchs_own() -> None:
     """On square and tall matrices; torch's computes in bf16, so the updates agree to its rounding."""
     draws = torch.Generator().manual_seed(0)

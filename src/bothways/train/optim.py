@@ -38,7 +38,8 @@ class OptimSettings:
     head_lr: float = 0.0
     """The rate of everything that is not the encoder; 0: the same."""
     layer_decay: float = 1.0
-    """The rate of the last layer is so much of lr, that of the layer below so much of this, down to the embeddings."""
+    """The rate of the last layer is so much of lr (and of muon_lr), that of the layer below so much of this, down to
+    the embeddings."""
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
     muon_decay: float = 0.1
@@ -108,8 +109,8 @@ def make_optimizers(trained: Mapping[str, nn.Parameter], settings: OptimSettings
     )
     found: list[Optimizer] = [adamw]
     if matrices:
-        muon = Muon(matrices.items(), lr=settings.muon_lr, momentum=settings.muon_momentum, decay=settings.muon_decay)
-        found.append(muon)
+        rates = {name: settings.muon_lr * _layer_share(name, layers, settings) for name in matrices}
+        found.append(Muon(matrices.items(), rates, momentum=settings.muon_momentum, decay=settings.muon_decay))
     for optimizer in found:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
@@ -123,9 +124,14 @@ def _peak(name: str, layers: int, settings: OptimSettings) -> float:
     """The rate of one parameter at the top of the schedule."""
     if "encoder." not in name:
         return settings.head_lr or settings.lr
+    return settings.lr * _layer_share(name, layers, settings)
+
+
+def _layer_share(name: str, layers: int, settings: OptimSettings) -> float:
+    """What layer-wise decay leaves of the rate."""
     block = _BLOCK.search(name)
     below_top = layers - int(block[1]) if block else layers + 1
-    return settings.lr * settings.layer_decay**below_top
+    return settings.layer_decay**below_top if "encoder." in name else 1.0
 
 
 def set_rate(optimizers: Iterable[Optimizer], factor: float) -> None:
@@ -143,22 +149,30 @@ class Muon(Optimizer):
     """Momentum, orthogonalised: every update turns a matrix's singular directions by the same amount.
 
     Jordan et al. 2024. The stacked query-key-value matrix counts as three. All matrices of one shape are
-    orthogonalised together, in a few batched products.
+    orthogonalised together, in a few batched products. `lr`: one rate, or that of each name.
     """
 
     def __init__(
-        self, named: Iterable[tuple[str, nn.Parameter]], lr: float, momentum: float = 0.95, decay: float = 0.0
+        self,
+        named: Iterable[tuple[str, nn.Parameter]],
+        lr: float | Mapping[str, float],
+        momentum: float = 0.95,
+        decay: float = 0.0,
     ) -> None:
-        named = list(named)
-        defaults: dict[str, Any] = {"lr": lr, "momentum": momentum, "decay": decay}
-        super().__init__([p for _, p in named], defaults)
-        self._parts = {p: 3 if name.endswith("qkv.weight") else 1 for name, p in named}
+        groups: dict[float, list[nn.Parameter]] = {}
+        self._parts: dict[nn.Parameter, int] = {}
+        for name, p in named:
+            groups.setdefault(lr[name] if isinstance(lr, Mapping) else lr, []).append(p)
+            self._parts[p] = 3 if name.endswith("qkv.weight") else 1
+        defaults: dict[str, Any] = {"momentum": momentum, "decay": decay}
+        super().__init__([{"params": group, "lr": own} for own, group in groups.items()], defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         assert closure is None
-        for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
+        groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in self.param_groups]
+        ahead: dict[nn.Parameter, Tensor] = {}
+        for group, parameters in groups:
             if not parameters:
                 continue
             for p in parameters:
@@ -168,27 +182,28 @@ class Muon(Optimizer):
             gradients = [p.grad for p in parameters]
             torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
             # Nesterov: look one step ahead along the momentum.
-            ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
-            updates = _orthogonal(parameters, ahead, self._parts)
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["decay"])
-            torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+            seen = torch._foreach_lerp(gradients, momenta, group["momentum"])
+            ahead.update(zip(parameters, seen, strict=True))
+        updates = _orthogonal(ahead, self._parts)
+        for group, parameters in groups:
+            if parameters:
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["decay"])
+                torch._foreach_add_(parameters, [updates[p] for p in parameters], alpha=-group["lr"])
 
 
-def _orthogonal(
-    parameters: list[nn.Parameter], updates: Iterable[Tensor], parts: dict[nn.Parameter, int]
-) -> list[Tensor]:
+def _orthogonal(updates: dict[nn.Parameter, Tensor], parts: dict[nn.Parameter, int]) -> dict[nn.Parameter, Tensor]:
     """Each update with its singular values made about 1, scaled so that tall matrices move as much as wide ones."""
-    by_shape: dict[torch.Size, list[tuple[int, Tensor]]] = {}
-    pieces = [update.unflatten(0, (parts[p], -1)) for p, update in zip(parameters, updates, strict=True)]
-    for i, piece in enumerate(pieces):
-        by_shape.setdefault(piece.shape[1:], []).append((i, piece))
-    found: list[Tensor] = [torch.empty(0)] * len(pieces)
+    by_shape: dict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = {}
+    for p, update in updates.items():
+        piece = update.unflatten(0, (parts[p], -1))
+        by_shape.setdefault(piece.shape[1:], []).append((p, piece))
+    found: dict[nn.Parameter, Tensor] = {}
     for (rows, columns), members in by_shape.items():
         stacked = newton_schulz(torch.cat([piece for _, piece in members]))
         scale = max(1.0, rows / columns) ** 0.5
         done = stacked.split([len(piece) for _, piece in members])
-        for (i, _), result in zip(members, done, strict=True):
-            found[i] = result.flatten(0, 1).to(parameters[i].dtype) * scale
+        for (p, _), result in zip(members, done, strict=True):
+            found[p] = result.flatten(0, 1).to(p.dtype) * scale
     return found
 
 
