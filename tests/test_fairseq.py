@@ -323,7 +323,7 @@ def test_a_wrong_dictionary_is_refused(tmp_path: Path, file: Path, content: byte
 def test_wrong_files_of_gpt2_are_refused(tmp_path: Path, gpt2: transformers.GPT2Tokenizer) -> None:
     path = write_numbers(tmp_path / "fairseq", list(range(len(gpt2))))
     (path.parent / "vocab.bpe").write_text("#version: 0.2\nx yz\n")
-    assert_refused(path, "vocab.bpe does not belong to encoder.json")
+    assert_refused(path, "vocab.bpe does not belong to its pieces")
     (path.parent / "encoder.json").write_text("[1]")
     assert_refused(path, "encoder.json should hold a JSON object")
 

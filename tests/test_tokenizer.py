@@ -298,7 +298,7 @@ def test_broken_files_are_named(tmp_path: Path, name: str, content: str | bytes,
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match=r"expected tokenizer\.json or vocab\.txt"):
+    with pytest.raises(BothwaysError, match=r"expected one of tokenizer\.json, vocab\.txt, merges"):
         Tokenizer.load(tmp_path)
     with pytest.raises(BothwaysError, match="there is no tokenizer file"):
         Tokenizer.load(tmp_path / "nothing.json")

@@ -30,7 +30,7 @@ TEXT = [
 
 
 @cache
-def _byte_level(specials: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+def byte_level(specials: tuple[str, ...]) -> tuple[dict[str, int], list[tuple[str, str]]]:
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -57,10 +57,10 @@ def _theirs(family: str) -> Any:
     """The family's own tokenizer in transformers."""
     match family:
         case "roberta" | "modernbert":
-            vocabulary, merges = _byte_level(tuple(ROBERTA))
+            vocabulary, merges = byte_level(tuple(ROBERTA))
             return transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
         case "deberta":
-            vocabulary, merges = _byte_level(tuple(BERT))
+            vocabulary, merges = byte_level(tuple(BERT))
             return transformers.DebertaTokenizer(vocab=vocabulary, merges=merges)
         case "xlm-roberta":
             return transformers.XLMRobertaTokenizer(vocab=_unigram(tuple(ROBERTA), "<unk>"))

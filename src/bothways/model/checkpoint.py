@@ -26,6 +26,7 @@ from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Row
 from bothways.model.model import Model
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
+from bothways.text.tokenizer import READ as TOKENIZERS
 from bothways.text.tokenizer import Tokenizer
 
 ADVICE = "finetune.toml"
@@ -49,7 +50,7 @@ def load(folder: Path | str | None = None, *, dtype: torch.dtype = torch.float32
 
         return load_adapter(folder).to(dtype)
     raw, tensors = _read_folder(folder)
-    has_tokenizer = any((folder / name).exists() for name in ("tokenizer.json", "vocab.txt"))
+    has_tokenizer = any((folder / name).exists() for name in TOKENIZERS)
     model = assemble(raw, tensors, Tokenizer.load(folder) if has_tokenizer else None, folder, dtype=dtype)
     if (folder / ADVICE).is_file():
         model.config = replace(model.config, advice=(folder / ADVICE).read_text("utf-8", "replace"))

@@ -1,17 +1,17 @@
 """fairseq's dict.txt as a tokenizer: a symbol and its count on each line, in the order of the ids."""
 
-import json
 import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, pre_tokenizers
-from tokenizers.models import BPE, WordLevel
-from tokenizers.processors import RobertaProcessing
+from tokenizers import Regex, decoders, pre_tokenizers
+from tokenizers.models import WordLevel
 
 from bothways.errors import BothwaysError
+from bothways.text.merges import byte_level, read_pieces, read_text
+from bothways.text.specials import put_around
 from bothways.text.tokenizer import Tokenizer
 
 _FIRST = ("<s>", "<pad>", "</s>", "<unk>")
@@ -53,7 +53,7 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
     if all(symbol.isdigit() for symbol in real) and (folder / "encoder.json").exists():
         return _bytes_tokenizer(folder, pieces)
     if all(len(symbol) == 1 for symbol in real):
-        return _character_tokenizer(_numbered(path, pieces))
+        return _character_tokenizer(path, pieces)
     if all(symbol.isdigit() for symbol in real):
         raise _UntoldError(f"{path} holds GPT-2's numbers, and its encoder.json and vocab.bpe do not lie beside it")
     raise _UntoldError(f"the symbols of {path} are neither characters nor GPT-2's numbers")
@@ -61,7 +61,7 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
 
 def _read_symbols(path: Path) -> list[str]:
     symbols = []
-    for number, line in enumerate(_read(path).split("\n"), 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line:
             continue
         symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
@@ -69,13 +69,6 @@ def _read_symbols(path: Path) -> list[str]:
             raise BothwaysError(f"{path}, line {number}: expected a symbol and its count, not {line!r}")
         symbols.append(symbol)
     return symbols
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BothwaysError(f"{path} cannot be read: {error}") from error
 
 
 def _numbered(path: Path, pieces: Sequence[str]) -> dict[str, int]:
@@ -86,43 +79,21 @@ def _numbered(path: Path, pieces: Sequence[str]) -> dict[str, int]:
     return numbered
 
 
-def _character_tokenizer(numbered: dict[str, int]) -> Tokenizer:
+def _character_tokenizer(path: Path, pieces: Sequence[str]) -> Tokenizer:
     """Every character is a token, and spaces are nothing: fairseq wants them between symbols."""
-    backend = tokenizers.Tokenizer(WordLevel(numbered, unk_token="<unk>"))
+    backend = tokenizers.Tokenizer(WordLevel(_numbered(path, pieces), unk_token="<unk>"))
     each = pre_tokenizers.Split(Regex("."), "isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), each])
     backend.decoder = decoders.Fuse()
-    return _finished(backend)
+    return Tokenizer(put_around(backend, path))
 
 
 def _bytes_tokenizer(folder: Path, pieces: Sequence[str]) -> Tokenizer:
     """GPT-2's byte-level BPE, with the ids of dict.txt."""
-    try:
-        encoder = json.loads(_read(folder / "encoder.json"))
-        names = {str(number): piece for piece, number in encoder.items()}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise BothwaysError(f"{folder / 'encoder.json'} should hold a JSON object of pieces and numbers") from error
+    names = {str(number): piece for piece, number in read_pieces(folder / "encoder.json").items()}
     if not (folder / "vocab.bpe").exists():
         raise _UntoldError(f"{folder} has an encoder.json and no vocab.bpe")
     numbered = _numbered(folder / "dict.txt", [names.get(piece, piece) for piece in pieces])
     if missing := len(set(names.values()) - set(numbered) - {"<|endoftext|>"}):
         raise _UntoldError(f"{folder / 'dict.txt'} lacks {missing:,} of GPT-2's pieces")
-    lines = _read(folder / "vocab.bpe").split("\n")[1:]  # the first is the version
-    merges = [(first, second) for first, _, second in (line.partition(" ") for line in lines) if second]
-    try:
-        backend = tokenizers.Tokenizer(BPE(numbered, merges))
-    except Exception as error:  # the Rust library raises bare Exception
-        raise BothwaysError(f"{folder / 'vocab.bpe'} does not belong to encoder.json: {error}") from error
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    return _finished(backend)
-
-
-def _finished(backend: tokenizers.Tokenizer) -> Tokenizer:
-    """With RoBERTa's specials: <s> text </s>, or <s> text </s></s> text </s>."""
-    backend.post_processor = RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=True, add_prefix_space=False)
-    backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in _FIRST])
-    if backend.token_to_id(_MASK) is not None:
-        # The mask takes the space before it, as RoBERTa's does: a masked word has one, and the mask stands for both.
-        backend.add_special_tokens([AddedToken(_MASK, lstrip=True, special=True, normalized=False)])
-    return Tokenizer(backend)
+    return Tokenizer(byte_level(numbered, folder / "vocab.bpe"))

@@ -22,22 +22,19 @@ from tokenizers.processors import TemplateProcessing
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.text.files import mended
+from bothways.text.merges import read_merges
+from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
+from bothways.text.specials import ROLES
 
 Long = Literal["error", "cut"]
 Text = str | tuple[str, str]
 
-# What each special token is called, BERT's way first. The role names are those of special_tokens_map.json.
-_ROLES = {
-    "pad_token": ("[PAD]", "<pad>"),
-    "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<s>"),
-    "sep_token": ("[SEP]", "</s>"),
-    "mask_token": ("[MASK]", "<mask>"),
-}
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 """What `Tokenizer.save` writes."""
+READ = ("tokenizer.json", "vocab.txt", "merges.txt", *SENTENCEPIECE)
+"""What `Tokenizer.load` looks for in a folder, the best first; beside merges.txt is a vocab.json."""
 
-BERT_SPECIALS = tuple(names[0] for names in _ROLES.values())
+BERT_SPECIALS = tuple(names[0] for names in ROLES.values())
 
 _KEPT = ("tokenizer_class", "model_input_names")
 """What tokenizer_config.json may say to other readers, and means nothing here."""
@@ -99,7 +96,7 @@ class Tokenizer:
         self.backend = backend
         self.said = {key: value for key, value in (said or {}).items() if key in _KEPT}
         self.roles = {}
-        for role, usual in _ROLES.items():
+        for role, usual in ROLES.items():
             names = [roles[role]] if roles and role in roles else usual
             known = [name for name in names if backend.token_to_id(name) is not None]
             if known:
@@ -109,17 +106,21 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
-        """From a model folder, a `tokenizer.json` or a `vocab.txt`."""
+        """From a model folder, or one of the files that `READ` names."""
         path = Path(path)
         if path.is_dir():
-            for name in ("tokenizer.json", "vocab.txt"):
+            for name in READ:
                 if (path / name).exists():
                     return cls.load(path / name)
-            raise BothwaysError(f"{path} has no tokenizer: expected tokenizer.json or vocab.txt in it")
+            raise BothwaysError(f"{path} has no tokenizer: expected one of {', '.join(READ)} in it")
         if not path.exists():
             raise BothwaysError(f"there is no tokenizer file {path}")
         settings = _read_settings(path.parent)
-        roles = {role: _content(settings[role]) for role in _ROLES if settings.get(role)}
+        roles = {role: _content(settings[role]) for role in ROLES if settings.get(role)}
+        if path.name in ("merges.txt", "vocab.json"):
+            return cls(read_merges(path.parent, settings), roles, settings)
+        if path.suffix == ".model":
+            return cls(read_sentencepiece(path, settings), roles, settings)
         if path.suffix == ".txt":
             return cls(_from_vocabulary_file(path, settings), roles, settings)
         try:

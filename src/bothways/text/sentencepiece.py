@@ -1,0 +1,189 @@
+"""SentencePiece's .model files as ALBERT, DeBERTa and XLM-RoBERTa have them, read without its library.
+
+The file is a protocol buffer: its pieces with scores and kinds, and how a text is normalised before it is cut.
+"""
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
+from tokenizers.models import Unigram
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
+
+from bothways.errors import BothwaysError
+from bothways.text.specials import put_around
+
+SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
+"""What DeBERTa, ALBERT and XLM-RoBERTa call theirs."""
+
+_UNIGRAM = 1
+_NORMAL, _UNKNOWN, _BY_USER, _UNUSED = 1, 2, 4, 5
+_FAIRSEQ = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+_CAMEMBERT = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0)]
+
+
+def read_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """The tokenizer of a file, in the manner of those who call theirs so."""
+    try:
+        model = _parse(path.read_bytes())
+    except (OSError, ValueError, IndexError, struct.error) as error:
+        raise BothwaysError(f"{path} cannot be read as a SentencePiece model: {error}") from error
+    if model.kind != _UNIGRAM:
+        raise BothwaysError(f"{path} is not of the kind Unigram: give a tokenizer.json made of it")
+    pieces = model.scored()
+    unknown = [kind for _, _, kind in model.pieces].index(_UNKNOWN)
+    if path.name == "sentencepiece.bpe.model":  # whose ids are fairseq's
+        if [piece for piece, _ in pieces[:3]] != ["<unk>", "<s>", "</s>"]:
+            raise BothwaysError(f"{path} should begin with <unk>, <s> and </s>, as XLM-RoBERTa's does")
+        first, rest = (_CAMEMBERT, pieces[1:]) if _is_camembert(path.parent) else (_FAIRSEQ, pieces[3:])
+        pieces, unknown = [*first, *rest, ("<mask>", 0.0)], 3
+    elif path.name == "spiece.model":  # ALBERT cuts the comma off a number
+        pieces = [(piece, score - 100 * _is_number_with_comma(piece)) for piece, score in pieces]
+    backend = tokenizers.Tokenizer(Unigram(pieces, unknown, model.has_bytes))
+    backend.normalizer = normalizers.Sequence([*_before(path, settings), *model.normalizers()])
+    apart = [pre_tokenizers.Punctuation()] if settings.get("split_by_punct") else []
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*apart, *model.pre_tokenizers()])
+    backend.decoder = decoders.Metaspace(prepend_scheme="always" if model.prefix else "never")
+    if path.name == "spm.model" and backend.token_to_id("[MASK]") is None:
+        backend.add_special_tokens(["[MASK]"])  # DeBERTa's is the first id after the file's
+    return put_around(backend, path)
+
+
+def _is_camembert(folder: Path) -> bool:
+    try:
+        return bool(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"] == "camembert")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def _is_number_with_comma(piece: str) -> bool:
+    return len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit()
+
+
+def _before(path: Path, settings: Mapping[str, Any]) -> list[Normalizer]:
+    """What a family does to a text before SentencePiece sees it."""
+    is_albert = path.name == "spiece.model"
+    steps: list[Normalizer] = []
+    if is_albert:
+        steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        if not settings.get("keep_accents", False):
+            steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if settings.get("do_lower_case", is_albert):
+        steps.append(normalizers.Lowercase())
+    return steps
+
+
+@dataclass
+class _Model:
+    """What a file says."""
+
+    pieces: list[tuple[str, float, int]] = field(default_factory=list)
+    kind: int = _UNIGRAM
+    characters: bytes = b""
+    """Which characters become which, compiled."""
+    has_bytes: bool = False
+    splits: bool = True
+    """Whether no piece goes over a space."""
+    prefix: bool = True
+    """Whether a text begins as if a space stood before it."""
+    one_space: bool = True
+    """Whether several spaces count as one, and those around a text as none."""
+
+    def scored(self) -> list[tuple[str, float]]:
+        """Its pieces, those of the user with a score that no other cut reaches."""
+        highest = max((score for _, score, kind in self.pieces if kind == _NORMAL), default=0.0)
+        return [
+            (piece, len(piece.encode()) * highest - 0.1 if kind == _BY_USER else score)
+            for piece, score, kind in self.pieces
+        ]
+
+    @property
+    def by_words(self) -> bool:
+        """Whether a text is cut word by word, however they are spaced."""
+        return self.splits and self.prefix and self.one_space
+
+    def normalizers(self) -> list[Normalizer]:
+        steps: list[Normalizer] = [normalizers.Precompiled(self.characters)] if self.characters else []
+        if self.one_space and not self.by_words:
+            steps += [normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
+            steps += [normalizers.Replace(tokenizers.Regex(r"\A | \z"), "")]
+        elif self.prefix and not self.one_space:  # Metaspace would put it only where no space stands
+            steps.append(normalizers.Prepend("▁"))
+        return steps
+
+    def pre_tokenizers(self) -> list[PreTokenizer]:
+        """Words with the mark of a space before them; where it can be, their offsets leave the space out."""
+        words = [pre_tokenizers.Split(" ", "removed")] if self.by_words else []
+        scheme = "always" if self.prefix and self.one_space else "never"
+        return [*words, pre_tokenizers.Metaspace(prepend_scheme=scheme, split=self.splits)]
+
+
+def _parse(data: bytes) -> _Model:
+    """A `ModelProto`: pieces are its field 1, how it was trained field 2, how it normalises field 3."""
+    model = _Model()
+    for number, value in _fields(memoryview(data)):
+        if number == 1:
+            model.pieces.append(_piece(value))
+        elif number == 2:
+            told = dict(_fields(value))
+            model.kind = told.get(3, _UNIGRAM)
+            model.splits = bool(told.get(22, True))
+            model.has_bytes = bool(told.get(35, False))
+        elif number == 3:
+            told = dict(_fields(value))
+            model.characters = bytes(told.get(2, b""))
+            model.prefix = bool(told.get(3, True))
+            model.one_space = bool(told.get(4, True))
+    if not model.pieces:
+        raise ValueError("it has no pieces")
+    kinds = {kind for _, _, kind in model.pieces}
+    if _UNKNOWN not in kinds:
+        raise ValueError("it has no piece for what is unknown")
+    if _UNUSED in kinds:
+        raise ValueError("it has pieces that are not to be used")
+    return model
+
+
+def _piece(data: memoryview) -> tuple[str, float, int]:
+    told = dict(_fields(data))
+    (score,) = struct.unpack("<f", told.get(2, bytes(4)))
+    return bytes(told[1]).decode(), score, told.get(3, _NORMAL)
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
+    """Number and value of each field: whole numbers as such, all else as bytes."""
+    at = 0
+    while at < len(data):
+        key, at = _number(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _number(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, at = _number(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError("it is something else")
+        if at + size > len(data):
+            raise ValueError("its end is missing")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _number(data: memoryview, at: int) -> tuple[int, int]:
+    """A whole number of seven bits a byte, the lowest first, and the place after it."""
+    found = shift = 0
+    while True:
+        byte = data[at]
+        found |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return found, at
