@@ -243,9 +243,10 @@ def test_a_model_opens_with_such_a_file_and_is_saved_with_a_new_one(tmp_path: Pa
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
-        ("spm.model", b"", "cannot be read as a SentencePiece model: it has no pieces"),
-        ("spm.model", b"version https://git-lfs.github.com/spec/v1\n", "cannot be read as a SentencePiece model"),
-        ("spm.model", proto([("[UNK]", 0.0, 2)])[:-5], "its end is missing"),
+        ("spm.model", b"", "no piece for what is unknown"),
+        ("spm.model", b"version https://git-lfs.github.com/spec/v1\n", "damaged, or no SentencePiece model"),
+        ("spm.model", proto([("[UNK]", 0.0, 2)])[:-5], "damaged, or no SentencePiece model"),
+        ("spm.model", proto([("[UNK]", 0.0, 2)]) + b"\x1a\x06\x12\x04abcd", "damaged: .*charsmap"),
         ("spm.model", proto([("[UNK]", 0.0, 2)], kind=2), "not of the kind Unigram"),
         ("spm.model", proto([("a", 0.0, 1)]), "no piece for what is unknown"),
         ("spm.model", proto([("a", 0.0, 5), ("[UNK]", 0.0, 2)]), "not to be used"),

@@ -1,5 +1,6 @@
 """Classifier: scikit-learn takes it for one of its own."""
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sklearn.model_selection import (  # type: ignore[import-untyped]
     cross_val_score,
 )
 
+import bothways
 from bothways.errors import BothwaysError
 from bothways.model import box
 from bothways.predict.classifier import Classifier
@@ -42,6 +44,18 @@ def test_settings_are_kept_cloned_and_changed(base: Path) -> None:
     assert first.lr == 1e-3
     with pytest.raises(BothwaysError, match="no setting 'colour'"):
         first.set_params(colour="red")
+
+
+def test_what_it_learned_can_be_kept(base: Path, tmp_path: Path) -> None:
+    """By pickle, as scikit-learn's users keep theirs, and as a folder."""
+    learned = fast(base).fit(TEXTS, [KINDS.index(kind) for kind in KINDS])
+    expected = learned.predict_proba(TEXTS)
+    again = pickle.loads(pickle.dumps(learned))
+    assert again.classes_.tolist() == [0, 1, 2]
+    assert np.array_equal(again.predict_proba(TEXTS), expected)
+    bothways.save(learned.predictor_.model, tmp_path / "model")
+    found = Predictor.load(tmp_path / "model")(TEXTS)
+    assert [int(answer["label"]) for answer in found] == expected.argmax(1).tolist()
 
 
 def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,20 +23,15 @@ SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
 """What DeBERTa, ALBERT and XLM-RoBERTa call theirs."""
 
 _UNIGRAM = 1
-_NORMAL, _UNKNOWN, _BY_USER, _UNUSED = 1, 2, 4, 5
+_NORMAL, _UNKNOWN, _UNUSED = 1, 2, 5
 _FAIRSEQ = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
 _CAMEMBERT = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0)]
 
 
 def read_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """The tokenizer of a file, in the manner of those who call theirs so."""
-    try:
-        model = _parse(path.read_bytes())
-    except (OSError, ValueError, IndexError, struct.error) as error:
-        raise BothwaysError(f"{path} cannot be read as a SentencePiece model: {error}") from error
-    if model.kind != _UNIGRAM:
-        raise BothwaysError(f"{path} is not of the kind Unigram: give a tokenizer.json made of it")
-    pieces = model.scored()
+    model = _read(path)
+    pieces = [(piece, score) for piece, score, _ in model.pieces]
     unknown = [kind for _, _, kind in model.pieces].index(_UNKNOWN)
     if path.name == "sentencepiece.bpe.model":  # whose ids are fairseq's
         if [piece for piece, _ in pieces[:3]] != ["<unk>", "<s>", "</s>"]:
@@ -45,14 +40,34 @@ def read_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.To
         pieces, unknown = [*first, *rest, ("<mask>", 0.0)], 3
     elif path.name == "spiece.model":  # ALBERT cuts the comma off a number
         pieces = [(piece, score - 100 * _is_number_with_comma(piece)) for piece, score in pieces]
-    backend = tokenizers.Tokenizer(Unigram(pieces, unknown, model.has_bytes))
-    backend.normalizer = normalizers.Sequence([*_before(path, settings), *model.normalizers()])
+    try:
+        backend = tokenizers.Tokenizer(Unigram(pieces, unknown, model.has_bytes))
+        backend.normalizer = normalizers.Sequence([*_before(path, settings), *model.normalizers()])
+    except Exception as error:  # the Rust library raises bare Exception
+        raise BothwaysError(f"{path} is damaged: {error}") from error
     apart = [pre_tokenizers.Punctuation()] if settings.get("split_by_punct") else []
     backend.pre_tokenizer = pre_tokenizers.Sequence([*apart, *model.pre_tokenizers()])
     backend.decoder = decoders.Metaspace(prepend_scheme="always" if model.prefix else "never")
     if path.name == "spm.model" and backend.token_to_id("[MASK]") is None:
         backend.add_special_tokens(["[MASK]"])  # DeBERTa's is the first id after the file's
     return put_around(backend, path)
+
+
+def _read(path: Path) -> "_Model":
+    try:
+        model = _parse(path.read_bytes())
+    except OSError as error:
+        raise BothwaysError(f"{path} cannot be read: {error}") from error
+    except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
+        raise BothwaysError(f"{path} is damaged, or no SentencePiece model") from error
+    kinds = {kind for _, _, kind in model.pieces}
+    if _UNKNOWN not in kinds:
+        raise BothwaysError(f"{path} has no piece for what is unknown")
+    if _UNUSED in kinds:
+        raise BothwaysError(f"{path} has pieces that are not to be used: give a tokenizer.json made of it")
+    if model.kind != _UNIGRAM:
+        raise BothwaysError(f"{path} is not of the kind Unigram: give a tokenizer.json made of it")
+    return model
 
 
 def _is_camembert(folder: Path) -> bool:
@@ -95,14 +110,6 @@ class _Model:
     one_space: bool = True
     """Whether several spaces count as one, and those around a text as none."""
 
-    def scored(self) -> list[tuple[str, float]]:
-        """Its pieces, those of the user with a score that no other cut reaches."""
-        highest = max((score for _, score, kind in self.pieces if kind == _NORMAL), default=0.0)
-        return [
-            (piece, len(piece.encode()) * highest - 0.1 if kind == _BY_USER else score)
-            for piece, score, kind in self.pieces
-        ]
-
     @property
     def by_words(self) -> bool:
         """Whether a text is cut word by word, however they are spaced."""
@@ -140,13 +147,6 @@ def _parse(data: bytes) -> _Model:
             model.characters = bytes(told.get(2, b""))
             model.prefix = bool(told.get(3, True))
             model.one_space = bool(told.get(4, True))
-    if not model.pieces:
-        raise ValueError("it has no pieces")
-    kinds = {kind for _, _, kind in model.pieces}
-    if _UNKNOWN not in kinds:
-        raise ValueError("it has no piece for what is unknown")
-    if _UNUSED in kinds:
-        raise ValueError("it has pieces that are not to be used")
     return model
 
 
@@ -171,9 +171,9 @@ def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
-            raise ValueError("it is something else")
+            raise ValueError(f"there is no kind {kind} of field")
         if at + size > len(data):
-            raise ValueError("its end is missing")
+            raise ValueError("the end is missing")
         yield key >> 3, data[at : at + size]
         at += size
 
