@@ -42,7 +42,7 @@ def read_text(path: Path) -> str:
 
 def byte_level(numbered: dict[str, int], merges: Path, *, space: bool = False) -> tokenizers.Tokenizer:
     """The tokenizer, specials and all. With `space` a text's first word is cut as if a space stood before it."""
-    lines = (line.rstrip("\r").partition(" ") for line in read_text(merges).split("\n"))
+    lines = (line.partition(" ") for line in read_text(merges).split("\n"))
     pairs = [(first, second) for first, _, second in lines if second and first != "#version:"]
     try:
         backend = tokenizers.Tokenizer(BPE(numbered, pairs))
