@@ -161,6 +161,23 @@ def test_albert_cuts_the_comma_off_a_number(tmp_path: Path) -> None:
     assert Tokenizer.load(tmp_path)("5, a,").pieces[1:-1] == ["▁", "5", ",", "▁a,"]
 
 
+def test_decoding_gives_the_text_back(tmp_path: Path) -> None:
+    for name, settings in (("spm.model", {}), ("spm.model", SETTINGS["no space before"])):
+        judge = write(tmp_path, name, **settings)
+        tokenizer = Tokenizer.load(tmp_path)
+        for text in ("The cat and Paris, which is big.", "北京 is the capital"):
+            assert tokenizer.decode(tokenizer(text).ids) == judge.decode(judge.encode(text)) == text
+
+
+def test_symbols_of_the_user_stay_whole_and_markers_are_special(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"user_defined_symbols": ["Paris", "北京是"], "control_symbols": ["<topic>"]}
+    judge = write(tmp_path, "spm.model", **settings)
+    tokenizer = Tokenizer.load(tmp_path)
+    for text in ("Parisian cats in Paris", "xParisx 北京是中国的首都"):
+        assert tokenizer(text).pieces[1:-1] == judge.encode(text, out_type=str)
+    assert judge.piece_to_id("<topic>") in tokenizer.special_ids
+
+
 def test_camembert_numbers_its_pieces_in_its_own_way(tmp_path: Path) -> None:
     judge = write(tmp_path, "sentencepiece.bpe.model")
     (tmp_path / "config.json").write_text('{"model_type": "camembert"}')
@@ -217,6 +234,64 @@ def test_merges_are_read_as_transformers_reads_them(tmp_path: Path, specials: li
     assert not any(place.startswith(" ") for place in places)
 
 
+@pytest.mark.parametrize("way", ["added_tokens.json", "tokenizer_config.json", "additional_special_tokens"])
+@pytest.mark.parametrize("kind", ["spm.model", "sentencepiece.bpe.model", "vocab.txt", "merges.txt"])
+def test_added_words_are_known(tmp_path: Path, kind: str, way: str) -> None:
+    """As the folders of fine-tuned models have them; transformers gives the words the next ids."""
+    if kind == "vocab.txt":
+        (tmp_path / kind).write_text("".join(f"{piece}\n" for piece in [*BERT, "the", "cat", "e", "##1"]))
+    elif kind == "merges.txt":
+        vocabulary, merges = byte_level(tuple(ROBERTA))
+        (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+        (tmp_path / kind).write_text("".join(f"{left} {right}\n" for left, right in merges))
+    else:
+        write(tmp_path, kind)
+    size = Tokenizer.load(tmp_path).size
+    if way == "added_tokens.json":
+        (tmp_path / way).write_text(json.dumps({"[E1]": size, "glucosuria": size + 1}))
+    elif way == "tokenizer_config.json":
+        words = {str(size): "[E1]", str(size + 1): "glucosuria"}
+        told = {"added_tokens_decoder": {i: {"content": word, "special": word == "[E1]"} for i, word in words.items()}}
+        (tmp_path / way).write_text(json.dumps(told))
+    else:
+        (tmp_path / "special_tokens_map.json").write_text(json.dumps({way: ["[E1]", {"content": "glucosuria"}]}))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.size == size + 2
+    ids = tokenizer("the [E1] cat glucosuria").ids
+    assert (ids.count(size), ids.count(size + 1)) == (1, 1)
+    assert (size in tokenizer.special_ids, size + 1 in tokenizer.special_ids) == (
+        way != "added_tokens.json",
+        way == "additional_special_tokens",
+    )
+
+
+@pytest.mark.parametrize(
+    ("file", "told", "says"),
+    [
+        ("added_tokens.json", {"[E1]": 99}, r"adds '\[E1\]' with the id 99, which does not fit"),
+        ("added_tokens.json", {"the": 1}, "adds 'the' with the id 1, which does not fit"),
+        ("added_tokens.json", ["[E1]"], "should hold a JSON object"),
+        ("tokenizer_config.json", {"additional_special_tokens": "x"}, "should be a list"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"6": "x"}}, "should hold words by their ids"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"x": {"content": "y"}}}, "should hold words by their ids"),
+    ],
+)
+def test_added_words_that_do_not_fit_are_refused(tmp_path: Path, file: str, told: Any, says: str) -> None:
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in [*BERT, "the"]))
+    (tmp_path / file).write_text(json.dumps(told))
+    with pytest.raises(BothwaysError, match=says):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("spm.model", "do_lower_case"), ("spm.model", "split_by_punct"), ("spiece.model", "keep_accents")]
+)
+def test_switches_are_true_or_false(tmp_path: Path, name: str, key: str) -> None:
+    write(tmp_path, name, {key: "false"})
+    with pytest.raises(BothwaysError, match=f"{key} should be true or false, not 'false'"):
+        Tokenizer.load(tmp_path)
+
+
 # ---------------------------------------------------------------------- whole folders, and what is refused
 
 
@@ -240,19 +315,25 @@ def test_a_model_opens_with_such_a_file_and_is_saved_with_a_new_one(tmp_path: Pa
     assert AutoTokenizer.from_pretrained(tmp_path / "new")(text)["input_ids"] == tokenizer(text).ids
 
 
+ENDS = [("[UNK]", 0.0, 2), ("[CLS]", 0.0, 3), ("[SEP]", 0.0, 3)]
+
+
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
         ("spm.model", b"", "no piece for what is unknown"),
         ("spm.model", b"version https://git-lfs.github.com/spec/v1\n", "damaged, or no SentencePiece model"),
         ("spm.model", proto([("[UNK]", 0.0, 2)])[:-5], "damaged, or no SentencePiece model"),
-        ("spm.model", proto([("[UNK]", 0.0, 2)]) + b"\x1a\x06\x12\x04abcd", "damaged: .*charsmap"),
+        ("spm.model", proto(ENDS) + b"\x1a\x06\x12\x04abcd", "damaged: .*charsmap"),
         ("spm.model", proto([("[UNK]", 0.0, 2)], kind=2), "not of the kind Unigram"),
         ("spm.model", proto([("a", 0.0, 1)]), "no piece for what is unknown"),
         ("spm.model", proto([("a", 0.0, 5), ("[UNK]", 0.0, 2)]), "not to be used"),
-        ("spm.model", proto([("a", 0.0, 1), ("[UNK]", 0.0, 2)]), r"neither \[CLS\] and \[SEP\] nor"),
+        ("spm.model", proto([("a", 0.0, 1), ("[UNK]", 0.0, 2)]), r"has no \[CLS\] and \[SEP\]"),
+        ("spm.model", proto([("[UNK]", 0.0, 2)]) + b"\x08\x05", "damaged, or no SentencePiece model"),
+        ("spm.model", proto([("[UNK]", 0.0, 2)]) + b"\x0a\x02\x18\x01", "damaged, or no SentencePiece model"),
+        ("spm.model", proto([("[UNK]", 0.0, 2)]) + b"\x12\x03\xc0\x01\x01", "marks the ends of words"),
         ("sentencepiece.bpe.model", proto([("a", 0.0, 1), ("<unk>", 0.0, 2)]), "should begin with <unk>"),
-        ("merges.txt", b"a b\n", "no vocab.json"),
+        ("merges.txt", b"a b\n", "has a merges.txt and no vocab.json"),
     ],
 )
 def test_files_that_do_not_do_are_refused(tmp_path: Path, name: str, data: bytes, says: str) -> None:
@@ -270,6 +351,8 @@ def test_files_that_do_not_do_are_refused(tmp_path: Path, name: str, data: bytes
         ("{", "", r"vocab\.json should hold a JSON object"),
         ('{"<s>": 0, "</s>": 1}', "x yz\n", r"merges\.txt does not belong to its pieces"),
         ('{"a": 0}', "", "neither"),
+        ('{"a": 0, "b": 0}', "", "gives one number to several pieces"),
+        ('{"a": 5000000000}', "", r"vocab\.json should hold a JSON object"),
     ],
 )
 def test_pieces_and_merges_that_do_not_do_are_refused(tmp_path: Path, pieces: str, merges: str, says: str) -> None:
@@ -278,3 +361,15 @@ def test_pieces_and_merges_that_do_not_do_are_refused(tmp_path: Path, pieces: st
     with pytest.raises(BothwaysError, match=says) as caught:
         Tokenizer.load(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_half_of_the_files_and_other_names_are_told(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(BothwaysError, match=r"has a vocab\.json and no merges\.txt"):
+        Tokenizer.load(tmp_path / "vocab.json")
+    (tmp_path / "my.model").write_bytes(trained("spm.model", "{}"))
+    with pytest.raises(BothwaysError, match=r"my\.model should be called spm\.model"):
+        Tokenizer.load(tmp_path / "my.model")
+    (tmp_path / "spm.model").write_bytes(trained("sentencepiece.bpe.model", "{}"))
+    with pytest.raises(BothwaysError, match="is it another family's"):
+        Tokenizer.load(tmp_path / "spm.model")

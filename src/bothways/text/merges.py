@@ -10,14 +10,15 @@ from tokenizers import decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from bothways.errors import BothwaysError
-from bothways.text.specials import put_around
+from bothways.text.specials import put_around, switch
 
 
 def read_merges(folder: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """vocab.json and merges.txt, as RoBERTa's and the first DeBERTa's folders have them."""
-    if not (folder / "vocab.json").exists():
-        raise BothwaysError(f"{folder} has a merges.txt and no vocab.json, which names its pieces")
-    space = bool(settings.get("add_prefix_space", False))
+    for one, other in (("vocab.json", "merges.txt"), ("merges.txt", "vocab.json")):
+        if not (folder / one).exists():
+            raise BothwaysError(f"{folder} has a {other} and no {one}, which belongs to it")
+    space = switch(settings, "add_prefix_space", False, folder)
     return byte_level(read_pieces(folder / "vocab.json"), folder / "merges.txt", space=space)
 
 
@@ -27,8 +28,10 @@ def read_pieces(path: Path) -> dict[str, int]:
         found = json.loads(read_text(path))
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not all(type(number) is int and number >= 0 for number in found.values()):
+    if not isinstance(found, dict) or not all(type(i) is int and 0 <= i < 2**31 for i in found.values()):
         raise BothwaysError(f"{path} should hold a JSON object of pieces and numbers")
+    if len(set(found.values())) < len(found):
+        raise BothwaysError(f"{path} gives one number to several pieces")
     return found
 
 
@@ -47,7 +50,7 @@ def byte_level(numbered: dict[str, int], merges: Path, *, space: bool = False) -
     try:
         backend = tokenizers.Tokenizer(BPE(numbered, pairs))
     except Exception as error:  # the Rust library raises bare Exception
-        raise BothwaysError(f"{merges} does not belong to its pieces: {error}") from error
+        raise BothwaysError(f"{merges} does not belong to its pieces: {str(error).splitlines()[0]}") from error
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     backend.decoder = decoders.ByteLevel()
     return put_around(backend, merges, space=space)

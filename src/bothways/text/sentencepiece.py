@@ -17,19 +17,21 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from bothways.errors import BothwaysError
-from bothways.text.specials import put_around
+from bothways.text.specials import put_around, switch
 
 SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
 """What DeBERTa, ALBERT and XLM-RoBERTa call theirs."""
 
 _UNIGRAM = 1
-_NORMAL, _UNKNOWN, _UNUSED = 1, 2, 5
+_NORMAL, _UNKNOWN, _CONTROL, _UNUSED = 1, 2, 3, 5
 _FAIRSEQ = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
 _CAMEMBERT = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>", 0.0), ("<unk>NOTUSED", -100.0)]
 
 
 def read_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """The tokenizer of a file, in the manner of those who call theirs so."""
+    if path.name not in SENTENCEPIECE:
+        raise BothwaysError(f"{path} should be called {', '.join(SENTENCEPIECE)}: the name tells whose manner it has")
     model = _read(path)
     pieces = [(piece, score) for piece, score, _ in model.pieces]
     unknown = [kind for _, _, kind in model.pieces].index(_UNKNOWN)
@@ -38,18 +40,21 @@ def read_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.To
             raise BothwaysError(f"{path} should begin with <unk>, <s> and </s>, as XLM-RoBERTa's does")
         first, rest = (_CAMEMBERT, pieces[1:]) if _is_camembert(path.parent) else (_FAIRSEQ, pieces[3:])
         pieces, unknown = [*first, *rest, ("<mask>", 0.0)], 3
-    elif path.name == "spiece.model":  # ALBERT cuts the comma off a number
+    elif not {"[CLS]", "[SEP]"} <= {piece for piece, _ in pieces}:
+        raise BothwaysError(f"{path} has no [CLS] and [SEP], as files of this name have: is it another family's?")
+    if path.name == "spiece.model":  # ALBERT cuts the comma off a number
         pieces = [(piece, score - 100 * _is_number_with_comma(piece)) for piece, score in pieces]
     try:
         backend = tokenizers.Tokenizer(Unigram(pieces, unknown, model.has_bytes))
         backend.normalizer = normalizers.Sequence([*_before(path, settings), *model.normalizers()])
     except Exception as error:  # the Rust library raises bare Exception
         raise BothwaysError(f"{path} is damaged: {error}") from error
-    apart = [pre_tokenizers.Punctuation()] if settings.get("split_by_punct") else []
+    apart = [pre_tokenizers.Punctuation()] if switch(settings, "split_by_punct", False, path.parent) else []
     backend.pre_tokenizer = pre_tokenizers.Sequence([*apart, *model.pre_tokenizers()])
     backend.decoder = decoders.Metaspace(prepend_scheme="always" if model.prefix else "never")
     if path.name == "spm.model" and backend.token_to_id("[MASK]") is None:
         backend.add_special_tokens(["[MASK]"])  # DeBERTa's is the first id after the file's
+    backend.add_special_tokens([piece for piece, _, kind in model.pieces if kind == _CONTROL])
     return put_around(backend, path)
 
 
@@ -65,8 +70,9 @@ def _read(path: Path) -> "_Model":
         raise BothwaysError(f"{path} has no piece for what is unknown")
     if _UNUSED in kinds:
         raise BothwaysError(f"{path} has pieces that are not to be used: give a tokenizer.json made of it")
-    if model.kind != _UNIGRAM:
-        raise BothwaysError(f"{path} is not of the kind Unigram: give a tokenizer.json made of it")
+    if model.kind != _UNIGRAM or model.suffixed:
+        kind = "marks the ends of words" if model.suffixed else "is not of the kind Unigram"
+        raise BothwaysError(f"{path} {kind}: give a tokenizer.json made of it")
     return model
 
 
@@ -87,9 +93,9 @@ def _before(path: Path, settings: Mapping[str, Any]) -> list[Normalizer]:
     steps: list[Normalizer] = []
     if is_albert:
         steps += [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-        if not settings.get("keep_accents", False):
+        if not switch(settings, "keep_accents", False, path.parent):
             steps += [normalizers.NFKD(), normalizers.StripAccents()]
-    if settings.get("do_lower_case", is_albert):
+    if switch(settings, "do_lower_case", is_albert, path.parent):
         steps.append(normalizers.Lowercase())
     return steps
 
@@ -105,6 +111,8 @@ class _Model:
     has_bytes: bool = False
     splits: bool = True
     """Whether no piece goes over a space."""
+    suffixed: bool = False
+    """Whether the mark of a space stands after a word."""
     prefix: bool = True
     """Whether a text begins as if a space stood before it."""
     one_space: bool = True
@@ -141,6 +149,7 @@ def _parse(data: bytes) -> _Model:
             told = dict(_fields(value))
             model.kind = told.get(3, _UNIGRAM)
             model.splits = bool(told.get(22, True))
+            model.suffixed = bool(told.get(24, False))
             model.has_bytes = bool(told.get(35, False))
         elif number == 3:
             told = dict(_fields(value))

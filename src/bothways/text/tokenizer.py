@@ -24,7 +24,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.text.files import mended
 from bothways.text.merges import read_merges
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
-from bothways.text.specials import ROLES
+from bothways.text.specials import ROLES, add_words, content_of, switch
 
 Long = Literal["error", "cut"]
 Text = str | tuple[str, str]
@@ -116,17 +116,19 @@ class Tokenizer:
         if not path.exists():
             raise BothwaysError(f"there is no tokenizer file {path}")
         settings = _read_settings(path.parent)
-        roles = {role: _content(settings[role]) for role in ROLES if settings.get(role)}
+        roles = {role: content_of(settings[role]) for role in ROLES if settings.get(role)}
         if path.name in ("merges.txt", "vocab.json"):
-            return cls(read_merges(path.parent, settings), roles, settings)
-        if path.suffix == ".model":
-            return cls(read_sentencepiece(path, settings), roles, settings)
-        if path.suffix == ".txt":
-            return cls(_from_vocabulary_file(path, settings), roles, settings)
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the Rust library raises bare Exception for whatever is wrong with the file
-            raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}") from error
+            backend = read_merges(path.parent, settings)
+        elif path.suffix == ".model":
+            backend = read_sentencepiece(path, settings)
+        elif path.suffix == ".txt":
+            backend = _from_vocabulary_file(path, settings)
+        else:
+            try:
+                return cls(tokenizers.Tokenizer.from_file(str(path)), roles, settings)
+            except Exception as error:  # the Rust library raises bare Exception for whatever is wrong with the file
+                raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}") from error
+        add_words(backend, path.parent, settings)
         return cls(backend, roles, settings)
 
     def with_backend(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
@@ -336,15 +338,12 @@ def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.To
     if pieces and not pieces[-1]:
         pieces.pop()
     # Without a setting the pieces themselves tell: a tokenizer that lower-cases could never use "The" or "##ING".
-    for switch in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
-        if not isinstance(settings.get(switch, True), bool):
-            raise BothwaysError(f"{path.parent}: {switch} should be true or false, not {settings[switch]!r}")
-    lower = settings.get("do_lower_case", not any(_has_capital(piece) for piece in pieces))
+    lower = switch(settings, "do_lower_case", not any(_has_capital(piece) for piece in pieces), path.parent)
     tokenizer = Tokenizer.from_pieces(
         pieces,
         lower=lower,
-        strip_accents=settings.get("strip_accents"),
-        split_cjk=settings.get("tokenize_chinese_chars", True),
+        strip_accents=switch(settings, "strip_accents", lower, path.parent) if "strip_accents" in settings else None,
+        split_cjk=switch(settings, "tokenize_chinese_chars", True, path.parent),
     )
     return tokenizer.backend
 
@@ -369,14 +368,6 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             raise BothwaysError(f"{file} should hold a JSON object")
         settings |= {key: value for key, value in found.items() if value is not None}
     return settings
-
-
-def _content(token: Any) -> str:
-    """A special token is written as a string, or as an object with its `content`."""
-    content = token.get("content") if isinstance(token, dict) else token
-    if not isinstance(content, str):
-        raise BothwaysError(f"a special token should be a text or have a content, and one is {token!r}")
-    return content
 
 
 def _whole(text: Text) -> Text:

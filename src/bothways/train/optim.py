@@ -128,10 +128,10 @@ def _peak(name: str, layers: int, settings: OptimSettings) -> float:
 
 
 def _layer_share(name: str, layers: int, settings: OptimSettings) -> float:
-    """What layer-wise decay leaves of the rate."""
+    """What layer-wise decay leaves of the rate of an encoder's parameter."""
     block = _BLOCK.search(name)
     below_top = layers - int(block[1]) if block else layers + 1
-    return settings.layer_decay**below_top if "encoder." in name else 1.0
+    return settings.layer_decay**below_top
 
 
 def set_rate(optimizers: Iterable[Optimizer], factor: float) -> None:
