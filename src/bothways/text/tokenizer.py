@@ -61,7 +61,8 @@ class Encoding:
 
     @property
     def pieces(self) -> list[str]:
-        return self.raw.tokens
+        # The library shows a mask that takes the space before it with that space, which no piece has.
+        return [piece.strip(" ") or piece for piece in self.raw.tokens]
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
