@@ -267,6 +267,17 @@ def test_added_words_are_known(tmp_path: Path, kind: str, way: str) -> None:
     )
 
 
+def test_an_added_word_is_special_if_it_is_said_to_be(tmp_path: Path) -> None:
+    """Then it is itself alone, and not what the text's normaliser makes of it; other words go by the normaliser."""
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in [*BERT, "the"]))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[E1]": 6, "Glucose": 7}))
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": ["[E1]"]}))
+    tokenizer = Tokenizer.load(tmp_path)
+    assert (tokenizer.size, 6 in tokenizer.special_ids, 7 in tokenizer.special_ids) == (8, True, False)
+    assert tokenizer("the [E1] glucose").ids[1:-1] == [5, 6, 7]
+    assert 6 not in tokenizer("the [e1]").ids
+
+
 @pytest.mark.parametrize(
     ("file", "told", "says"),
     [

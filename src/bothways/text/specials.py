@@ -1,6 +1,5 @@
 """Special tokens: what they are called, and where they stand if a tokenizer's files do not tell."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,7 @@ def put_around(backend: tokenizers.Tokenizer, source: Path, *, space: bool = Fal
     ids = {name: backend.token_to_id(name) for names in ROLES.values() for name in names}
     in_bytes = isinstance(backend.pre_tokenizer, ByteLevel)
     if ids["[CLS]"] is not None and ids["[SEP]"] is not None:
-        around = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(name, ids[name]) for name in ("[CLS]", "[SEP]")],
-        )
+        around = bert_template(ids["[CLS]"], ids["[SEP]"])
         backend.post_processor = processors.Sequence([processors.ByteLevel(), around]) if in_bytes else around
     elif ids["<s>"] is None or ids["</s>"] is None:
         raise BothwaysError(f"{source} has neither [CLS] and [SEP] nor <s> and </s>, which go around a text")
@@ -53,58 +48,13 @@ def put_around(backend: tokenizers.Tokenizer, source: Path, *, space: bool = Fal
     return backend
 
 
-def add_words(backend: tokenizers.Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
-    """The words that somebody added to a vocabulary, which older files keep apart from it."""
-    marked = settings.get("additional_special_tokens", [])
-    if not isinstance(marked, list):
-        raise BothwaysError(f"{folder}: additional_special_tokens should be a list, not {marked!r}")
-    special = [content_of(token) for token in marked]
-    added = _in_their_file(folder, special) | _in_settings(folder, settings)
-    for number, word in sorted(added.items()):
-        known = backend.token_to_id(word.content)
-        if number != (backend.get_vocab_size() if known is None else known):
-            raise BothwaysError(
-                f"{folder} adds {word.content!r} with the id {number}, which does not fit its vocabulary"
-            )
-        _add(backend, word)
-    told = {word.content for word in added.values()}
-    for name in special:
-        if name not in told:
-            _add(backend, AddedToken(name, special=True, normalized=False))
-
-
-def _in_their_file(folder: Path, special: list[str]) -> dict[int, AddedToken]:
-    """added_tokens.json: words and their ids."""
-    file = folder / "added_tokens.json"
-    if not file.exists():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BothwaysError(f"{file} is not JSON: {error}") from error
-    if not isinstance(found, dict) or not all(type(number) is int for number in found.values()):
-        raise BothwaysError(f"{file} should hold a JSON object of words and numbers")
-    names = {*special, *(name for names in ROLES.values() for name in names)}
-    return {i: AddedToken(word, special=word in names, normalized=word not in names) for word, i in found.items()}
-
-
-def _in_settings(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """What tokenizer_config.json says of them: ids and words, each with its switches."""
-    flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    try:
-        return {
-            int(number): AddedToken(token["content"], **{flag: token[flag] for flag in flags if flag in token})
-            for number, token in settings.get("added_tokens_decoder", {}).items()
-        }
-    except (AttributeError, TypeError, ValueError, KeyError) as error:
-        raise BothwaysError(f"{folder}: added_tokens_decoder should hold words by their ids") from error
-
-
-def _add(backend: tokenizers.Tokenizer, word: AddedToken) -> None:
-    if word.special:
-        backend.add_special_tokens([word])
-    else:
-        backend.add_tokens([word])
+def bert_template(cls: int, sep: int) -> processors.TemplateProcessing:
+    """[CLS] text [SEP], or [CLS] text [SEP] text [SEP] in two segments, with these ids."""
+    return processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", cls), ("[SEP]", sep)],
+    )
 
 
 def content_of(token: Any) -> str:

@@ -18,13 +18,13 @@ from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import TemplateProcessing
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.text.added_words import read_added_words
 from bothways.text.files import mended
 from bothways.text.merges import read_merges
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
-from bothways.text.specials import ROLES, add_words, content_of, switch
+from bothways.text.specials import ROLES, bert_template, content_of, switch
 
 Long = Literal["error", "cut"]
 Text = str | tuple[str, str]
@@ -129,7 +129,7 @@ class Tokenizer:
                 return cls(tokenizers.Tokenizer.from_file(str(path)), roles, settings)
             except Exception as error:  # the Rust library raises bare Exception for whatever is wrong with the file
                 raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}") from error
-        add_words(backend, path.parent, settings)
+        read_added_words(backend, path.parent, settings)
         return cls(backend, roles, settings)
 
     def with_backend(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
@@ -150,11 +150,7 @@ class Tokenizer:
             clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lower
         )
         backend.pre_tokenizer = BertPreTokenizer()
-        backend.post_processor = TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
-        )
+        backend.post_processor = bert_template(vocabulary["[CLS]"], vocabulary["[SEP]"])
         backend.decoder = WordPieceDecoder(prefix="##")
         backend.add_special_tokens([AddedToken(s, special=True) for s in BERT_SPECIALS if s in vocabulary])
         return cls(backend)
