@@ -302,6 +302,7 @@ WRONG: dict[str, tuple[Break, str]] = {
     "a layer too few": (_config({"num_hidden_layers": 2}), "no use for: encoder.layer.2"),
     "a layer too many": (_config({"num_hidden_layers": 4}), "lack encoder.layer.3.* and 13 more"),
     "wrong shape": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 31)})), r"has the shape \[32, 31\] and config.json asks for \[32, 32\]"),
+    "not a number": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32).index_fill(0, torch.tensor([3]), float("nan"))})), r"holds nan in bert.encoder.layer.1.attention.self.query.weight: the run that wrote it diverged"),
     "wrong vocabulary": (_config({"vocab_size": 300}), r"word_embeddings.weight has the shape \[\d+, 32\] and config.json asks for \[300"),
     "half a head": (_tensors(lambda t: t.pop("cls.predictions.transform.dense.bias")), "lack cls.predictions.transform.dense.bias"),
     "integers": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32, dtype=torch.int8)})), "not weights"),

@@ -117,13 +117,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return _read_shards(path)
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        # weights_only: a pickle may hold code, and this refuses to run any.
-        found = torch.load(path, map_location="cpu", weights_only=True)
+            found = safetensors.torch.load_file(path)
+        else:  # weights_only: a pickle may hold code, and this refuses to run any
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises whatever its parser stumbles over
         raise BothwaysError(f"{path} {why_unread(path, error)}") from error
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
         raise BothwaysError(f"{path} does not hold a plain table of tensors")
+    for name, tensor in found.items():  # a maximum is nan if one value is, and is quickly found
+        if tensor.is_floating_point() and tensor.numel() and tensor.float().max().isnan():
+            raise BothwaysError(f"{path} holds nan in {name}: the run that wrote it diverged, or it is damaged")
     return found
 
 
