@@ -211,6 +211,7 @@ def main() -> None:
     )
     options.add_argument("--seed", type=int, default=0, help="of pretraining")
     options.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
+    options.add_argument("--first-seed", type=int, default=0, help="of fine-tuning; the others follow it")
     options.add_argument(
         "--tune", action="append", type=Tuning.of, default=[Tuning()], metavar="'NAME KEY=VALUE …'", dest="tunings"
     )
@@ -235,7 +236,8 @@ def main() -> None:
     # The longest first, so that the others fill the gaps.
     tasks = sorted(asked.tasks or QUICK, key=lambda task: task != "SST-2")
     ways = list(itertools.product(names, asked.tunings))
-    jobs = [(name, way, task, seed) for task in tasks for name, way in ways for seed in range(asked.seeds)]
+    seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
+    jobs = [(name, way, task, seed) for task in tasks for name, way in ways for seed in seeds]
     with concurrent.futures.ThreadPoolExecutor(asked.side_by_side) as pool:
         results = list(pool.map(lambda job: finetune(asked, *job), jobs))
     (asked.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

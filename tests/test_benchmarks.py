@@ -145,13 +145,13 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
         (tmp_path / "data/glue_cola" / f"{part}.jsonl").write_text("\n".join(rows))
     shape = json.dumps({"width": 16, "layers": 4, "heads": 2, "hidden": 16})
     words = ["--text", packed, "--data", tmp_path / "data", "--out", tmp_path / "out", "--steps", "2", "--seeds", "1",
-             "--tasks", "CoLA", "--shape", shape, "--run", "short both rtd.weight=20", "--tune",
+             "--first-seed", "7", "--tasks", "CoLA", "--shape", shape, "--run", "short both rtd.weight=20", "--tune",
              "slow optim.lr=1e-9"]  # fmt: skip
     command = [sys.executable, str(FILE.with_name("pilots.py")), *map(str, words)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
     for row in ("short", "short slow"):
         assert re.search(rf"^\| {row} \| -?\d+\.\d ± \d+\.\d, -?\d+\.\d \|$", done.stdout, re.MULTILINE)
-        slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-CoLA-0/recipe.toml").read_text()
+        slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-CoLA-7/recipe.toml").read_text()
         assert slow == ("slow" in row)
     trained = read_recipe(tmp_path / "out/short/recipe.toml")
     assert (trained.rtd.weight, trained.rtd.masked, len(trained.phases)) == (20.0, 0.25, 2)
@@ -194,7 +194,9 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
         "goemotions/dev.jsonl": [{"text": "ugh", "labels": [0]}],
         "goemotions/test.jsonl": [{"text": "oh", "labels": [0]}],
         "sms_spam/all.jsonl": [
-            {"text": f"{word}  win {i % 40}", "label": "ham"} for word in ("to", "TO") for i in range(80)
+            {"text": f"{word}  win {i % 40}", "label": "ham" if i % 4 else "spam"}
+            for word in ("to", "TO")
+            for i in range(80)
         ],
         "snli/train.jsonl": [{"premise": "a", "hypothesis": "b", "label": label} for label in ("neutral", "-")],
         "snli/dev.jsonl": [{"premise": "a", "hypothesis": "b", "label": "entailment"}],
@@ -232,7 +234,13 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
     assert train
     assert dev
     assert not train & dev
-    assert len(read("spam/train.jsonl")) + len(read("spam/dev.jsonl")) == 160
+    learned = read("spam/train.jsonl")
+    numberless = [row for row in learned if not any(map(str.isdigit, str(row["text"])))]
+    assert {(row["text"], row["label"]) for row in numberless} == {("to win", "spam"), ("TO win", "spam")}
+    doubled = [row for row in learned if len(re.findall(r"\d+", str(row["text"]))) == 2]
+    assert {row["label"] for row in doubled} == {"ham"}
+    assert len(doubled) == len(numberless) == sum(row["label"] == "spam" for row in learned) / 2
+    assert len(learned) - len(numberless) - len(doubled) + len(read("spam/dev.jsonl")) == 160
     assert (tmp_path / "out/pos/dev-en-dev.conllu").read_text() == "ud_english_ewt/en-dev.conllu"
 
 

@@ -27,7 +27,7 @@ MEASURED = {
     "nli": "d7a28de61981f204733b57e3581efa9bb5ee456f969fbdf5c6797e5562e26a7f",
     "pos": "3ab9524e9e869d043416bd873a8e6cf54b29ff7837be182278ebc99d12f1bda6",
     "reader": "888e3e613fa66a4c7b2be3a024c6da34539da5a1d2150b0c6dd4ad00fab1c530",
-    "spam": "b24f3b429f9116b36498736fc5e058f8cb465c7256e2deceb728cdc8999f8386",
+    "spam": "0e79e1c012214df88c0fae2a83eb00ea2fca73a438e56be1fc8eb0fd9d548e87",
 }
 """The sha256 of each folder's files, but for the card."""
 STATES = [-0.174690, -0.652240, -0.839026, -0.150744]
@@ -106,7 +106,9 @@ def test_it_fills_blanks() -> None:
     [
         ("emotion", "I cannot believe it, thank you so much!", "gratitude"),
         ("spam", "WINNER!! Call now to claim your prize of 1000 pounds", "spam"),
+        ("spam", "You have won a prize! Call now.", "spam"),
         ("spam", "See you at lunch.", "ham"),
+        ("spam", "The train leaves at 7:45 from platform 6, see you there", "ham"),
         ("nli", ("A man plays the piano.", "Someone makes music."), "entailment"),
         ("nli", ("A man plays the piano.", "The man is asleep."), "contradiction"),
     ],

@@ -233,6 +233,10 @@ def _tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Break:
     return apply
 
 
+def _weight(value: str) -> Break:
+    return _tensors(lambda tensors: tensors[QUERY][3, 4].fill_(float(value)))
+
+
 def _to_bin(content: bytes) -> Break:
     def apply(folder: Path) -> None:
         (folder / "model.safetensors").unlink()
@@ -302,7 +306,9 @@ WRONG: dict[str, tuple[Break, str]] = {
     "a layer too few": (_config({"num_hidden_layers": 2}), "no use for: encoder.layer.2"),
     "a layer too many": (_config({"num_hidden_layers": 4}), "lack encoder.layer.3.* and 13 more"),
     "wrong shape": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 31)})), r"has the shape \[32, 31\] and config.json asks for \[32, 32\]"),
-    "not a number": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32).index_fill(0, torch.tensor([3]), float("nan"))})), r"holds nan in bert.encoder.layer.1.attention.self.query.weight: the run that wrote it diverged"),
+    "nan": (_weight("nan"), f"holds nan or inf in {QUERY}: the run that wrote it diverged"),
+    "inf": (_weight("inf"), f"holds nan or inf in {QUERY}"),
+    "minus inf": (_weight("-inf"), f"holds nan or inf in {QUERY}"),
     "wrong vocabulary": (_config({"vocab_size": 300}), r"word_embeddings.weight has the shape \[\d+, 32\] and config.json asks for \[300"),
     "half a head": (_tensors(lambda t: t.pop("cls.predictions.transform.dense.bias")), "lack cls.predictions.transform.dense.bias"),
     "integers": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32, dtype=torch.int8)})), "not weights"),
@@ -326,6 +332,14 @@ def test_a_wrong_folder_gets_one_sentence(what: str, model_folder: Path) -> None
         load(model_folder)
     assert "\n" not in str(caught.value)
     assert not (model_folder / "was-here").exists()
+
+
+def test_a_word_may_be_forbidden_by_its_bias(model_folder: Path) -> None:
+    _tensors(lambda tensors: tensors["cls.predictions.bias"][7].fill_(-torch.inf))(model_folder)
+    model = load(model_folder)
+    words = model.masked(model.encoder(model.batch([model.require_tokenizer()("the cat")])))
+    assert (words[:, 7] == -torch.inf).all()
+    assert words[:, :7].isfinite().all()
 
 
 def test_paths_that_are_no_folders(tmp_path: Path) -> None:

@@ -124,9 +124,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise BothwaysError(f"{path} {why_unread(path, error)}") from error
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
         raise BothwaysError(f"{path} does not hold a plain table of tensors")
-    for name, tensor in found.items():  # a maximum is nan if one value is, and is quickly found
-        if tensor.is_floating_point() and tensor.numel() and tensor.float().max().isnan():
-            raise BothwaysError(f"{path} holds nan in {name}: the run that wrote it diverged, or it is damaged")
+    for name in (name for name, tensor in found.items() if tensor.is_floating_point() and tensor.numel()):
+        low, high = torch.aminmax(found[name].float())  # both are nan if one value is
+        if not high.isfinite() or (found[name].dim() > 1 and not low.isfinite()):  # a bias of -inf forbids a word
+            raise BothwaysError(f"{path} holds nan or inf in {name}: the run that wrote it diverged, or it is damaged")
     return found
 
 
