@@ -422,6 +422,8 @@ def test_predict_tags_rows_of_standard_input_as_those_of_files(
     [
         ("tag", ("Paris walks.", "The cat."), "one file or one text can be answered, and 2 were given"),
         ("score", ("a", "b", "c"), "one file, one text or two texts can be answered, and 3 were given"),
+        ("tag", (" ",), "there is nothing to answer: a text is empty"),
+        ("answer", ("Who?", ""), "there is nothing to answer: a text is empty"),
         (
             "score",
             ("in.txt", "b"),

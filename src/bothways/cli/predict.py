@@ -64,6 +64,8 @@ def predict(
     examples: Iterable[Any]
     if len(given) == 1 and _is_file(given[0]):
         examples = read_inputs(predictor.name, given[0], data, notes)
+    elif not all(word.strip() for word in given):
+        raise BothwaysError("there is nothing to answer: a text is empty")
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
     for example, answer in predictor.answers(progress(examples, "answering"), top=top):
