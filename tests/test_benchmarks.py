@@ -194,9 +194,12 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
         "goemotions/dev.jsonl": [{"text": "ugh", "labels": [0]}],
         "goemotions/test.jsonl": [{"text": "oh", "labels": [0]}],
         "sms_spam/all.jsonl": [
-            {"text": f"{word}  win {i % 40}", "label": "ham" if i % 4 else "spam"}
-            for word in ("to", "TO")
-            for i in range(80)
+            {"text": "80086", "label": "spam"},
+            *(
+                {"text": f"{word}  win {i % 40}", "label": "ham" if i % 4 else "spam"}
+                for word in ("to", "TO")
+                for i in range(80)
+            ),
         ],
         "snli/train.jsonl": [{"premise": "a", "hypothesis": "b", "label": label} for label in ("neutral", "-")],
         "snli/dev.jsonl": [{"premise": "a", "hypothesis": "b", "label": "entailment"}],
@@ -239,8 +242,9 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
     assert {(row["text"], row["label"]) for row in numberless} == {("to win", "spam"), ("TO win", "spam")}
     doubled = [row for row in learned if len(re.findall(r"\d+", str(row["text"]))) == 2]
     assert {row["label"] for row in doubled} == {"ham"}
-    assert len(doubled) == len(numberless) == sum(row["label"] == "spam" for row in learned) / 2
-    assert len(learned) - len(numberless) - len(doubled) + len(read("spam/dev.jsonl")) == 160
+    unwanted = sum(row["label"] == "spam" for row in learned) - len(numberless)
+    assert (len(doubled), len(numberless)) == (unwanted, unwanted - 1)  # of a number alone nothing would be left
+    assert len(learned) - len(numberless) - len(doubled) + len(read("spam/dev.jsonl")) == 161
     assert (tmp_path / "out/pos/dev-en-dev.conllu").read_text() == "ud_english_ewt/en-dev.conllu"
 
 

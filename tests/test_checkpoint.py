@@ -306,9 +306,9 @@ WRONG: dict[str, tuple[Break, str]] = {
     "a layer too few": (_config({"num_hidden_layers": 2}), "no use for: encoder.layer.2"),
     "a layer too many": (_config({"num_hidden_layers": 4}), "lack encoder.layer.3.* and 13 more"),
     "wrong shape": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 31)})), r"has the shape \[32, 31\] and config.json asks for \[32, 32\]"),
-    "nan": (_weight("nan"), f"holds nan or inf in {QUERY}: the run that wrote it diverged"),
-    "inf": (_weight("inf"), f"holds nan or inf in {QUERY}"),
-    "minus inf": (_weight("-inf"), f"holds nan or inf in {QUERY}"),
+    "nan": (_weight("nan"), "hold nan or inf in encoder.layer.1.attention.self.*: damaged, or of a run that diverged"),
+    "inf": (_weight("inf"), "hold nan or inf in encoder.layer.1.attention.self"),
+    "minus inf": (_weight("-inf"), "hold nan or inf in encoder.layer.1.attention.self"),
     "wrong vocabulary": (_config({"vocab_size": 300}), r"word_embeddings.weight has the shape \[\d+, 32\] and config.json asks for \[300"),
     "half a head": (_tensors(lambda t: t.pop("cls.predictions.transform.dense.bias")), "lack cls.predictions.transform.dense.bias"),
     "integers": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32, dtype=torch.int8)})), "not weights"),
@@ -332,6 +332,13 @@ def test_a_wrong_folder_gets_one_sentence(what: str, model_folder: Path) -> None
         load(model_folder)
     assert "\n" not in str(caught.value)
     assert not (model_folder / "was-here").exists()
+
+
+def test_weights_that_are_too_large_for_16_bits_are_told(model_folder: Path) -> None:
+    _tensors(lambda tensors: tensors[QUERY][3, 4].fill_(1e5))(model_folder)
+    load(model_folder, dtype=torch.bfloat16)
+    with pytest.raises(BothwaysError, match="hold nan or inf"):
+        load(model_folder, dtype=torch.float16)
 
 
 def test_a_word_may_be_forbidden_by_its_bias(model_folder: Path) -> None:

@@ -449,6 +449,17 @@ def test_other_kinds_are_refused_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("part", ["lora_A", "classifier"])
+def test_an_adapter_that_holds_nan_is_refused(part: str, classified: Path, tmp_path: Path) -> None:
+    peft_adapter(classified, tmp_path / "adapter", modules_to_save=["classifier"])
+    path = tmp_path / "adapter/adapter_model.safetensors"
+    tensors = safetensors.torch.load_file(path)
+    next(tensor for name, tensor in tensors.items() if part in name).flatten()[0] = torch.nan
+    safetensors.torch.save_file(tensors, path)
+    with pytest.raises(BothwaysError, match=rf"adapter: the weights hold nan or inf in \S*{part}\S*: damaged"):
+        load(tmp_path / "adapter")
+
+
 def test_an_adapter_of_another_model_is_refused(classified: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     peft_adapter(classified, tmp_path / "adapter")
     other = their_folder(tmp_path / "other", tokenizer, "BertForSequenceClassification", num_hidden_layers=1)

@@ -117,17 +117,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return _read_shards(path)
     try:
         if path.suffix == ".safetensors":
-            found = safetensors.torch.load_file(path)
-        else:  # weights_only: a pickle may hold code, and this refuses to run any
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            return safetensors.torch.load_file(path)
+        # weights_only: a pickle may hold code, and this refuses to run any.
+        found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises whatever its parser stumbles over
         raise BothwaysError(f"{path} {why_unread(path, error)}") from error
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
         raise BothwaysError(f"{path} does not hold a plain table of tensors")
-    for name in (name for name, tensor in found.items() if tensor.is_floating_point() and tensor.numel()):
-        low, high = torch.aminmax(found[name].float())  # both are nan if one value is
-        if not high.isfinite() or (found[name].dim() > 1 and not low.isfinite()):  # a bias of -inf forbids a word
-            raise BothwaysError(f"{path} holds nan or inf in {name}: the run that wrote it diverged, or it is damaged")
     return found
 
 
@@ -291,6 +287,7 @@ def _fill(
         for part in row.parts:
             _check(part, tensors[part], [length // len(row.parts), *rest], folder)
         state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
+        require_numbers(_some(row.parts), state[row.ours], folder)
         if row.by_head > 1:
             state[row.ours] = regrouped(state[row.ours], model.config.encoder.heads, row.by_head)
     return state
@@ -309,6 +306,13 @@ def _check(name: str, tensor: Tensor, shape: list[int], folder: Path) -> None:
         )
     if not tensor.is_floating_point():
         raise BothwaysError(f"{folder}: the tensor {name} holds {tensor.dtype} numbers, not weights")
+
+
+def require_numbers(name: str, tensor: Tensor, folder: Path) -> None:
+    """No nan and no inf, with which every answer would be nan. A bias may be -inf, which forbids a word."""
+    total = tensor.sum(dtype=torch.float32)  # nan or inf if one value is, and quickly found
+    if not total.isfinite() and not (tensor.dim() == 1 and total == -torch.inf):
+        raise BothwaysError(f"{folder}: the weights hold nan or inf in {name}: damaged, or of a run that diverged")
 
 
 def _some(names: Iterable[str]) -> str:

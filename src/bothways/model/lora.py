@@ -174,6 +174,8 @@ def load_adapter(folder: Path, base: Path | str | None = None) -> Model:
     tensors = {_plain(name): tensor.float() for name, tensor in checkpoint.read_weights(folder / WEIGHTS).items()}
     family = FAMILIES[model.config.family]
     tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        checkpoint.require_numbers(name, tensor, folder)
     whole = {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
     model = _with_head(model, set(whole), config, folder)
     places = _places(model)
