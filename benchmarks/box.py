@@ -17,7 +17,8 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from bothways.model.checkpoint import describe, load, save
+from bothways.model.checkpoint import describe, save
+from bothways.model.load import load
 from bothways.model.lora import CONFIG, WEIGHTS
 from bothways.tasks.recipe import advice_file, finetune_recipe
 

@@ -57,7 +57,7 @@ def run(name: str, who: str, seed: int, asked: argparse.Namespace) -> float:
     """The score of the best model of one run."""
     job, out = JOBS[name], asked.out / f"{name}-{who}-{seed}"
     teacher = asked.out / f"{name}-teacher-{seed}" / "model"
-    small = ["--set", f"model.take={asked.layers}", "--lr", asked.lr, "--epochs", str(job.epochs)]
+    small = ["--set", f"model.keep_layers={asked.layers}", "--lr", asked.lr, "--epochs", str(job.epochs)]
     options = {
         "teacher": ["--model", str(asked.model), "--lr", job.lr, "--epochs", "3"],
         "student": ["--teacher", str(teacher), *small],
@@ -80,19 +80,19 @@ def both(name: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
 
 def measure_pace(asked: argparse.Namespace) -> None:
     """Sentences a second of the two on the development text, one after the other in every round."""
-    from bothways.model import checkpoint
+    from bothways.model.load import load
     from bothways.predict.predictor import Predictor
     from bothways.tasks.folder import with_task
-    from bothways.tasks.task import TaskConfig
+    from bothways.tasks.registry import new_config
     from bothways.text.files import read_texts
 
     path = Path(files(JOBS["SST-2"], "dev", asked))
     texts = list(itertools.islice(read_texts(path, field="sentence"), asked.texts))
     models = {}
     for layers in (0, asked.layers):
-        base = checkpoint.load(asked.model)
+        base = load(asked.model)
         base = base.with_layers(layers) if layers else base
-        models[layers] = Predictor(with_task(base, TaskConfig("classify", "single"), ("no", "yes")))
+        models[layers] = Predictor(with_task(base, new_config("classify", kind="single"), ("no", "yes")))
     times: dict[int, list[float]] = {layers: [] for layers in models}
     for _ in range(asked.rounds):
         for layers, predictor in models.items():

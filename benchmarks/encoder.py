@@ -26,12 +26,12 @@ from bothways.model.batch import Batch
 from bothways.model.config import BASE, EncoderConfig, ModelConfig
 from bothways.model.model import Model
 
-MINI = EncoderConfig(width=384, layers=6, heads=12, hidden=1536)
+MINI = EncoderConfig(width=384, layers=6, num_heads=12, ffn_width=1536)
 HEADS = ("pooler", "masked", "next")
 
 
 @dataclass(frozen=True)
-class Work:
+class Trainable:
     """Some sequences, and which of their tokens are asked for (15 %, the same number in each)."""
 
     ids: list[list[int]]
@@ -46,11 +46,11 @@ class Work:
         return max(map(len, self.ids))
 
 
-def work(lengths: Sequence[int]) -> Work:
+def work(lengths: Sequence[int]) -> Trainable:
     draws = torch.Generator().manual_seed(0)
     ids = [torch.randint(1000, 30_000, (n,), generator=draws).tolist() for n in lengths]
     asked = [torch.randperm(n, generator=draws)[: max(1, round(0.15 * n))].tolist() for n in lengths]
-    return Work(ids, asked)
+    return Trainable(ids, asked)
 
 
 def uneven(count: int, longest: int) -> list[int]:
@@ -63,7 +63,7 @@ def uneven(count: int, longest: int) -> list[int]:
 # ---------------------------------------------------------------------- the two sides
 
 
-def our_step(model: Model, job: Work, device: str) -> Callable[[], Tensor]:
+def our_step(model: Model, job: Trainable, device: str) -> Callable[[], Tensor]:
     batch = Batch.pack(job.ids).to(device)
     starts = batch.first.tolist()
     at = torch.tensor([s + a for s, asked in zip(starts, job.asked, strict=True) for a in asked], device=device)
@@ -77,7 +77,7 @@ def our_step(model: Model, job: Work, device: str) -> Callable[[], Tensor]:
     return loss
 
 
-def their_step(model: torch.nn.Module, job: Work, device: str) -> Callable[[], Tensor]:
+def their_step(model: torch.nn.Module, job: Trainable, device: str) -> Callable[[], Tensor]:
     grid = torch.tensor([row + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     labels = torch.full_like(grid, -100)
@@ -111,7 +111,7 @@ def training(model: torch.nn.Module, loss: Callable[[], Tensor], device: str, co
     return step
 
 
-def inference(model: Model, theirs: torch.nn.Module, job: Work, device: str) -> dict[str, Callable[[], None]]:
+def inference(model: Model, theirs: torch.nn.Module, job: Trainable, device: str) -> dict[str, Callable[[], None]]:
     batch = Batch.pack(job.ids).to(device)
     grid = torch.tensor([row + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (job.longest - len(row)) for row in job.ids], device=device)
@@ -153,7 +153,7 @@ def medians(candidates: dict[str, Callable[[], None]], rounds: int, device: str)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def report(title: str, job: Work, seconds: dict[str, float], memory: dict[str, float] | None = None) -> None:
+def report(title: str, job: Trainable, seconds: dict[str, float], memory: dict[str, float] | None = None) -> None:
     base = max(value for name, value in seconds.items() if name.startswith("transformers"))
     full = job.tokens / len(job.ids) / job.longest
     print(f"\n{title}: {len(job.ids)} sequences, {job.tokens:,} tokens, {full:.0%} full")
@@ -167,14 +167,16 @@ def fresh(shape: EncoderConfig, device: str) -> tuple[Model, torch.nn.Module]:
     config = transformers.BertConfig(
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.hidden,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.ffn_width,
         attn_implementation="sdpa",
     )
     return ours, transformers.BertForPreTraining(config).to(device)
 
 
-def measure_training(shape: EncoderConfig, job: Work, title: str, device: str, rounds: int, compile_too: bool) -> None:
+def measure_training(
+    shape: EncoderConfig, job: Trainable, title: str, device: str, rounds: int, compile_too: bool
+) -> None:
     """Each candidate has a model of its own, made when it is its turn, so that memory can be told apart."""
     seconds: dict[str, float] = {}
     memory: dict[str, float] = {}

@@ -48,7 +48,7 @@ from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
-from bothways.train.masters import Weights
+from bothways.train.fp32_master import MasterWeights
 
 WARM_UP = 3
 LOWEST = 5  # the ids below it may mean padding
@@ -171,8 +171,8 @@ def lengths_of(shape: str, is_tiny: bool) -> list[int]:
 def our_step(family: str, config: Any, jobs: Sequence[Job], device: str, compiled: bool) -> Callable[[], None]:
     raw = config.to_dict()
     encoder = FAMILIES[family].read_config(raw)
-    model = Model.new(ModelConfig(encoder, ("masked",), family=family, foreign=raw)).to(device).train()
-    weights = Weights(model, torch.bfloat16 if device == "cuda" else None)
+    model = Model.new(ModelConfig(encoder, ("masked",), family=family, hf_config=raw)).to(device).train()
+    weights = MasterWeights(model, torch.bfloat16 if device == "cuda" else None)
     batches = itertools.cycle([our_batch(job, device) for job in jobs])
 
     def loss(batch: Batch, at: Tensor, words: Tensor) -> Tensor:

@@ -32,11 +32,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
+from bothways.data.columns import Columns
 from bothways.data.notes import Notes
 from bothways.tasks.finetune import finetune
-from bothways.tasks.kinds import in_form, make_task, plan, read_examples
-from bothways.tasks.recipe import DataSettings, FinetuneRecipe, finetune_recipe
-from bothways.tasks.task import Task
+from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe
+from bothways.tasks.registry import TASKS, plan_task
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def files(folder: Path, beginning: str) -> list[str]:
 def ours(job: Job, asked: argparse.Namespace) -> dict[str, float]:
     from bothways.predict.evaluation import evaluate
     from bothways.predict.predictor import Predictor
-    from bothways.train.work import Finished, Started
+    from bothways.train.protocol import Finished, Started
 
     recipe = recipe_for(job, asked)
     times: dict[str, float] = {}
@@ -128,11 +128,9 @@ def theirs(job: Job, asked: argparse.Namespace) -> dict[str, float]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(asked.model)
     recipe = recipe_for(job, asked)
     notes = Notes()
-    train, dev = (
-        list(read_examples(job.task, some, DataSettings(), notes)) for some in (recipe.data.train, recipe.data.dev)
-    )
-    config, labels = plan(recipe, train)
-    train, dev = ([in_form(config, e) for e in some if e.gold is not None] for some in (train, dev))
+    train, dev = (list(TASKS[job.task].read(some, Columns(), notes)) for some in (recipe.data.train, recipe.data.dev))
+    config, labels = plan_task(job.task, recipe.settings, recipe.window, train)
+    train, dev = ([TASKS[job.task].normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
     kinds = {
         "classify": transformers.AutoModelForSequenceClassification,
         "tag": transformers.AutoModelForTokenClassification,
@@ -228,21 +226,19 @@ def scored(
     model: Any, tokenizer: Any, job: Job, recipe: FinetuneRecipe, dev: list[Any], labels: tuple[str, ...]
 ) -> dict[str, float]:
     """Their weights through the same decoding and the same scorers."""
-    from bothways.model import checkpoint
+    from bothways.model.load import load
     from bothways.predict.predictor import Predictor
     from bothways.tasks.folder import with_task
 
     with tempfile.TemporaryDirectory() as folder:
         model.float().cpu().save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        config, _ = plan(recipe, dev)
-        read = with_task(checkpoint.load(folder), config, labels)
-        predictor = Predictor(read)
-        task: Task = make_task(read)
-        judge = task.judge()
-        for item, decision in predictor.decisions(dev):
-            task.mark(judge, item, decision)
-    return judge.scores()
+        config, _ = plan_task(job.task, recipe.settings, recipe.window, dev)
+        predictor = Predictor(with_task(load(folder), config, labels))
+        scores = predictor.task.new_scores()
+        for item, decoded in predictor.decode_all(dev):
+            predictor.task.count(scores, item, decoded)
+    return scores.scores()
 
 
 # ---------------------------------------------------------------------- many

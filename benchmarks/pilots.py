@@ -2,7 +2,7 @@
 
     python benchmarks/pilots.py --text PACKED --data DIR --out OUT --minutes 6    # rtd, masked words, and both
     python benchmarks/pilots.py --text PACKED --data DIR --out OUT --steps 2000 --at-once --seeds 2 --side-by-side 8 \\
-        --run "as-it-was rtd" --run "more-decay rtd optim.decay=0.1" --run "documents rtd data.rows=documents"
+        --run "as-it-was rtd" --run "more-decay rtd optim.weight_decay=0.1" --run "documents rtd data.rows=documents"
 
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
 glue_cola, glue_rte, and for --tasks CoNLL, EWT, SQuAD and SNLI with conll2003, ud_english_ewt, squad1 and nli (as
@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-_REPLACED = ("rtd.masked=0", "optim.muon_lr=0.02", "optim.muon_decay=0.1", "optim.lr=3e-3", "data.rows=stream")
+_REPLACED = ("rtd.masked=0", "optim.muon_lr=0.02", "optim.muon_weight_decay=0.1", "optim.lr=3e-3", "data.rows=stream")
 BASES: dict[str, tuple[str, ...]] = {
     "rtd": (*_REPLACED, "phases=[{share=1.0,length=128,tokens=131072}]"),
     "mlm": (
@@ -129,7 +129,7 @@ def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, se
     row = " ".join(filter(None, (name, tuning.name)))
     job, out = JOBS[task], asked.out / "tuned" / f"{row.replace(' ', '-')}-{task}-{seed}"
     settings: dict[str, Any] = {
-        "optim.lr": 4e-4, "optim.layer_decay": 0.8, "run.epochs": job.epochs, "run.batch": 32,
+        "optim.lr": 4e-4, "optim.layer_decay": 0.8, "run.epochs": job.epochs, "run.batch_size": 32,
         "run.evaluate_every": 10**9, "run.save_every": 10**9, "run.save_minutes": 0.0,
     }  # fmt: skip
     if job.task == "classify":

@@ -35,16 +35,17 @@ from bothways.pretraining.loader import collate
 from bothways.pretraining.objective import Draft, Room
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import DataSettings, Phase, PretrainRecipe, read_recipe
-from bothways.pretraining.rows import Rows
-from bothways.pretraining.work import Pretraining, Texts
+from bothways.pretraining.sampler import RawSequences
+from bothways.pretraining.trainable import Pretraining, Texts
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
 from bothways.train.fit import fit
 from bothways.train.machine import measure_ceiling
+from bothways.train.protocol import Step, Stepped
 from bothways.train.ranks import Ranks
-from bothways.train.work import RunSettings, Step, Stepped
+from bothways.train.settings import RunSettings
 
-SMALL = EncoderConfig(width=64, layers=2, heads=2, hidden=128)
+SMALL = EncoderConfig(width=64, layers=2, num_heads=2, ffn_width=128)
 
 
 class Synthetic(Pretraining):
@@ -57,7 +58,7 @@ class Synthetic(Pretraining):
     def _loader(self, *_: Any) -> Any:
         return None
 
-    def feed(self, phase: int, index: int, ranks: Ranks, still: bool) -> Iterator[Step]:
+    def feed(self, phase: int, index: int, ranks: Ranks, static_shapes: bool) -> Iterator[Step]:
         while True:
             yield self.step
 
@@ -70,14 +71,14 @@ class Synthetic(Pretraining):
 
 def make_step(work: Pretraining, lengths: Sequence[int], longest: int) -> Step:
     draws = np.random.default_rng(0)
-    cu = np.concatenate([[0], np.cumsum(lengths)])
-    ids = draws.integers(1_000, 30_000, int(cu[-1]))
+    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+    ids = draws.integers(1_000, 30_000, int(cu_seqlens[-1]))
     special = np.zeros(len(ids), bool)
-    special[cu[:-1]] = special[cu[1:] - 1] = True
-    segments = (np.arange(len(ids)) - np.repeat(cu[:-1], lengths)) * 2 >= np.repeat(lengths, lengths)
+    special[cu_seqlens[:-1]] = special[cu_seqlens[1:] - 1] = True
+    segments = (np.arange(len(ids)) - np.repeat(cu_seqlens[:-1], lengths)) * 2 >= np.repeat(lengths, lengths)
     follows = draws.integers(0, 2, len(lengths))
     keys = np.arange(len(lengths), dtype=np.uint64)
-    rows = Rows(ids, segments.astype(np.int64), cu, np.ones(len(ids), bool), special, keys, follows)
+    rows = RawSequences(ids, segments.astype(np.int64), cu_seqlens, np.ones(len(ids), bool), special, keys, follows)
     room = Room(len(ids), len(lengths), longest)
     draft = Draft(rows, rows.ids)
     for objective in work.objectives.values():
@@ -87,7 +88,7 @@ def make_step(work: Pretraining, lengths: Sequence[int], longest: int) -> Step:
 
 def ours(shape: EncoderConfig, lengths: Sequence[int], longest: int, device: str, steps: int, **run: Any) -> float:
     """Tokens a second."""
-    words = [f"word{i}" for i in range(shape.vocabulary - len(FIRST_PIECES))]
+    words = [f"word{i}" for i in range(shape.vocab_size - len(FIRST_PIECES))]
     tokenizer = Tokenizer.from_pieces([*FIRST_PIECES, *words])
     settings = RunSettings(steps=steps, device=device, save_minutes=0, micro_tokens=sum(lengths), **run)  # type: ignore[arg-type]
     recipe = PretrainRecipe(run=settings, phases=(Phase(length=longest, tokens=sum(lengths)),))
@@ -111,7 +112,9 @@ def real(packed: str, shape: EncoderConfig, length: int, device: str, steps: int
     plan = replace(
         plan,
         data=DataSettings(train=(packed,), valid_sequences=100),
-        model=replace(plan.model, width=shape.width, layers=shape.layers, heads=shape.heads, hidden=shape.hidden),
+        model=replace(
+            plan.model, width=shape.width, layers=shape.layers, num_heads=shape.num_heads, ffn_width=shape.ffn_width
+        ),
         run=replace(plan.run, save_every=0, save_minutes=0),
         phases=(Phase(length=length, tokens=32_768 if device == "cuda" else 1_024),),
     )
@@ -123,14 +126,14 @@ def real(packed: str, shape: EncoderConfig, length: int, device: str, steps: int
 
 def first_lengths(plan: PretrainRecipe) -> list[int]:
     from bothways.pretraining.loader import Loader, Mixture
-    from bothways.pretraining.rows import Marks, sampler
+    from bothways.pretraining.sampler import SpecialIds, sampler
     from bothways.pretraining.shards import Corpus, open_packed
 
     packed = open_packed(plan.data.train[0], verify=False)
     phase = plan.phases[0]
     shards = [shard for split, shard in packed.shards if split == "train"]
-    pairs = sampler("next", Corpus(shards), Marks.of(packed.tokenizer), phase.length, 0.1)
-    loader = Loader(Mixture({"": pairs}, None, 0), [], phase.length, phase.tokens, None, 1, still=False)
+    pairs = sampler("next", Corpus(shards), SpecialIds.of(packed.tokenizer), phase.length, 0.1)
+    loader = Loader(Mixture({"": pairs}, None, 0), [], phase.length, phase.tokens, None, 1, static_shapes=False)
     step = loader.step(0, range(1), loader.room())
     return [int(n) for n in step.micros[0].batch.lengths]
 
@@ -140,11 +143,11 @@ def theirs(
 ) -> float:
     """Tokens a second, padding not counted."""
     config = transformers.BertConfig(
-        vocab_size=shape.vocabulary,
+        vocab_size=shape.vocab_size,
         hidden_size=shape.width,
         num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=shape.hidden,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.ffn_width,
         attn_implementation="sdpa",
     )
     model = transformers.BertForPreTraining(config).to(device).train()
@@ -190,8 +193,8 @@ def wait(device: str) -> None:
 
 def flops(shape: EncoderConfig, lengths: Sequence[int]) -> float:
     """Of one step for one real token: six for each weight it meets, and attention to its own sequence."""
-    block = 4 * shape.width**2 + 2 * shape.width * shape.hidden
-    head = 0.15 * (shape.width**2 + shape.width * shape.vocabulary)
+    block = 4 * shape.width**2 + 2 * shape.width * shape.ffn_width
+    head = 0.15 * (shape.width**2 + shape.width * shape.vocab_size)
     mean = sum(n * n for n in lengths) / sum(lengths)
     return 6 * (shape.layers * block + head) + 12 * shape.layers * shape.width * mean
 
@@ -239,7 +242,7 @@ def main() -> None:
     print(f"{platform.machine()}, {where}; Python {platform.python_version()}")
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     torch.set_float32_matmul_precision("high")
-    shape = BASE if on_gpu else replace(SMALL, vocabulary=BASE.vocabulary)
+    shape = BASE if on_gpu else replace(SMALL, vocab_size=BASE.vocab_size)
     total = 32_768 if on_gpu else 1_024
     ceiling = measure_ceiling(torch.device(device), torch.bfloat16 if on_gpu else torch.float32)
     print(f"matrix product 4096³: {ceiling / 1e12:.0f} TFLOP/s", flush=True)

@@ -34,7 +34,7 @@ def difference(folder: Path) -> str:
     """The largest difference of masked-word logits from transformers', on random tokens of several lengths."""
     ours = bothways.load(folder)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
-    vocabulary, limit = ours.config.encoder.vocabulary, ours.config.encoder.limit
+    vocabulary, limit = ours.config.encoder.vocab_size, ours.config.encoder.max_length
     worst = highest = 0.0
     for length in LENGTHS:
         draws = torch.Generator().manual_seed(length)

@@ -78,7 +78,7 @@ def look(model: Model) -> None:
     encoding = model.require_tokenizer()(SENTENCE)
     every = range(1, model.config.encoder.layers + 1)
     with torch.no_grad():
-        maps = model.encoder.look(model.batch([encoding]), maps=every).maps
+        maps = model.encoder.activations(model.batch([encoding]), attentions=every).attentions
     heads = {(layer, head): weights for layer in every for head, weights in enumerate(maps[layer][0], 1)}
     (layer, head), weights = max(heads.items(), key=lambda one: sharpness(one[1][1:-1, 1:-1]))
     console.print(f"[bold]3. One attention head[/], number {head} of layer {layer}: where each word looks")

@@ -19,7 +19,7 @@ from bothways import Model, PretrainRecipe
 from bothways.pretraining.recipe import DataSettings, ModelSettings, Phase
 from bothways.train import report
 from bothways.train.optim import OptimSettings
-from bothways.train.work import RunSettings
+from bothways.train.settings import RunSettings
 
 HERE = Path(__file__).parent
 SAMPLE = HERE / "sample.txt"
@@ -78,7 +78,14 @@ def recipe_for(packed: Path, steps: int) -> PretrainRecipe:
         data=DataSettings(train=(str(packed),)),
         # No dropout: the text is to be learned by heart. Louder first weights than BERT's 0.02 save time at this width.
         model=ModelSettings(
-            width=128, layers=2, heads=2, hidden=256, positions=64, dropout=0.0, attention_dropout=0.0, init_std=0.08
+            width=128,
+            layers=2,
+            num_heads=2,
+            ffn_width=256,
+            positions=64,
+            dropout=0.0,
+            attention_dropout=0.0,
+            init_std=0.08,
         ),
         optim=OptimSettings(lr=3e-3, betas=(0.9, 0.98), warmup=0.1),
         run=RunSettings(steps=steps, save_minutes=0),

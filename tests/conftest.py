@@ -16,11 +16,10 @@ import hypothesis
 import pytest
 import torch
 
-from bothways.model.config import EncoderConfig, Learned
 from bothways.text.tokenizer import Tokenizer
-from bothways.text.train_vocab import FIRST_PIECES
 from bothways.train.curve import draw_curve
 from bothways.train.machine import measure_ceiling
+from helpers import PIECES, TINY, WORDS, make_loud
 
 NETWORK = {
     "socket.__new__",
@@ -31,7 +30,6 @@ NETWORK = {
     "socket.bind",
 }
 FSYNC = os.fsync
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 hypothesis.settings.register_profile("patient", deadline=None)  # machines that are shared are slow now and then
 hypothesis.settings.load_profile("patient")
@@ -64,142 +62,6 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # An audit hook sees every socket of the process, whoever opens it, and cannot be taken off again.
 sys.addaudithook(_no_network)
-
-WORDS = [
-    "the",
-    "a",
-    "of",
-    "is",
-    "in",
-    "and",
-    "to",
-    "capital",
-    "france",
-    "paris",
-    "germany",
-    "berlin",
-    "china",
-    "beijing",
-    "cat",
-    "dog",
-    "runs",
-    "sleeps",
-    "black",
-    "white",
-    "big",
-    "small",
-    "house",
-    "tree",
-    "reads",
-    "writes",
-    "un",
-    "believ",
-    "able",
-    "walk",
-    "talk",
-    "run",
-    "##s",
-    "##ing",
-    "##ed",
-    "##ly",
-    "##er",
-    "##able",
-    "##believ",
-    "!",
-    ".",
-    ",",
-    "?",
-    "'",
-    "-",
-    "0",
-    "1",
-    "2",
-    "3",
-    "4",
-    "5",
-    "6",
-    "7",
-    "8",
-    "9",
-    "e",
-    "n",
-    "t",
-    "o",
-    "i",
-    "r",
-    "l",
-    "d",
-    "h",
-    "s",
-    "w",
-    "k",
-    "b",
-    "c",
-    "p",
-    "f",
-    "g",
-    "m",
-    "u",
-    "v",
-    "y",
-    "x",
-    "q",
-    "j",
-    "z",
-    "##e",
-    "##n",
-    "##t",
-    "##o",
-    "##i",
-    "##r",
-    "##l",
-    "##d",
-    "##h",
-    "##a",
-    "##w",
-    "##k",
-    "##b",
-    "##c",
-    "##p",
-    "##f",
-    "##g",
-    "##m",
-    "##u",
-    "##v",
-    "##y",
-    "##x",
-    "##q",
-    "##j",
-    "##z",
-    "##0",
-    "##1",
-    "##2",
-    "中",
-    "国",
-    "的",
-    "首",
-    "都",
-    "是",
-    "北",
-    "京",
-    "巴",
-    "黎",
-    "法",
-    "猫",
-    "狗",
-    "日",
-    "本",
-    "。",
-    "，",
-    "😀",
-    "é",
-    "ñ",
-]
-PIECES = [*FIRST_PIECES, *WORDS]
-
-TINY = EncoderConfig(
-    vocabulary=len(PIECES), width=32, layers=3, heads=4, hidden=64, positions=Learned(48), init_std=0.02
-)
 
 
 @pytest.fixture(scope="session")
@@ -239,14 +101,3 @@ def packed(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Pa
         (folder / f"{name}.txt").write_text("\n\n".join(documents), encoding="utf-8")
     pack({name: [folder / f"{name}.txt"] for name in ("first", "second")}, tokenizer, folder / "packed", valid=0.15)
     return folder / "packed"
-
-
-def make_loud(module: torch.nn.Module, seed: int = 0) -> None:
-    """Weights so large that every term of every equation shows in the output: a dropped bias, a swapped norm."""
-    draws = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            noise = torch.randn(parameter.shape, generator=draws)
-            is_norm = "norm" in name.lower()
-            loud = 1 + 0.3 * noise if is_norm and name.endswith("weight") else 0.25 * noise
-            parameter.copy_(loud)

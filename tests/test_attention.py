@@ -8,10 +8,10 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from bothways.errors import BothwaysError
-from bothways.model.attention import Backend, Bias, Window, _still_plan, attend, choose, make_plan, maps
+from bothways.model.attention import Backend, Bias, Window, _static_plan, attend, choose, make_plan, maps
 from bothways.model.batch import Batch
 from bothways.model.encoder import Encoder
-from conftest import DEVICES, TINY, make_loud
+from helpers import DEVICES, TINY, make_loud
 
 HEADS, DIM = 3, 16
 RAGGED = (5, 33, 1, 32, 9, 9, 30)
@@ -194,9 +194,9 @@ def test_one_compiled_program_serves_uneven_batches(window: Window | None, bias:
     run = torch.compile(call, backend=counter, fullgraph=True, dynamic=False)
     for lengths in ((7, 2, 5), (1, 7, 6), (7, 7, 0)):
         whole = Batch.pack([[1] * n for n in lengths if n])
-        cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
-        batch = Batch(whole.ids, whole.segments, whole.positions, cu, 7)
-        (grid,) = _still_plan(batch).grids
+        cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+        batch = Batch(whole.ids, whole.segments, whole.positions, cu_seqlens, 7)
+        (grid,) = _static_plan(batch, lambda: batch.ids).grids
         assert grid.real is not None
         assert grid.real.any(1).all()  # a row that sees nothing is NaN to some kernels
         draws = torch.Generator().manual_seed(sum(lengths[:2]))

@@ -53,7 +53,7 @@ def test_both_sides_have_the_same_parameters(families: ModuleType) -> None:
         with torch.device("meta"):
             theirs = getattr(transformers, f"{base.classes}ForMaskedLM")(config)
             raw = config.to_dict()
-            ours = Model(ModelConfig(FAMILIES[family].read_config(raw), ("masked",), family=family, foreign=raw))
+            ours = Model(ModelConfig(FAMILIES[family].read_config(raw), ("masked",), family=family, hf_config=raw))
         counts[family] = [sum(p.numel() for p in model.parameters()) for model in (ours, theirs)]
     assert all(ours == theirs for ours, theirs in counts.values()), counts
 
@@ -154,7 +154,7 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
         slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-CoLA-7/recipe.toml").read_text()
         assert slow == ("slow" in row)
     trained = read_recipe(tmp_path / "out/short/recipe.toml")
-    assert (trained.rtd.weight, trained.rtd.masked, len(trained.phases)) == (20.0, 0.25, 2)
+    assert (trained.settings["rtd"].weight, trained.settings["rtd"].masked, len(trained.phases)) == (20.0, 0.25, 2)
     assert "fill" in (tmp_path / "out/short/metrics.jsonl").read_text()
     assert (tmp_path / "out/pilots.png").exists()
 
@@ -181,7 +181,7 @@ def test_words_are_compared_with_a_treebank(
 def test_pilots_start_from_what_they_say() -> None:
     bases = loaded("pilots").BASES
     plans = {name: read_recipe("bothways-small", settings) for name, settings in bases.items()}
-    assert {name: plan.rtd.masked for name, plan in plans.items() if "rtd" in plan.objectives} == {
+    assert {name: plan.settings["rtd"].masked for name, plan in plans.items() if "rtd" in plan.objectives} == {
         "rtd": 0,
         "both": 0.25,
     }

@@ -18,8 +18,8 @@ from bothways.cli import app
 from bothways.data.examples import Question, Text
 from bothways.errors import BothwaysError
 from bothways.model import box
-from bothways.model.lora import LoraSettings
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
+from bothways.train.settings import LoraSettings
 from test_fit import calm, recipe
 from test_pretrain_lora import make_reader
 
@@ -219,7 +219,7 @@ def test_what_is_said_goes_before_advice(filled: Path) -> None:
     assert (plan.optim.lr, plan.optim.layer_decay, plan.model.pooling) == (1e-3, 0.8, "first")
     assert (plan.run.steps, plan.run.epochs) == (7, 0.0)
     below = bothways.finetune_recipe({"optim": {"decay": 0.5}}, usual={"optim": {"lr": 5e-5, "clip": 2.0}})
-    assert (below.optim.decay, below.optim.lr, below.optim.clip) == (0.5, 4e-4, 2.0)
+    assert (below.optim.weight_decay, below.optim.lr, below.optim.clip) == (0.5, 4e-4, 2.0)
 
 
 def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) -> None:

@@ -20,21 +20,22 @@ import pyarrow.parquet as pq
 import pytest
 
 import bothways
+from bothways.data.columns import Columns
 from bothways.data.notes import Notes
-from bothways.model.checkpoint import load, save
+from bothways.engine.reader import WindowSettings
+from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.evaluation import compare_models
 from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
-from bothways.tasks.kinds import read_examples
-from bothways.tasks.reading import WindowSettings
 from bothways.tasks.recipe import DataSettings, read_finetune_recipe
-from bothways.tasks.task import TaskConfig
+from bothways.tasks.registry import TASKS
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.protocol import Event, Stepped
 from bothways.train.report import Console
-from bothways.train.work import Event, Stepped
-from conftest import make_loud
+from helpers import config_for, make_loud
 from test_cli import Run, run, run_apart
 from test_predictor import KINDS, LABELS, near, written
 from test_tasks import SMALL, base
@@ -52,7 +53,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Mo
     for name, (task, kind, labels) in KINDS.items():
         for seed, own in ((0, name), (1, f"{name}, another")):
             start = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
-            config = TaskConfig(task, kind, WindowSettings(32, 8), range=(-1.0, 3.0))
+            config = config_for(task, kind, window=WindowSettings(32, 8), range=(-1.0, 3.0))
             model = with_task(start, config, LABELS.get(name, labels))
             make_loud(model, seed)
             found[own] = folder / own
@@ -276,7 +277,7 @@ def test_the_worst_errors_come_first(count: int, models: Models, tmp_path: Path,
     told = strict(run("evaluate", path, "--model", models["single"], "--worst", count, "--json").stdout)
     assert [one["texts"] for one in told["worst"]] == [[text] for _, text, _ in wrongness]
     assert [one["where"] for one in told["worst"]] == [f"{path}, line {line}" for _, _, line in wrongness]
-    assert [one["wrongness"] for one in told["worst"]] == pytest.approx([wrong for wrong, _, _ in wrongness], abs=1e-5)
+    assert [one["error"] for one in told["worst"]] == pytest.approx([wrong for wrong, _, _ in wrongness], abs=1e-5)
     shown = run("evaluate", path, "--model", models["single"], "--worst", count).stdout
     assert re.findall(r"^(\d\.\d{3})  .+, line (\d+): gold ", shown, re.MULTILINE) == [
         (f"{wrong:.3f}", str(line)) for wrong, _, line in wrongness
@@ -375,7 +376,7 @@ def test_predict_answers_rows_of_every_task(name: str, models: Models, tmp_path:
     """Pairs, sentences in words, questions, choices: with what a Predictor makes of the same rows."""
     path = written(tmp_path, name)
     predictor = Predictor.load(models[name])
-    examples = list(read_examples(predictor.name, [str(path)], DataSettings(), Notes()))
+    examples = list(TASKS[predictor.name].read([str(path)], Columns(), Notes()))
     expected = list(predictor.stream(examples))
     done = run("predict", path, "--model", models[name], "--json")
     assert done.returncode == 0, done.stderr
@@ -554,7 +555,7 @@ def test_finetune_does_what_the_library_does(base: Path, tmp_path: Path, run: Ru
     train, dev = write_rows(tmp_path / "train.jsonl"), write_rows(tmp_path / "dev.jsonl", 12)
     recipe = bothways.finetune_recipe(
         {"task": "classify", "data": {"train": [train], "dev": [dev]}, "model": {"init": str(base)}},
-        ["run.steps=2", "run.device=cpu", "optim.warmup=0", "optim.lr=1e-2", "run.batch=8"],
+        ["run.steps=2", "run.device=cpu", "optim.warmup=0", "optim.lr=1e-2", "run.batch_size=8"],
     )
     expected = bothways.finetune(recipe, tmp_path / "python")
     command = (
@@ -600,12 +601,12 @@ def test_options_become_the_recipe(base: Path, tmp_path: Path, run: Run) -> None
         "--seed": 9,
     }
     given = [word for pair in options.items() for word in pair]
-    done = run("finetune", "classify", *given, "--out", tmp_path / "out", "--set", "optim.decay=0.25")
+    done = run("finetune", "classify", *given, "--out", tmp_path / "out", "--set", "optim.weight_decay=0.25")
     assert done.returncode == 0, done.stderr
     recipe = read_finetune_recipe(tmp_path / "out/recipe.toml")
     assert recipe.data == DataSettings((str(rows),), (str(rows),), "two", "one", "verdict")
-    assert (recipe.run.epochs, recipe.run.batch, recipe.run.seed) == (2.0, 1, 9)
-    assert (recipe.optim.lr, recipe.optim.decay, recipe.model.init) == (1e-3, 0.25, str(base))
+    assert (recipe.run.epochs, recipe.run.batch_size, recipe.run.seed) == (2.0, 1, 9)
+    assert (recipe.optim.lr, recipe.optim.weight_decay, recipe.model.init) == (1e-3, 0.25, str(base))
     assert Predictor.load(tmp_path / "out/model").labels == ("no", "yes")
 
 
@@ -619,8 +620,8 @@ def test_options_come_before_a_recipe_file_and_settings_before_options(base: Pat
     done = run("finetune", file, *arguments, "--set", "run.seed=5", "--json")
     assert done.returncode == 0, done.stderr
     recipe = read_finetune_recipe(tmp_path / "out/recipe.toml")
-    assert (recipe.run.steps, recipe.run.batch, recipe.run.seed) == (1, 3, 5)
-    assert (recipe.optim.lr, recipe.optim.decay) == (1e-3, 0.5)
+    assert (recipe.run.steps, recipe.run.batch_size, recipe.run.seed) == (1, 3, 5)
+    assert (recipe.optim.lr, recipe.optim.weight_decay) == (1e-3, 0.5)
     told = strict(done.stdout)
     assert (told["best_step"], told["scores"], told["steps"]) == (None, {}, 1)
 
@@ -643,7 +644,7 @@ def test_several_seeds(base: Path, tmp_path: Path, run: Run) -> None:
         ),
     ]
     best = max(range(3), key=lambda seed: runs[seed]["accuracy"])
-    assert (told["best"], told["goal"], told["folder"]) == (best, "accuracy", str(tmp_path / "out/model"))
+    assert (told["best"], told["metric"], told["folder"]) == (best, "accuracy", str(tmp_path / "out/model"))
     assert weights_equal(tmp_path / "out/model", tmp_path / f"out/seed-{best}/model")
     assert f"is the model of seed {best}, the best" in done.stderr
 

@@ -18,13 +18,14 @@ import bothways
 from bothways.cli import app
 from bothways.errors import BothwaysError
 from bothways.model import bundle
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.convert import convert
 from bothways.model.families import FAMILIES
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
-from conftest import TINY, make_loud
+from helpers import TINY, make_loud
 
 REAL = Path(__file__).parent / "data" / "tf1_tiny"
 """Written by TensorFlow itself: see its README.md."""
@@ -205,7 +206,7 @@ def test_another_tokenizer_is_not_googles(tmp_path: Path) -> None:
     import tokenizers
 
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    shape = replace(TINY, vocabulary=2, positions=Learned(8))
+    shape = replace(TINY, vocab_size=2, positions=Learned(8))
     save(loud_model((), Tokenizer(backend), shape=shape), tmp_path / "model")
     assert_refused(tmp_path / "model", tmp_path / "out", "this tokenizer is WordLevel", to="google")
 

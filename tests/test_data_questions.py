@@ -75,8 +75,8 @@ def test_cmrc_2018_whose_places_are_sometimes_wrong(tmp_path: Path) -> None:
     (question,) = read_questions(write(tmp_path / "cmrc.json", squad((CHINESE, [item]))), notes)
     assert question.gold == (("1963年", 11), ("1963年", 11), ("被擢升", 27), ("没有", -1), ("保禄", 8))
     assert notes.counts == {
-        "answers that were not where the file said, found at the nearest place": 3,
-        "answers that are not in their context": 1,
+        "answer-moved": 3,
+        "answer-not-found": 1,
     }
     assert set(notes.first.values()) == {f"{tmp_path / 'cmrc.json'}, article 1, question TRAIN_186_QUERY_0"}
 
@@ -100,8 +100,8 @@ def test_cmrc_2018_as_clue_gives_it(tmp_path: Path) -> None:
     assert first.where == f"{path}, item 1, question TRAIN_186_QUERY_0"
     assert (second.id, second.gold) == ("TRAIN_186_QUERY_1", None)
     assert notes.counts == {
-        "answers without a place that come several times in their context, the first taken": 1,
-        "answers that are not in their context": 1,
+        "ambiguous-answer": 1,
+        "answer-not-found": 1,
     }
     with pytest.raises(BothwaysError, match=r"item 1 is not in CLUE's layout \(KeyError 'query_text'\): expected"):
         list(read_questions(write(path, clue({"query_id": "1"}))))
@@ -160,7 +160,7 @@ def test_rows_with_less(tmp_path: Path) -> None:
     assert second.gold == (("France", 53),)
     assert third.gold is None
     assert fourth.gold == (("sea", 81),)
-    assert notes.first["questions with an id that another one has, which get another"] == f"{path}, line 3"
+    assert notes.first["repeated-question-id"] == f"{path}, line 3"
     assert len({first.id, second.id, third.id, fourth.id}) == 4  # else they could not be scored
     assert third.id == f"{second.id} (2)"
 
@@ -230,7 +230,7 @@ def test_tables(name: str, mark: str, tmp_path: Path) -> None:
     assert "".join(question.id for question in found) == "abcdefgh"
     assert found[1].question == "在哪里"
     assert found[1].where == f"{tmp_path / name}, line 3"
-    assert notes.counts == {"answers that were not where the file said, found at the nearest place": 1}
+    assert notes.counts == {"answer-moved": 1}
 
 
 def test_answers_as_json_in_a_cell(tmp_path: Path) -> None:

@@ -216,8 +216,8 @@ SPANS: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-WIDENED = "entities that begin or end inside a word, widened to the whole of it"
-SHARED = "entities that share a word with the one before, left out"
+WIDENED = "widened-entity"
+SHARED = "overlapping-entity"
 
 
 @pytest.mark.parametrize("layout", SPANS)
@@ -241,7 +241,7 @@ def test_tokens_of_prodigy_are_kept(tmp_path: Path) -> None:
     assert entities(first) == [("PER", "Peter's"), ("X", "NewYork"), ("LOC", "去了北京大学")]
     assert second.gold == ("O", "O")
     assert third.gold is None
-    assert notes.counts == {WIDENED: 3, SHARED: 1, "texts that the annotator rejected or ignored, left out": 1}
+    assert notes.counts == {WIDENED: 3, SHARED: 1, "rejected-annotation": 1}
 
 
 def test_what_is_to_be_answered_is_read_whatever_its_annotator_thought(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_entities_with_spaces_around_them(tmp_path: Path) -> None:
     rows = [{"text": "a  Rome b", "label": [[1, 2, "X"], [2, 8, "LOC"]]}]
     (example,) = read_tagged(write_json(tmp_path / "a.jsonl", *rows), notes=notes)
     assert entities(example) == [("LOC", "Rome")]
-    assert list(notes.counts) == ["entities that hold no word, left out"]
+    assert list(notes.counts) == ["empty-entity"]
 
 
 def test_a_field_that_holds_no_entities(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_empty_texts_and_labels_are_kept_and_counted(tmp_path: Path) -> None:
     rows = [{"text": "a", "label": None}, {"text": "", "label": "x"}, {"text": None, "label": float("nan")}]
     notes = Notes()
     assert pairs(write_json(tmp_path / "a.jsonl", *rows), notes=notes) == [(("a",), None), (("",), "x"), (("",), None)]
-    assert notes.counts == {"rows whose label is empty, read without one": 2, "examples with an empty text, kept": 2}
+    assert notes.counts == {"empty-label": 2, "empty-text": 2}
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_missing_numbers_of_a_table_are_no_labels(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label", *(f"t{i},{cell}" for i, cell in enumerate(cells)))
     golds = [gold for _, gold in pairs(path, notes=notes)]
     assert golds == ["3", None, None, None, None, "4.5", None, float("inf")]
-    assert notes.counts == {"rows whose label is empty, read without one": 5}
-    assert notes.first["rows whose label is empty, read without one"] == f"{path}, line 3"
+    assert notes.counts == {"empty-label": 5}
+    assert notes.first["empty-label"] == f"{path}, line 3"
     stars = write(tmp_path / "b.tsv", "text\tstars", "a\t1", "b\tnan", "c\t5")
     assert [gold for _, gold in pairs(stars)] == ["1", None, "5"]
     names = write(tmp_path / "c.csv", "text,label", "a,NA", "b,nan", "c,EU", "d,inf")

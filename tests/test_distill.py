@@ -11,22 +11,23 @@ from torch.nn import functional as F
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
-from bothways.model.distill import DistillSettings, Teacher, cosine_distance, relation_distance, soft_distance
 from bothways.model.families import FAMILIES
+from bothways.model.load import load
 from bothways.model.model import Model, spread
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
-from bothways.pretraining.work import Pretraining
+from bothways.pretraining.trainable import Pretraining
 from bothways.tasks.finetune import finetune
-from bothways.tasks.kinds import plan
 from bothways.tasks.losses import binary_imitation, grouped_imitation
 from bothways.tasks.recipe import ModelSettings
-from bothways.tasks.work import FineTuning
+from bothways.tasks.registry import plan_task
+from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.distill import DistillSettings, Teacher, cosine_distance, relation_distance, soft_distance
 from bothways.train.ranks import Ranks
-from conftest import TINY, make_loud
+from helpers import TINY, make_loud
 from test_families_tasks import bases
 from test_fit import calm, losses, recipe, run_until
 from test_rtd import work_of
@@ -103,7 +104,7 @@ def test_layers_are_spread_as_distilbert_spread_them() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_model_of_some_layers_is_these_layers(family: str, tmp_path: Path) -> None:
     """Each on top of the other, whatever is beside them; and a folder like any other."""
-    shape = replace(TINY, width=24, hidden=48, layers=4, dropout=0.0, attention_dropout=0.0)
+    shape = replace(TINY, width=24, ffn_width=48, layers=4, dropout=0.0, attention_dropout=0.0)
     whole = Model.new(ModelConfig(FAMILIES[family].fresh(shape), (), family=family)).eval()
     make_loud(whole)
     small = whole.with_layers([1, 2, 4])
@@ -136,7 +137,8 @@ def test_layers_that_are_not_there_are_not_taken() -> None:
 def taught(packed: Path, teacher: Path, **parts: Any) -> PretrainRecipe:
     plan = recipe(packed, steps=4, save_every=2)
     settings = DistillSettings(**{"teacher": str(teacher), "relations": 1.0, **parts})
-    return replace(plan, model=replace(plan.model, init=str(teacher), take=1), distill=settings, objectives=("mlm",))
+    shape = replace(plan.model, init=str(teacher), keep_layers=1)
+    return replace(plan, model=shape, settings={"distill": settings}, objectives=("mlm",))
 
 
 @pytest.fixture
@@ -146,24 +148,24 @@ def teacher(packed: Path, tmp_path: Path) -> Path:
     return tmp_path / "teacher"
 
 
-def evaluated(work: Pretraining, still: bool) -> dict[str, float]:
+def evaluated(work: Pretraining, static_shapes: bool) -> dict[str, float]:
     with torch.no_grad():
-        return work.evaluate(lambda m: work.module.eval()(m.batch, m.targets), 0, Ranks(), still, False)
+        return work.evaluate(lambda m: work.module.eval()(m.batch, m.targets), 0, Ranks(), static_shapes, False)
 
 
 @pytest.mark.parametrize("over", ["asked", "all"])
 def test_a_student_that_is_its_teacher_has_nothing_to_learn(over: str, packed: Path, teacher: Path) -> None:
     plan = taught(packed, teacher, over=over)
-    work = work_of(replace(plan, model=replace(plan.model, take=0)))
+    work = work_of(replace(plan, model=replace(plan.model, keep_layers=0)))
     student = work.module.model
     student.load_state_dict(load(teacher).state_dict())
-    scores = evaluated(work, still=True)
+    scores = evaluated(work, static_shapes=True)
     for name in ("soft_loss", "cosine_loss", "relations_loss"):
         assert scores[name] == pytest.approx(0, abs=1e-5)
     assert scores["soft_accuracy"] == pytest.approx(1)
     assert "cosine_accuracy" not in scores
     make_loud(student, seed=9)
-    scores = evaluated(work, still=False)
+    scores = evaluated(work, static_shapes=False)
     assert min(scores[name] for name in ("soft_loss", "cosine_loss", "relations_loss")) > 0.01
     expected = 2 * scores["mlm_loss"] + 5 * scores["soft_loss"] + scores["cosine_loss"] + scores["relations_loss"]
     assert scores["loss"] == pytest.approx(expected)
@@ -172,7 +174,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(over: str, packed: P
 def test_fillers_teach_nothing(packed: Path, teacher: Path) -> None:
     """Batches of one shape, padded with sequences that are none, give the losses of those without."""
     work = work_of(taught(packed, teacher))
-    found = [evaluated(work, still) for still in (False, True)]
+    found = [evaluated(work, static_shapes) for static_shapes in (False, True)]
     for name, value in found[0].items():
         assert found[1][name] == pytest.approx(value, rel=1e-4), name
 
@@ -260,7 +262,10 @@ def test_a_smaller_model_is_taught_from_a_folder(base: Path, tmp_path: Path) -> 
     first = finetune(recipe_for("classify", base), tmp_path / "teacher", train=case.examples, dev=case.examples)
     plan_ = recipe_for("classify", Path())
     plan_ = replace(
-        plan_, model=ModelSettings(take=1), distill=DistillSettings(str(first.folder)), run=quiet(steps=3, save_every=2)
+        plan_,
+        model=ModelSettings(keep_layers=1),
+        distill=DistillSettings(str(first.folder)),
+        run=quiet(steps=3, save_every=2),
     )
     assert plan_.model.init == str(first.folder)
     done = finetune(plan_, tmp_path / "student", train=case.examples, dev=case.examples)
@@ -275,7 +280,7 @@ def test_a_teacher_draws_no_dropout_however_its_pupil_trains(base: Path) -> None
     work.module.teacher = Teacher(Model.new(shaky, teacher.model.tokenizer), teacher.settings, work.module.model)
     work.module.train()
     batch = work._step(work.samples, Ranks()).micros[0].batch
-    first, again = (work.module.teacher.show(batch).states for _ in range(2))
+    first, again = (work.module.teacher.outputs(batch).states for _ in range(2))
     assert torch.equal(first, again)
 
 
@@ -289,7 +294,7 @@ def test_a_teacher_draws_no_dropout_however_its_pupil_trains(base: Path) -> None
         ({"soft": -1.0}, "must be 0 or more"),
         ({"over": "some"}, "distill.over cannot be 'some'"),
         ({"soft": 0.0, "cosine": 0.0}, "are all 0"),
-        ({"layer": -1}, "must be 0 or more"),
+        ({"relation_layer": -1}, "must be 0 or more"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], sentence: str) -> None:
@@ -301,8 +306,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], senten
     ("settings", "shape", "sentence"),
     [
         ({}, {"width": 24}, "set distill.cosine to 0"),
-        ({"layer": 9, "relations": 1.0}, {}, "the teacher has 2 layers"),
-        ({"heads": 7, "relations": 1.0}, {}, "do not both split into 7 heads"),
+        ({"relation_layer": 9, "relations": 1.0}, {}, "the teacher has 2 layers"),
+        ({"relation_heads": 7, "relations": 1.0}, {}, "do not both split into 7 heads"),
     ],
 )
 def test_a_teacher_that_does_not_fit_is_refused(
@@ -322,7 +327,7 @@ def test_a_teacher_of_other_labels_is_refused(base: Path, tmp_path: Path) -> Non
     first = finetune(recipe_for("classify", base), tmp_path / "teacher", train=case.examples, dev=[])
     plan_ = replace(recipe_for("classify", base), distill=DistillSettings(str(first.folder)))
     other = [replace(example, gold="yes" if i else "no") for i, example in enumerate(case.examples)]
-    assert plan(plan_, other)[1] == ("no", "yes")
+    assert plan_task("classify", plan_.settings, plan_.window, other)[1] == ("no", "yes")
     with pytest.raises(BothwaysError, match="the student is for classify with no, yes: they must be the same"):
         finetune(plan_, tmp_path / "student", train=other, dev=[])
 

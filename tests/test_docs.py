@@ -23,7 +23,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `examples/tiny.py` saves, untrained: the docs show how, not how well."""
     tokenizer = bothways.train_vocabulary([ROOT / "examples" / "sample.txt"], size=1600)
-    shape = EncoderConfig(tokenizer.size, width=32, layers=2, heads=2, hidden=64, positions=Learned(64))
+    shape = EncoderConfig(tokenizer.size, width=32, layers=2, num_heads=2, ffn_width=64, positions=Learned(64))
     folder = tmp_path_factory.mktemp("docs") / "tiny-model"
     bothways.save(Model.new(ModelConfig(shape, ("masked",)), tokenizer), folder)
     return folder

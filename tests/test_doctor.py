@@ -23,7 +23,7 @@ from bothways.model.config import Learned, ModelConfig
 from bothways.model.model import Model
 from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe
 from bothways.text.tokenizer import Tokenizer
-from conftest import TINY
+from helpers import TINY
 
 SUBJECTS = ["the cat", "a dog", "the big house", "a small tree", "the black dog", "a white cat"]
 VERBS = ["runs to", "walks to", "sleeps in", "reads in", "writes in"]
@@ -168,9 +168,9 @@ def test_balance(tmp_path: Path) -> None:
     finding = the(found, "balance")
     assert finding.severity == "look"
     assert "'rare' comes 9 times and 'usual' 171 times, 19.0 times as often" in finding.says
-    assert "classify.weights=balanced" in finding.do
-    assert found.command.endswith("--set classify.weights=balanced --set classify.goal=macro_f1")
-    recipe = finetune_recipe({}, ["classify.weights=balanced", "classify.goal=macro_f1"])
+    assert "classify.class_weights=balanced" in finding.do
+    assert found.command.endswith("--set classify.class_weights=balanced --set classify.metric=macro_f1")
+    recipe = finetune_recipe({}, ["classify.class_weights=balanced", "classify.metric=macro_f1"])
     assert isinstance(recipe, FinetuneRecipe)
     even = [(text, "rare" if i % 11 == 0 else "usual") for i, text in enumerate(islice(english(), 110))]
     assert the(diagnose_data([table(tmp_path / "b.tsv", even)]), "balance").severity == "fine"
@@ -543,7 +543,9 @@ def test_answers_too_long_to_give(tmp_path: Path, tokenizer: Tokenizer) -> None:
     finding = the(found, "long answers")
     assert (finding.severity, finding.count, finding.places[0]) == ("look", 10, "line 1")
     assert "more than 30 tokens" in finding.says
-    assert found.command.endswith("--set answer.longest=41")  # 151 characters are ten sentences of four tokens, and "t"
+    assert found.command.endswith(
+        "--set answer.max_answer_length=41"
+    )  # 151 characters are ten sentences of four tokens, and "t"
     assert found.reading is not None
     assert found.reading.limit == 384
 

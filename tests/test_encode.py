@@ -15,12 +15,12 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
-from bothways.model.checkpoint import load
 from bothways.model.encoder import Encoder
+from bothways.model.load import load
 from bothways.predict.encode import Features, encode, encode_tokens, iter_texts
 from bothways.predict.vectors import write_vectors
-from bothways.tasks.reading import Tally
 from bothways.text.windows import windows
 
 TEXTS = ["The cat sleeps.", "", "北京是中国的首都。", "Unbelievable walking! " * 3, "a", "the dog runs in paris"]
@@ -89,8 +89,8 @@ def test_the_same_vector_whatever_the_batch(model_folder: Path, monkeypatch: pyt
     together = encode(TEXTS, model_folder)
     for text, vector in zip(TEXTS, together, strict=True):
         assert np.abs(encode([text], model_folder)[0] - vector).max() < 1e-5
-    monkeypatch.setattr("bothways.tasks.engine.TOKENS_AT_ONCE", {"cpu": 7})
-    monkeypatch.setattr("bothways.tasks.engine._EXAMPLES_AT_ONCE", 2)
+    monkeypatch.setattr("bothways.engine.engine.TOKENS_AT_ONCE", {"cpu": 7})
+    monkeypatch.setattr("bothways.engine.engine._EXAMPLES_AT_ONCE", 2)
     assert np.abs(encode(TEXTS, model_folder) - together).max() < 1e-5
 
 
@@ -103,7 +103,7 @@ def test_no_texts_no_vectors(model_folder: Path) -> None:
 
 
 def test_rows_of_a_narrower_table_are_as_wide_as_it(model_folder: Path) -> None:
-    shape = replace(load(model_folder).config.encoder, embedding=8)
+    shape = replace(load(model_folder).config.encoder, embedding_width=8)
     assert Features("static").width(shape) == Encoder(shape).embeddings.tokens.embedding_dim == 8
     assert Features("last").width(shape) == shape.width > 8
 

@@ -8,15 +8,14 @@ from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
 from bothways.model.activations import FastGelu
-from bothways.model.attention import Bias, Plan
+from bothways.model.attention import AttentionPlan, Bias
 from bothways.model.batch import Batch
-from bothways.model.blocks import SelfAttention
-from bothways.model.config import BASE, LARGE, EncoderConfig, Learned, ModelConfig
+from bothways.model.config import BASE, LARGE, Bucketed, EncoderConfig, Learned, ModelConfig
 from bothways.model.dropout import Dropout
 from bothways.model.encoder import Encoder
 from bothways.model.model import Model
-from bothways.model.positions import Positions
-from conftest import DEVICES, TINY, make_loud
+from bothways.model.positions import LayerPositions, PositionTables, QueryKey
+from helpers import DEVICES, TINY, make_loud
 
 IDS = [[101, 5, 6, 7, 102], [101, 8, 102], [101, 9, 10, 11, 12, 13, 102]]
 
@@ -75,11 +74,11 @@ def test_the_four_token_example() -> None:
         first number: .25213·.21 + .25125·.55 + .25495·.32 + .24167·.21 = .32347
     """
     config = EncoderConfig(
-        vocabulary=4,
+        vocab_size=4,
         width=4,
         layers=1,
-        heads=1,
-        hidden=4,
+        num_heads=1,
+        ffn_width=4,
         segments=1,
         positions=Learned(4),
         dropout=0,
@@ -105,10 +104,10 @@ def test_the_four_token_example() -> None:
     inputs = torch.tensor(
         [[0.21, 0.22, 0.41, 0.42], [0.55, 0.20, 0.25, 0.40], [0.32, 0.47, 0.12, 0.57], [0.21, 0.35, 0.41, 0.15]]
     )
-    look = encoder.look(batch, hidden=[0], maps=[1])
-    assert torch.allclose(look.hidden[0], inputs, atol=1e-6)
+    seen = encoder.activations(batch, hidden_states=[0], attentions=[1])
+    assert torch.allclose(seen.hidden_states[0], inputs, atol=1e-6)
     weights = torch.tensor([0.25213, 0.25125, 0.25495, 0.24167])
-    assert torch.allclose(look.maps[1][0][0, 0], weights, atol=1e-5)
+    assert torch.allclose(seen.attentions[1][0][0, 0], weights, atol=1e-5)
     seen = attention(inputs, encoder._start(batch)[1], table.positions)
     assert seen[0, 0].item() == pytest.approx(0.32347, abs=1e-5)
     assert torch.allclose(seen, torch.softmax(inputs @ inputs.T / 2, -1) @ inputs, atol=1e-6)
@@ -119,10 +118,10 @@ def test_the_four_token_example() -> None:
 
 def test_every_layer_can_be_seen_and_the_last_is_the_output() -> None:
     encoder, batch = loud_encoder(), Batch.pack(IDS)
-    look = encoder.look(batch, hidden=range(4))
-    assert torch.equal(look.hidden[3], encoder(batch))
-    assert torch.equal(look.hidden[0], encoder.embeddings(batch))
-    assert len({state.sum().item() for state in look.hidden.values()}) == 4
+    seen = encoder.activations(batch, hidden_states=range(4))
+    assert torch.equal(seen.hidden_states[3], encoder(batch))
+    assert torch.equal(seen.hidden_states[0], encoder.embeddings(batch))
+    assert len({state.sum().item() for state in seen.hidden_states.values()}) == 4
 
 
 def test_asking_for_maps_changes_no_state_and_no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,56 +137,65 @@ def test_asking_for_maps_changes_no_state_and_no_backend(monkeypatch: pytest.Mon
         return original(*arguments)
 
     monkeypatch.setattr(attention, "_dense", watched)
-    look = encoder.look(batch, hidden=[3], maps=[2])
+    seen = encoder.activations(batch, hidden_states=[3], attentions=[2])
     assert ran == ["dense"] * 3  # all three layers on the fast path, the one with the map too
-    assert torch.equal(look.hidden[3], expected)
-    assert set(look.maps) == {2}
-    assert [tuple(m.shape) for m in look.maps[2]] == [(4, 5, 5), (4, 3, 3), (4, 7, 7)]
+    assert torch.equal(seen.hidden_states[3], expected)
+    assert set(seen.attentions) == {2}
+    assert [tuple(m.shape) for m in seen.attentions[2]] == [(4, 5, 5), (4, 3, 3), (4, 7, 7)]
 
 
 def test_layers_above_the_asked_ones_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, batch = loud_encoder(), Batch.pack(IDS)
     monkeypatch.setattr(encoder.blocks[2], "forward", lambda *a: pytest.fail("the last layer ran"))
-    encoder.look(batch, hidden=[0, 2])
+    encoder.activations(batch, hidden_states=[0, 2])
 
 
 @pytest.mark.parametrize(("hidden", "maps"), [([4], []), ([-1], []), ([], [0]), ([], [9])])
 def test_layers_that_do_not_exist_are_refused(hidden: list[int], maps: list[int]) -> None:
     with pytest.raises(BothwaysError, match="there is no layer"):
-        loud_encoder().look(Batch.pack(IDS), hidden=hidden, maps=maps)
+        loud_encoder().activations(Batch.pack(IDS), hidden_states=hidden, attentions=maps)
 
 
 # ---------------------------------------------------------------------- the seam for positions
 
 
-class Turned(Positions):
-    """Positions that use all three hooks: a row at the input, a sign at each turn, a penalty for distance."""
+class Added(PositionTables):
+    """A row at the input."""
 
-    has_bias = True
-
-    def at_input(self, positions: Tensor) -> Tensor:
+    def forward(self, positions: Tensor) -> Tensor:
         return positions[:, None] * torch.linspace(-1, 1, TINY.width)
 
-    def turn(self, q: Tensor, k: Tensor, plan: Plan, is_local: bool) -> tuple[Tensor, Tensor]:
+
+class Rotated(LayerPositions):
+    """A sign at each odd position, a penalty for distance."""
+
+    def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         sign = 1 - 2 * (plan.batch.positions % 2)[:, None, None]
         return q * sign, k
 
-    def bias(self, q: Tensor, k: Tensor, layer: SelfAttention) -> Bias:
+    def bias(self, q: Tensor, k: Tensor, plan: AttentionPlan, project: QueryKey) -> Bias:
         return lambda h, i, j: -0.1 * (h + 1) * (i - j).abs()
 
 
-@pytest.mark.parametrize("hook", ["at_input", "turn", "bias"])
+@pytest.mark.parametrize("hook", ["forward", "rotate", "bias"])
 def test_every_hook_of_the_seam_is_used(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, batch = loud_encoder(), Batch.pack(IDS)
-    encoder.embeddings.positions = Turned()
+    encoder.embeddings.positions = Added(TINY)
+    for block in encoder.blocks:
+        block.attention.positions = Rotated()
     whole = encoder(batch)
     encoder.backend = "reference"
     assert torch.allclose(encoder(batch), whole, atol=1e-5)
-    monkeypatch.setattr(Turned, hook, getattr(Positions, hook))
+    seam, base = (Added, PositionTables) if hook == "forward" else (Rotated, LayerPositions)
+    monkeypatch.setattr(seam, hook, getattr(base, hook))
     assert not torch.allclose(encoder(batch), whole, atol=1e-2)
+
+
+def test_a_model_whose_positions_bias_scores_refuses_backends_that_cannot() -> None:
+    encoder = Encoder(replace(TINY, positions=Bucketed(48)))
     encoder.backend = "varlen"
     with pytest.raises(BothwaysError, match="without score biases"):
-        encoder(batch)
+        encoder(Batch.pack(IDS))
 
 
 # ---------------------------------------------------------------------- batches

@@ -180,7 +180,7 @@ def test_settings_are_kept(tmp_path: Path, file: Path) -> None:
         "pad_token_id": 1,
     }
     assert {key: said[key] for key in expected} == expected
-    assert bothways.load(tmp_path / "model").config.encoder.limit == POSITIONS
+    assert bothways.load(tmp_path / "model").config.encoder.max_length == POSITIONS
 
 
 def test_a_classification_head_comes_along(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_classification_head_comes_along(tmp_path: Path) -> None:
 def test_settings_of_newer_files_are_found(tmp_path: Path, file: Path, model: object) -> None:
     found = torch.load(file, weights_only=False)
     torch.save({"args": None, "cfg": {"task": {"_name": "masked_lm"}, "model": model}, "model": found["model"]}, file)
-    assert convert(file, tmp_path / "model").config.encoder.heads == HEADS
+    assert convert(file, tmp_path / "model").config.encoder.num_heads == HEADS
 
 
 def test_half_precision_is_read_and_the_folder_will_do(tmp_path: Path) -> None:

@@ -16,17 +16,18 @@ from typer.testing import CliRunner
 
 from bothways.cli import app
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES
-from bothways.model.lora import LoraSettings, adapt, save_adapter
+from bothways.model.load import load
+from bothways.model.lora import adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
 from bothways.tasks.folder import with_task
-from bothways.tasks.task import TaskConfig
 from bothways.text.tokenizer import Tokenizer
-from conftest import TINY, make_loud
+from bothways.train.settings import LoraSettings
+from helpers import TINY, config_for, make_loud
 from test_lora import shout
 from test_tasks import CASES, LIMIT, quiet, recipe_for
 
@@ -48,8 +49,12 @@ def bases(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dic
     specials = [(name, tokenizer.id(name)) for name in ("[CLS]", "[SEP]")]
     backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", specials)
     for name, family in FAMILIES.items():
-        shape = replace(TINY, width=24, hidden=50, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0)
-        encoder = family.fresh(replace(shape, embedding=12) if name in ("electra", "albert", "deberta-v2") else shape)
+        shape = replace(
+            TINY, width=24, ffn_width=50, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0
+        )
+        encoder = family.fresh(
+            replace(shape, embedding_width=12) if name in ("electra", "albert", "deberta-v2") else shape
+        )
         own = tokenizer if encoder.segments > 1 else Tokenizer(backend)
         model = Model.new(ModelConfig(encoder, (), family=name), own, seed=1)
         make_loud(model)
@@ -71,7 +76,7 @@ def test_a_folder_made_by_fine_tuning_is_theirs_too(
     model, report = kind.from_pretrained(tmp_path / "model", output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
-    item = predictor.task.items(case.examples[:1])[0]
+    item = predictor.task.encode(case.examples[:1])[0]
     for view in item.views:
         ids, segments = torch.tensor([view.ids]), torch.tensor([view.segments])
         extra = {"token_type_ids": segments} if getattr(model.config, "type_vocab_size", 0) else {}
@@ -92,10 +97,10 @@ def test_an_adapter_is_the_same_model_here_worked_in_and_in_peft(
 ) -> None:
     """LoRA beside all linear layers of the blocks, as if training had been long."""
     settings = LoraSettings(rank=2, targets=("all-linear",))
-    adapted = adapt(with_task(load(bases[family]), TaskConfig("classify", "single"), ("a", "b", "c")), settings)
+    adapted = adapt(with_task(load(bases[family]), config_for("classify", kind="single"), ("a", "b", "c")), settings)
     shout(adapted)
     adapted.eval()
-    save_adapter(adapted, settings, str(bases[family]), tmp_path)
+    save_adapter(adapted, str(bases[family]), tmp_path)
     ids = [5, 40, 41, 42, 43, 6]
     batch = Batch.pack([ids])
     merged = load(tmp_path)

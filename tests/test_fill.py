@@ -11,12 +11,13 @@ import transformers
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.fill import fill
 from bothways.text.tokenizer import Tokenizer
-from conftest import TINY
+from helpers import TINY
 from vocabularies import model_of
 
 
@@ -31,7 +32,7 @@ def test_one_blank_equals_transformers(model_folder: Path) -> None:
     answers = fill(text, model_folder, top=200)
     words = load(model_folder).tokenizer
     assert words is not None
-    possible = [i for i in range(TINY.vocabulary) if i not in words.wordless_ids and "##" not in words.piece(i)]
+    possible = [i for i in range(TINY.vocab_size) if i not in words.wordless_ids and "##" not in words.piece(i)]
     assert [a.tokens[0] for a in answers] == sorted(possible, key=lambda i: -float(expected[i]))[:200]
     for answer in answers:
         assert answer.score == pytest.approx(float(expected[answer.tokens[0]]), abs=1e-6)
@@ -151,7 +152,7 @@ def test_too_many_answers_for_several_blanks_are_refused() -> None:
 def test_no_answer_is_a_special_token(model_folder: Path) -> None:
     answers = fill("[MASK] 北京", model_folder, top=1000)
     tokenizer = load(model_folder).require_tokenizer()
-    assert len(answers) == TINY.vocabulary - 104 - sum(piece.startswith("##") for piece in tokenizer.pieces)
+    assert len(answers) == TINY.vocab_size - 104 - sum(piece.startswith("##") for piece in tokenizer.pieces)
     assert not any(word.startswith("[") for a in answers for word in a.words)
 
 

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from bothways.data.examples import Question, Tagged, Text
+from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.evaluation import evaluate
 from bothways.predict.predictor import Predictor
@@ -24,14 +26,13 @@ from bothways.tasks.answer import AnswerSettings
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.finetune import Finetuned, finetune
 from bothways.tasks.folder import with_dropout
-from bothways.tasks.reading import WindowSettings
 from bothways.tasks.recipe import DataSettings, FinetuneRecipe, ModelSettings, finetune_recipe
 from bothways.tasks.seeds import finetune_seeds
-from bothways.tasks.work import FineTuning
+from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings, make_optimizers
+from bothways.train.protocol import Evaluated, Event, Stepped
 from bothways.train.ranks import Ranks
-from bothways.train.work import Evaluated, Event, Stepped
 from test_predictor import written
 from test_tasks import (
     ASKED,
@@ -163,7 +164,7 @@ def test_the_same_recipe_gives_the_same_model_and_another_seed_another(shaky: Pa
 def test_dropout_is_drawn_anew_in_every_step(shaky: Path, tmp_path: Path) -> None:
     """One row over and over and, but for 1e-12, the same weights: what differs is what was dropped."""
     optim = OptimSettings(lr=1e-12, warmup=0, schedule="constant")
-    plan = replace(long_run(shaky, steps=4, save_every=9), optim=optim, classify=ClassifySettings(kind="regression"))
+    plan = replace(long_run(shaky, steps=4, save_every=9), optim=optim, settings=ClassifySettings(kind="regression"))
     finetune(plan, tmp_path / "run", train=[Text(("the cat runs in paris",), 0.5)] * 5, dev=[])
     assert len({row["loss"] for row in metrics(tmp_path / "run")}) == 4
 
@@ -208,13 +209,13 @@ def test_every_sample_comes_once_an_epoch_and_each_epoch_in_its_own_order(base: 
 
 def test_an_epoch_is_as_many_steps_as_it_needs(base: Path, tmp_path: Path) -> None:
     """12 rows by 5 are 3 steps; evaluated and saved after every epoch."""
-    plan = recipe_for("classify", base, run=quiet(epochs=2.0, batch=5, keep=9))
+    plan = recipe_for("classify", base, run=quiet(epochs=2.0, batch_size=5, keep=9))
     heard: list[Event] = []
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE, listen=[heard.append])
     assert found.steps == 6
     assert [event.step for event in heard if isinstance(event, Evaluated)] == [3, 6]
     assert sorted(p.name for p in (tmp_path / "run/checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
-    half = recipe_for("classify", base, run=quiet(epochs=0.5, batch=5))
+    half = recipe_for("classify", base, run=quiet(epochs=0.5, batch_size=5))
     assert finetune(half, tmp_path / "half", train=MANY, dev=[]).steps == 2
 
 
@@ -352,7 +353,9 @@ FREEZE: dict[str | int, tuple[str, ...]] = {
 def test_what_is_frozen_stays_bit_for_bit(what: Any, base: Path, tmp_path: Path) -> None:
     """And everything else moves; decay does not creep in."""
     plan = replace(
-        recipe_for("classify", base), model=ModelSettings(str(base), what), optim=OptimSettings(lr=1e-2, decay=0.5)
+        recipe_for("classify", base),
+        model=ModelSettings(str(base), what),
+        optim=OptimSettings(lr=1e-2, weight_decay=0.5),
     )
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
     before, after = load(base).state_dict(), weights(tmp_path / "run")
@@ -392,9 +395,9 @@ def test_rates_fall_from_the_head_to_the_embeddings(head_lr: float, decay: float
 def test_the_head_moves_by_its_own_rate(base: Path, tmp_path: Path) -> None:
     """Adam's first steps are as long as the rate: seen in the weights that a run leaves."""
     plan = recipe_for(
-        "classify", base, optim=OptimSettings(lr=1e-6, head_lr=1e-2, warmup=0, decay=0, schedule="constant")
+        "classify", base, optim=OptimSettings(lr=1e-6, head_lr=1e-2, warmup=0, weight_decay=0, schedule="constant")
     )
-    finetune(replace(plan, run=quiet(steps=1, batch=99)), tmp_path / "run", train=MANY, dev=[])
+    finetune(replace(plan, run=quiet(steps=1, batch_size=99)), tmp_path / "run", train=MANY, dev=[])
     before, after = load(base).state_dict(), weights(tmp_path / "run")
     moved = {name: float((after[name] - before[name]).abs().max()) for name in before if name in after}
     assert moved["heads.pooler.dense.weight"] == pytest.approx(1e-2, rel=0.05)
@@ -410,15 +413,17 @@ def scripted(monkeypatch: pytest.MonkeyPatch, goals: Sequence[float], goal: str 
     monkeypatch.setattr(FineTuning, "evaluate", lambda *_: {goal: next(left), "other": 0.0})
 
 
-@pytest.mark.parametrize(("goal", "best"), [("accuracy", 2), ("brier", 3)])
+@pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("brier", 3)])
 def test_the_published_model_is_the_best_by_the_goal(
     goal: str, best: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most scores are the better the higher; errors the lower. Checkpoints between are gone, the best is not."""
     scripted(monkeypatch, [0.5, 0.9, 0.1, 0.9, 0.4, 0.3], goal)
-    plan = recipe_for("classify", base, classify=ClassifySettings(goal=goal), run=quiet(epochs=6.0, batch=12, keep=1))
+    plan = recipe_for(
+        "classify", base, settings=ClassifySettings(metric=goal), run=quiet(epochs=6.0, batch_size=12, keep=1)
+    )
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE)
-    assert (found.goal, found.best_step) == (goal, best)
+    assert (found.metric, found.best_step) == (goal, best)
     assert found.scores[goal] == {"accuracy": 0.9, "brier": 0.1}[goal]
     kept = load(tmp_path / f"run/checkpoints/step-{best:08}/model").state_dict()
     assert same(kept, weights(tmp_path / "run"))
@@ -427,7 +432,7 @@ def test_the_published_model_is_the_best_by_the_goal(
 
 def test_patience_stops_early(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, [0.5, 0.7, 0.6, 0.7, 0.7, 0.99, 0.99])  # as good is not better; the last is looked at twice
-    plan = recipe_for("classify", base, run=quiet(epochs=7.0, batch=12, patience=2))
+    plan = recipe_for("classify", base, run=quiet(epochs=7.0, batch_size=12, patience=2))
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE)
     assert (found.complete, found.steps, found.best_step) == (True, 4, 2)
     kept = load(tmp_path / "run/checkpoints/step-00000002/model").state_dict()
@@ -448,7 +453,7 @@ EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
     "tag": ("tag", {}),
     "answer": ("answer", {}),
     "choose": ("choose", {}),
-    "short answers": ("answer", {"answer": AnswerSettings(longest=1)}),
+    "short answers": ("answer", {"answer": AnswerSettings(max_answer_length=1)}),
 }
 
 
@@ -469,7 +474,7 @@ def test_every_score_that_can_be_drawn_again_has_its_interval(base: Path, tmp_pa
     case = CASES["single"]
     done = finetune(recipe_for(case.task, base), tmp_path / "run", train=case.examples, dev=[])
     found = evaluate([str(written(tmp_path, "single"))], Predictor.load(done.folder))
-    assert found.intervals[found.goal] == found.interval
+    assert found.intervals[found.metric] == found.interval
     assert {"accuracy", "macro_f1", "matthews"} <= set(found.intervals) <= set(found.scores)
     for name, (low, high) in found.intervals.items():
         assert low <= found.scores[name] + 1e-9
@@ -479,7 +484,7 @@ def test_every_score_that_can_be_drawn_again_has_its_interval(base: Path, tmp_pa
 def test_seeds_are_summed_up(base: Path, tmp_path: Path) -> None:
     data = written(tmp_path, "single")
     plan = recipe_for("classify", base, run=quiet(steps=2), data=DataSettings((str(data),), (str(data),)))
-    plan = replace(plan, classify=ClassifySettings(goal="negative_log_likelihood"))
+    plan = replace(plan, settings=ClassifySettings(metric="negative_log_likelihood"))
     found = finetune_seeds(plan, tmp_path / "out", [5, 6, 7])
     values = [run.scores["negative_log_likelihood"] for run in found.runs]
     assert len(set(values)) == 3
@@ -528,7 +533,7 @@ def test_it_learns(tokenizer: Tokenizer, tmp_path: Path) -> None:
     rows = [Text((f"the {kind} {verb} in {place}",), label) for kind, label in (("cat", "good"), ("dog", "bad"))
             for verb in ("runs", "sleeps", "walks") for place in ("paris", "the house")]  # fmt: skip
     plan = recipe_for(
-        "classify", tmp_path / "fresh", optim=OptimSettings(lr=1e-2), run=quiet(steps=50, batch=12, save_every=60)
+        "classify", tmp_path / "fresh", optim=OptimSettings(lr=1e-2), run=quiet(steps=50, batch_size=12, save_every=60)
     )
     found: Finetuned = finetune(plan, tmp_path / "run", train=rows, dev=rows)
     assert found.scores["accuracy"] == 1.0
@@ -587,15 +592,15 @@ def test_empty_texts_can_be_learned_from(base: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"goal": "loveliness"}, "classify.goal cannot be 'loveliness'"),
+        ({"metric": "loveliness"}, "classify.metric cannot be 'loveliness'"),
         ({"weights": {"nobody": 2.0}}, "nobody"),
-        ({"goal": "spearman"}, "classify.goal cannot be 'spearman'"),
+        ({"metric": "spearman"}, "classify.metric cannot be 'spearman'"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(settings: dict[str, Any], said: str, base: Path, tmp_path: Path) -> None:
     with pytest.raises(BothwaysError, match=said):
         finetune(
-            recipe_for("classify", base, classify=ClassifySettings(**settings)), tmp_path / "run", train=SINGLE, dev=[]
+            recipe_for("classify", base, settings=ClassifySettings(**settings)), tmp_path / "run", train=SINGLE, dev=[]
         )
 
 

@@ -20,12 +20,13 @@ import torch
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load
+from bothways.model.load import load
 from bothways.pretraining.pretrain import Pretrained, pretrain
 from bothways.pretraining.recipe import DataSettings, ModelSettings, Phase, PretrainRecipe
 from bothways.train.fit import _Loop
 from bothways.train.optim import OptimSettings
-from bothways.train.work import Evaluated, Event, RunSettings, Saved, Started, Stepped
+from bothways.train.protocol import Evaluated, Event, Saved, Started, Stepped
+from bothways.train.settings import RunSettings
 
 PHASES = (Phase(share=0.6, length=16, tokens=256), Phase(share=0.4, length=32, tokens=512))
 
@@ -34,7 +35,7 @@ def recipe(packed: Path, **run: Any) -> PretrainRecipe:
     """A small run with dropout, two phases, and everything that could go wrong in a resume."""
     return PretrainRecipe(
         data=DataSettings(train=(str(packed),), valid_sequences=20),
-        model=ModelSettings(width=32, layers=2, heads=2, hidden=64, positions=32),
+        model=ModelSettings(width=32, layers=2, num_heads=2, ffn_width=64, positions=32),
         optim=OptimSettings(lr=1e-3, warmup=3),
         run=RunSettings(**{"steps": 20, "device": "cpu", "seed": 3, **run}),
         phases=PHASES,
@@ -109,7 +110,7 @@ def test_a_killed_process_goes_on_bit_for_bit(packed: Path, tmp_path: Path) -> N
 
 
 def write_recipe(folder: Path, packed: Path) -> Path:
-    from bothways.train.recipe import write
+    from bothways.train.strict_toml import write
 
     path = folder / "recipe.toml"
     path.write_text(write(recipe(packed)), encoding="utf-8")
@@ -215,7 +216,7 @@ def test_accumulation_is_exact(packed: Path, tmp_path: Path, micro: int) -> None
 def test_recomputing_activations_changes_nothing(packed: Path, tmp_path: Path) -> None:
     plan = recipe(packed, steps=6)
     pretrain(plan, tmp_path / "plain")
-    pretrain(replace(plan, run=replace(plan.run, recompute=True)), tmp_path / "again")
+    pretrain(replace(plan, run=replace(plan.run, gradient_checkpointing=True)), tmp_path / "again")
     assert losses(tmp_path / "plain") == losses(tmp_path / "again")
 
 
@@ -241,7 +242,7 @@ def test_nothing_is_compiled_while_the_clock_runs(
     def watched(module: torch.nn.Module, **_: Any) -> Any:
         def call(batch: Batch, targets: Mapping[str, torch.Tensor]) -> Any:
             shapes = tuple((name, *value.shape) for name, value in targets.items())
-            seen.append((module.training, torch.is_grad_enabled(), *batch.ids.shape, *batch.cu.shape, *shapes))
+            seen.append((module.training, torch.is_grad_enabled(), *batch.ids.shape, *batch.cu_seqlens.shape, *shapes))
             return module(batch, targets)
 
         return call
@@ -268,7 +269,7 @@ def test_nothing_is_compiled_while_the_clock_runs(
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_trains(packed: Path, tmp_path: Path, precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # A CPU that falls back writes a stack trace for every product, so that evaluation takes minutes.
-    monkeypatch.setattr("bothways.pretraining.work.pseudo_perplexity", lambda *_: 1.0)
+    monkeypatch.setattr("bothways.pretraining.trainable.pseudo_perplexity", lambda *_: 1.0)
     plan = calm(recipe(packed, steps=4))
     plan = replace(plan, data=replace(plan.data, valid_sequences=4))
     pretrain(plan, tmp_path / "full")
@@ -298,13 +299,13 @@ def test_pseudo_perplexity_takes_no_more_sequences_than_the_evaluation(
         asked.append(given[-1])
         return 1.0
 
-    monkeypatch.setattr("bothways.pretraining.work.pseudo_perplexity", count)
+    monkeypatch.setattr("bothways.pretraining.trainable.pseudo_perplexity", count)
     plan = calm(recipe(packed, steps=1))
     pretrain(replace(plan, data=replace(plan.data, valid_sequences=4)), tmp_path / "few")
     assert asked == [4, 4]  # of either source
     pretrain(replace(plan, data=replace(plan.data, valid_sequences=10**6)), tmp_path / "all")
     assert min(asked[2:]) > 4
-    monkeypatch.setattr("bothways.pretraining.work.TOKENS", 6)
+    monkeypatch.setattr("bothways.pretraining.trainable.TOKENS", 6)
     pretrain(plan, tmp_path / "many")
     assert asked[4:] == [3, 3]
 
@@ -344,7 +345,7 @@ def test_keep_bounds_the_checkpoints_and_spares_the_best_of_its_phase(
     packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phases: int, kept: list[int], best: Any
 ) -> None:
     """The second phase begins after step 12."""
-    from bothways.pretraining.work import Pretraining
+    from bothways.pretraining.trainable import Pretraining
 
     scores = {0: 9.0, 4: 3.0, 8: 1.0, 12: 2.0, 16: 2.5, 20: 2.2}
     steps = iter(scores.values())
@@ -444,7 +445,7 @@ def test_events_tell_what_happened(packed: Path, tmp_path: Path) -> None:
     seen: list[Event] = []
     pretrain(recipe(packed, steps=6, evaluate_every=2, save_every=3), tmp_path / "run", listen=[seen.append])
     assert isinstance(seen[0], Started)
-    words = load(tmp_path / "run/model").config.encoder.vocabulary
+    words = load(tmp_path / "run/model").config.encoder.vocab_size
     for e in (e for e in seen if isinstance(e, Stepped)):
         phase = PHASES[e.phase]
         # Two layers of width 32 and 64, and the head, for the tokens asked for; then what looks at each other.

@@ -12,13 +12,14 @@ import transformers
 from tokenizers.normalizers import Lowercase
 from tokenizers.processors import TemplateProcessing
 
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.fill import _joined, _shown, fill
 from bothways.text.tokenizer import Tokenizer
-from conftest import PIECES, TINY
+from helpers import PIECES, TINY
 from vocabularies import TEXT, _theirs, model_of, tokenizer_of
 
 NAMES = ("roberta", "deberta", "xlm-roberta", "camembert", "albert", "mpnet", "modernbert", "deberta-v2")
@@ -53,7 +54,7 @@ def test_transformers_cuts_texts_as_it_did(family: str, generic: bool, tmp_path:
         own = transformers.PreTrainedTokenizerFast(
             tokenizer_object=backend, **{role: str(getattr(own, role)) for role in roles}
         )
-    shape = FAMILIES[family].fresh(replace(TINY, vocabulary=len(own) + 8))
+    shape = FAMILIES[family].fresh(replace(TINY, vocab_size=len(own) + 8))
     save(Model.new(ModelConfig(shape, ("masked",), family=family)), tmp_path / "theirs")
     own.save_pretrained(tmp_path / "theirs")
     before = ids_of(tmp_path / "theirs")

@@ -20,8 +20,9 @@ from torch import Tensor
 from transformers import BertConfig, BertForPreTraining
 
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint, google
+from bothways.model import google
 from bothways.model.batch import Batch
+from bothways.model.load import load
 
 REAL = Path(__file__).parent / "data" / "tf1_tiny"
 CONFIG = {
@@ -191,7 +192,7 @@ def same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> bool:
 
 def assert_answers_alike(folder: Path, judge: BertForPreTraining) -> None:
     """The model in `folder` answers as Hugging Face's does."""
-    ours = checkpoint.load(folder)
+    ours = load(folder)
     ids, segments = [[2, 7, 9, 4, 3, 8, 3], [2, 11, 3]], [[0, 0, 0, 0, 0, 1, 1], [0, 0, 0]]
     batch = Batch.pack(ids, segments)
     with torch.no_grad():
@@ -199,7 +200,7 @@ def assert_answers_alike(folder: Path, judge: BertForPreTraining) -> None:
         words, following = ours.masked(states), ours.logits("next", states, batch)
         for i, (row, kinds) in enumerate(zip(ids, segments, strict=True)):
             expected = judge(input_ids=torch.tensor([row]), token_type_ids=torch.tensor([kinds]))
-            start = int(batch.cu[i])
+            start = int(batch.cu_seqlens[i])
             torch.testing.assert_close(
                 words[start : start + len(row)], expected.prediction_logits[0], atol=1e-5, rtol=0
             )
@@ -240,7 +241,7 @@ def test_a_folder_by_tensorflow_answers_as_the_judge_does() -> None:
     judge = theirs(real_config())
     judge.load_state_dict(real_weights(), strict=False)  # the tied output matrix is not there twice
     assert_answers_alike(REAL, judge)
-    tokenizer = checkpoint.load(REAL).tokenizer
+    tokenizer = load(REAL).tokenizer
     assert tokenizer is not None
     assert tokenizer("abc h").pieces == ["[CLS]", "a", "##b", "##c", "h", "[SEP]"]
 
@@ -312,7 +313,7 @@ def test_a_fine_tuned_classifier_is_found(tmp_path: Path, model: BertForPreTrain
     _, found = google.read(folder, CONFIG)
     assert torch.equal(found["classifier.weight"], head["output_weights"])
     assert torch.equal(found["classifier.bias"], head["output_bias"])
-    loaded = checkpoint.load(folder)
+    loaded = load(folder)
     assert set(loaded.config.heads) == {"pooler", "sequence"}
     assert len(loaded.config.labels) == 4
 
@@ -324,7 +325,7 @@ def test_a_question_answering_head_is_found(tmp_path: Path, model: BertForPreTra
     _, found = google.read(folder, CONFIG)
     assert torch.equal(found["qa_outputs.weight"], head["cls/squad/output_weights"])
     assert torch.equal(found["qa_outputs.bias"], head["cls/squad/output_bias"])
-    assert "span" in checkpoint.load(folder).config.heads
+    assert "span" in load(folder).config.heads
 
 
 def test_an_unexpected_variable_is_named(tmp_path: Path, model: BertForPreTraining) -> None:
@@ -332,7 +333,7 @@ def test_an_unexpected_variable_is_named(tmp_path: Path, model: BertForPreTraini
     _, found = google.read(folder, CONFIG)
     assert found["bert.encoder.layer.0.gate.weight"].shape == (3, 2)
     with pytest.raises(BothwaysError, match="gate"):
-        checkpoint.load(folder)
+        load(folder)
 
 
 def test_two_variables_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -97,9 +97,9 @@ def test_dropout_inside_attention(compiled: bool) -> None:
 
 def test_logits_and_gelu_as_on_the_cpu() -> None:
     """Where the GPU has code of its own: the same numbers and gradients, to the rounding of bf16."""
-    from bothways.model.heads import MaskedHead
+    from bothways.model.heads import MaskedLMHead
 
-    head = MaskedHead(EncoderConfig(vocabulary=1001, width=64, layers=1, heads=1, hidden=64))
+    head = MaskedLMHead(EncoderConfig(vocab_size=1001, width=64, layers=1, num_heads=1, ffn_width=64))
     torch.nn.init.normal_(head.bias)
     x, table = torch.randn(33, 64), torch.randn(1001, 64)
     above = torch.randn(33, 1001)
@@ -164,7 +164,7 @@ def test_accumulation_in_bf16_adds_up_in_fp32(packed: Path, tmp_path: Path) -> N
 def test_every_family_computes_and_learns_as_in_fp32(family: str, lengths: tuple[int, ...], compiled: bool) -> None:
     """bf16, the backend that is chosen by itself, eager and compiled: states and gradients of the definition in fp32."""
     shape = EncoderConfig(
-        vocabulary=200, width=128, layers=3, heads=2, hidden=192, positions=Learned(128), dropout=0.0,
+        vocab_size=200, width=128, layers=3, num_heads=2, ffn_width=192, positions=Learned(128), dropout=0.0,
         attention_dropout=0.0, init_std=0.08,
     )  # fmt: skip
     model = Model.new(ModelConfig(FAMILIES[family].fresh(shape), ("masked",), family=family)).cuda().train()

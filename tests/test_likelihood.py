@@ -17,9 +17,9 @@ from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
-from bothways.predict.likelihood import Pair, prefer, read_pairs, sentence_scores
+from bothways.predict.likelihood import Pair, read_pairs, score_minimal_pairs, sentence_scores
 from bothways.text.tokenizer import Tokenizer
-from conftest import TINY, make_loud
+from helpers import TINY, make_loud
 
 TEXTS = ["the black cat sleeps.", "unbelievable!", "中国的首都是北京。", "the dog walked to the tree of paris", "a"]
 
@@ -81,11 +81,13 @@ def test_groups_count_alike_however_many_pairs_they_have(tokenizer: Tokenizer) -
     scores = dict(zip(TEXTS, sentence_scores(TEXTS, model), strict=True))
     likely = sorted(TEXTS, key=lambda text: -scores[text])
     right, wrong = Pair(likely[0], likely[-1], "a"), Pair(likely[-1], likely[0], "a")
-    found = prefer([right, wrong, wrong, replace(right, group="b")], model)
+    found = score_minimal_pairs([right, wrong, wrong, replace(right, group="b")], model)
     assert found.pairs == 4
     assert found.groups == {"a": pytest.approx(1 / 3), "b": 1.0}
     assert found.accuracy == pytest.approx(2 / 3)
-    assert prefer([Pair("the cat", "the cat", "same")], model).accuracy == 0  # what is no likelier is not preferred
+    assert (
+        score_minimal_pairs([Pair("the cat", "the cat", "same")], model).accuracy == 0
+    )  # what is no likelier is not preferred
 
 
 def test_the_command(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -114,7 +116,7 @@ def test_what_cannot_be_asked_is_said(tokenizer: Tokenizer, tmp_path: Path) -> N
     with pytest.raises(BothwaysError, match=r"has \d+ tokens and this model reads 48"):
         next(sentence_scores(["the cat " * 60], model_for(tokenizer)))
     with pytest.raises(BothwaysError, match="no pairs"):
-        prefer([], model_for(tokenizer))
+        score_minimal_pairs([], model_for(tokenizer))
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"good": "a", "bad": "b"}\n', encoding="utf-8")
     with pytest.raises(BothwaysError, match="line 1 has no sentence_good and sentence_bad: its columns are good, bad"):

@@ -14,15 +14,16 @@ from bothways.model.config import ModelConfig
 from bothways.model.model import Model
 from bothways.pretraining.loader import Loader, Mixture
 from bothways.pretraining.objectives import make_objectives
-from bothways.pretraining.objectives.mlm import MaskedSettings
-from bothways.pretraining.rows import Kind, Marks, sampler
+from bothways.pretraining.objectives.mlm import MaskedLMSettings
+from bothways.pretraining.recipe import PretrainRecipe
+from bothways.pretraining.sampler import SamplingKind, SpecialIds, sampler
 from bothways.pretraining.shards import Corpus, open_packed
-from bothways.pretraining.work import Losses
+from bothways.pretraining.trainable import PretrainingModule
 from bothways.text.tokenizer import Tokenizer
-from bothways.train.work import Micro, Step
-from conftest import TINY, make_loud
+from bothways.train.protocol import MicroBatch, Step
+from helpers import TINY, make_loud
 
-KINDS: list[tuple[Kind, tuple[str, ...]]] = [
+KINDS: list[tuple[SamplingKind, tuple[str, ...]]] = [
     ("documents", ("mlm",)),
     ("stream", ("mlm",)),
     ("next", ("mlm", "nsp")),
@@ -31,14 +32,13 @@ KINDS: list[tuple[Kind, tuple[str, ...]]] = [
 ]
 
 
-def make_loader(packed: Path, kind: Kind, names: tuple[str, ...], seed: int = 0, **more: Any) -> Loader:
+def make_loader(packed: Path, kind: SamplingKind, names: tuple[str, ...], seed: int = 0, **more: Any) -> Loader:
     opened = open_packed(packed)
-    objectives = make_objectives(
-        names, MaskedSettings(select="span" if "sbo" in names else "token"), opened.tokenizer, False
-    )
-    marks = Marks.of(opened.tokenizer)
+    masked = MaskedLMSettings(select="span" if "sbo" in names else "token")
+    objectives = make_objectives(PretrainRecipe(names, {"mlm": masked}), opened.tokenizer)
+    marks = SpecialIds.of(opened.tokenizer)
     samplers = {name: sampler(kind, Corpus(shards), marks, 24, 0.1) for name, shards in opened.corpora("train").items()}
-    settings = {"length": 24, "tokens": 512, "sequences": None, "groups": 1, "still": False} | more
+    settings = {"length": 24, "tokens": 512, "sequences": None, "groups": 1, "static_shapes": False} | more
     weights = settings.pop("weights", None)
     return Loader(Mixture(samplers, weights, seed), list(objectives.values()), **settings)
 
@@ -46,13 +46,13 @@ def make_loader(packed: Path, kind: Kind, names: tuple[str, ...], seed: int = 0,
 def sequences(step: Step) -> list[tuple[int, ...]]:
     found = []
     for micro in step.micros:
-        bounds = micro.batch.cu.tolist()
+        bounds = micro.batch.cu_seqlens.tolist()
         found += [tuple(micro.batch.ids[a:b].tolist()) for a, b in itertools.pairwise(bounds) if b > a]
     return found
 
 
 @pytest.mark.parametrize(("kind", "names"), KINDS)
-def test_a_step_is_a_function_of_its_index(packed: Path, kind: Kind, names: tuple[str, ...]) -> None:
+def test_a_step_is_a_function_of_its_index(packed: Path, kind: SamplingKind, names: tuple[str, ...]) -> None:
     """Step by step, or asked for out of order by another loader: the same bits."""
     first, again = (make_loader(packed, kind, names) for _ in range(2))
     feed, index, seen = first.steps(0, range(1)), 0, []
@@ -70,7 +70,9 @@ def test_a_step_is_a_function_of_its_index(packed: Path, kind: Kind, names: tupl
 
 @pytest.mark.parametrize(("kind", "names"), KINDS)
 @pytest.mark.parametrize("groups", [2, 3, 4])
-def test_splitting_a_step_changes_nothing_in_it(packed: Path, kind: Kind, names: tuple[str, ...], groups: int) -> None:
+def test_splitting_a_step_changes_nothing_in_it(
+    packed: Path, kind: SamplingKind, names: tuple[str, ...], groups: int
+) -> None:
     tokens = 24 * 24  # a multiple, so that full sequences can be split evenly
     whole = make_loader(packed, kind, names, tokens=tokens)
     parts = replace(whole, groups=groups)
@@ -86,7 +88,7 @@ def test_splitting_a_step_changes_nothing_in_it(packed: Path, kind: Kind, names:
 
 
 @pytest.mark.parametrize(("kind", "names"), KINDS)
-def test_a_step_is_as_full_as_it_can_be(packed: Path, kind: Kind, names: tuple[str, ...]) -> None:
+def test_a_step_is_as_full_as_it_can_be(packed: Path, kind: SamplingKind, names: tuple[str, ...]) -> None:
     loader = make_loader(packed, kind, names)
     feed = loader.steps(0, range(1))
     for _ in range(20):
@@ -126,16 +128,16 @@ def test_weights_hold_exactly_in_every_thousand(packed: Path, weights: dict[str,
 
 @pytest.mark.parametrize(("kind", "names"), KINDS)
 def test_fillers_change_no_loss_and_no_gradient(
-    packed: Path, tokenizer: Tokenizer, kind: Kind, names: tuple[str, ...]
+    packed: Path, tokenizer: Tokenizer, kind: SamplingKind, names: tuple[str, ...]
 ) -> None:
     config = replace(TINY, dropout=0.0, attention_dropout=0.0)
     model = Model.new(ModelConfig(config, ("pooler", "masked", "next")), tokenizer, seed=1)
     make_loud(model)
     loader = make_loader(packed, kind, names, groups=2)
-    still = replace(loader, still=True)
-    module = Losses(model, {name: loader.objectives[i] for i, name in enumerate(names)}, 0)
+    static_shapes = replace(loader, static_shapes=True)
+    module = PretrainingModule(model, {name: loader.objectives[i] for i, name in enumerate(names)}, 0)
 
-    def run(micro: Micro) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def run(micro: MicroBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         losses = module(micro.batch, micro.targets)
         trained = [p for p in module.parameters() if p.requires_grad]
         return losses.detach(), list(torch.autograd.grad(losses.sum(), trained))
@@ -143,8 +145,8 @@ def test_fillers_change_no_loss_and_no_gradient(
     shapes = set()
     for index in (0, 30, 77):
         plain = loader.step(index, range(1), loader.room()).micros[0]
-        filled = still.step(index, range(1), still.room()).micros[0]
-        shapes.add((filled.batch.ids.shape, filled.batch.cu.shape, *(t.shape for t in filled.targets.values())))
+        filled = static_shapes.step(index, range(1), static_shapes.room()).micros[0]
+        shapes.add((filled.batch.ids.shape, filled.batch.cu_seqlens.shape, *(t.shape for t in filled.targets.values())))
         assert filled.tokens == plain.tokens <= filled.batch.ids.shape[0]
         for ours, theirs in zip(run(plain)[1] + [run(plain)[0]], run(filled)[1] + [run(filled)[0]], strict=True):
             assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-4 * max(1.0, ours.abs().max().item()))
@@ -161,7 +163,7 @@ def test_static_masks_come_back(packed: Path) -> None:
         plans = loader.mixture.plan(index, loader.static)
         micro, _ = loader.micro(plans, replace(loader.room(), tokens=10**6, sequences=10**5))
         clean = loader.mixture.build(plans)
-        for a, b in zip(clean.cu, clean.cu[1:], strict=False):
+        for a, b in zip(clean.cu_seqlens, clean.cu_seqlens[1:], strict=False):
             found[tuple(clean.ids[a:b].tolist())] = tuple(micro.batch.ids[a:b].tolist())
         epochs.append(found)
     assert epochs[0].keys() == epochs[1].keys() == epochs[2].keys()

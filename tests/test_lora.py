@@ -18,18 +18,18 @@ from torch import Tensor
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
-from bothways.model.lora import WEIGHTS, Adapted, LoraSettings, adapt, save_adapter
+from bothways.model.load import load
+from bothways.model.lora import WEIGHTS, Adapted, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
 from bothways.tasks.folder import with_task
-from bothways.tasks.task import TaskConfig
 from bothways.text.tokenizer import Tokenizer
-from bothways.train.work import Event, Stepped
-from conftest import TINY, make_loud
+from bothways.train.protocol import Event, Stepped
+from bothways.train.settings import LoraSettings
+from helpers import TINY, config_for, make_loud
 from test_tasks import CASES, CHOICES, LIMIT, SINGLE, base, quiet, recipe_for
 from test_tasks_folders import named, their_folder
 
@@ -47,7 +47,7 @@ IDS = [[101, 7, 30, 102], [101, 40, 41, 42, 43, 44, 45, 102], [101, 102]]
 
 def classifier(base: Path) -> Model:
     """The base's encoder under a loud head of three labels."""
-    model = with_task(load(base), TaskConfig("classify", "single"), ("bad", "good", "so-so"))
+    model = with_task(load(base), config_for("classify", kind="single"), ("bad", "good", "so-so"))
     make_loud(model.heads, 5)
     return model.eval()
 
@@ -118,7 +118,7 @@ def test_loaded_it_is_the_same_model_worked_into_the_weights(name: str, base: Pa
     settings = LoraSettings(rank=3, alpha=5.0, targets=TARGETS[name])
     adapted = adapt(classifier(base), settings).eval()
     shout(adapted)
-    save_adapter(adapted, settings, str(base), tmp_path / "adapter")
+    save_adapter(adapted, str(base), tmp_path / "adapter")
     plain = load(tmp_path / "adapter")
     assert not any(isinstance(part, Adapted) for part in plain.modules())
     assert distance(outputs(plain), outputs(adapted)) <= LIMIT
@@ -278,7 +278,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(base: Path, tmp_path: Path, step: int
 
     case = CASES["single"]
     lora = LoraSettings(rank=2, targets=("all-linear",), dropout=0.1)
-    plan = recipe_for("classify", base, lora=lora, run=quiet(steps=4, batch=2))
+    plan = recipe_for("classify", base, lora=lora, run=quiet(steps=4, batch_size=2))
     stopped = finetune(plan, tmp_path / "parts", train=case.examples, dev=case.examples, listen=[interrupt])
     assert not stopped.complete
     trained("single", base, tmp_path / "parts", batch=2)
@@ -360,7 +360,7 @@ def test_we_open_a_head_that_peft_trained_on_a_pretrained_body(base: Path, tmp_p
 @pytest.fixture
 def filler(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     """A ModernBERT that fills blanks, as transformers writes it: its classifier begins with a layer of that head."""
-    shape = {"vocab_size": TINY.vocabulary, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = {"vocab_size": TINY.vocab_size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = transformers.ModernBertConfig(
         **shape, intermediate_size=48, max_position_embeddings=48, pad_token_id=0, classifier_pooling="mean"
     )
@@ -510,7 +510,7 @@ def test_an_adapter_folder_can_move_with_its_base(base: Path, tmp_path: Path) ->
     """A base that is named relative to the adapter is found beside it."""
     model = adapt(classifier(base), LoraSettings(rank=2)).eval()
     shout(model)
-    save_adapter(model, LoraSettings(rank=2), "../base", tmp_path / "adapter")
+    save_adapter(model, "../base", tmp_path / "adapter")
     shutil.copytree(base, tmp_path / "base")
     assert distance(outputs(load(tmp_path / "adapter")), outputs(model)) <= LIMIT
 
@@ -524,7 +524,7 @@ def test_the_scale_is_alpha_over_rank(base: Path, tmp_path: Path) -> None:
         settings = LoraSettings(rank=4, alpha=alpha)
         model = adapt(classifier(base), settings)
         shout(model)
-        save_adapter(model, settings, str(base), tmp_path / f"{alpha}")
+        save_adapter(model, str(base), tmp_path / f"{alpha}")
         moved.append(load(tmp_path / f"{alpha}").state_dict()[key] - start)
     assert float(moved[0].abs().max()) > 0.1
     assert torch.allclose(2 * moved[0], moved[1], atol=1e-5)

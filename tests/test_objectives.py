@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,27 +21,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bothways
-from bothways.draws import mix
 from bothways.errors import BothwaysError
+from bothways.hash_rng import mix
 from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
+from bothways.model.encoder import Activations
 from bothways.model.model import Model
 from bothways.pretraining import objectives as folder
 from bothways.pretraining.loader import Loader, Mixture, collate
-from bothways.pretraining.objective import Draft, Objective, Room, Score, Words
-from bothways.pretraining.objectives import make_objectives
-from bothways.pretraining.objectives.mlm import MaskedSettings, MaskedWords, score
-from bothways.pretraining.objectives.sbo import SpanBoundary
+from bothways.pretraining.objective import Draft, LossTerm, MaskingVocabulary, Objective, Room
+from bothways.pretraining.objectives import OBJECTIVES, make_objectives
+from bothways.pretraining.objectives.mlm import MaskedLM, MaskedLMSettings, score
+from bothways.pretraining.objectives.sbo import SpanBoundaryObjective
 from bothways.pretraining.pseudo import pseudo_perplexity
-from bothways.pretraining.rows import Kind, Marks, Rows, sampler
+from bothways.pretraining.recipe import ModelSettings, PretrainRecipe
+from bothways.pretraining.sampler import RawSequences, SamplingKind, SpecialIds, sampler
 from bothways.pretraining.select import _ORDER, Selection, Unit, geometric, select
 from bothways.pretraining.shards import Corpus, Shard
-from bothways.pretraining.work import Losses
+from bothways.pretraining.trainable import PretrainingModule
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
+from bothways.train.protocol import MicroBatch
 from bothways.train.ranks import Ranks
-from bothways.train.work import Micro
-from conftest import PIECES, TINY, make_loud
+from helpers import PIECES, TINY, make_loud
 
 # Every key below is fixed, so no test is ever unlucky; the bound says how unlucky fair draws would have to be.
 FAIR = 1e-4
@@ -71,7 +74,7 @@ Sequenced = list[list[int]]
 """A sequence: one text or two, each as the sizes of its words in tokens."""
 
 
-def make_rows(sequences: Sequence[Sequenced], seed: int = 0, ids: int | None = None) -> Rows:
+def make_rows(sequences: Sequence[Sequenced], seed: int = 0, ids: int | None = None) -> RawSequences:
     """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], of random tokens; or of one token only."""
     draws = np.random.default_rng(seed)
     tokens: list[Numbers] = []
@@ -92,7 +95,7 @@ def make_rows(sequences: Sequence[Sequenced], seed: int = 0, ids: int | None = N
     keys = mix(seed, np.arange(len(sequences)))
     follows = draws.integers(0, 2, len(sequences)) if all(len(texts) == 2 for texts in sequences) else None
     special = (flat == CLS) | (flat == SEP)
-    return Rows(flat, np.array(segments), np.cumsum([0, *lengths]), starts, special, keys, follows)
+    return RawSequences(flat, np.array(segments), np.cumsum([0, *lengths]), starts, special, keys, follows)
 
 
 def random_sequences(count: int, seed: int = 0, words: int = 12, pieces: int = 3, texts: int = 2) -> list[Sequenced]:
@@ -109,28 +112,30 @@ SEQUENCES = st.lists(
 RATES = st.floats(0.01, 0.9)
 
 
-def alone(rows: Rows, b: int) -> Rows:
+def alone(rows: RawSequences, b: int) -> RawSequences:
     """Sequence b by itself."""
-    start, end = rows.cu[b : b + 2].tolist()
+    start, end = rows.cu_seqlens[b : b + 2].tolist()
     follows = None if rows.follows is None else rows.follows[b : b + 1]
     tokens = [x[start:end] for x in (rows.ids, rows.segments)]
     flags = [x[start:end] for x in (rows.words, rows.special)]
-    return Rows(tokens[0], tokens[1], np.array([0, end - start]), flags[0], flags[1], rows.keys[b : b + 1], follows)
+    return RawSequences(
+        tokens[0], tokens[1], np.array([0, end - start]), flags[0], flags[1], rows.keys[b : b + 1], follows
+    )
 
 
-def budgets(rows: Rows, rate: float) -> list[int]:
+def budgets(rows: RawSequences, rate: float) -> list[int]:
     """max(1, round half up), written down."""
-    sizes = [int((~rows.special[start:end]).sum()) for start, end in itertools.pairwise(rows.cu.tolist())]
+    sizes = [int((~rows.special[start:end]).sum()) for start, end in itertools.pairwise(rows.cu_seqlens.tolist())]
     return [max(1, math.floor(rate * size + 0.5)) for size in sizes]
 
 
-def asked_in(selection: Selection, rows: Rows) -> list[list[int]]:
+def asked_in(selection: Selection, rows: RawSequences) -> list[list[int]]:
     """By sequence, the places of the asked tokens in it."""
-    parts = np.split(selection.asked, np.searchsorted(selection.asked, rows.cu[1:-1]))
-    return [(part - start).tolist() for part, start in zip(parts, rows.cu[:-1], strict=True)]
+    parts = np.split(selection.asked, np.searchsorted(selection.asked, rows.cu_seqlens[1:-1]))
+    return [(part - start).tolist() for part, start in zip(parts, rows.cu_seqlens[:-1], strict=True)]
 
 
-def words_of(row: Rows) -> list[range]:
+def words_of(row: RawSequences) -> list[range]:
     """The words of a single sequence: a word begins at its bit, and after a special; a special ends it."""
     found: list[range] = []
     for place, (starts, special) in enumerate(zip(row.words.tolist(), row.special.tolist(), strict=True)):
@@ -193,7 +198,9 @@ def test_every_set_of_tokens_is_as_likely(unit: Unit) -> None:
     sets = Counter(
         tuple((part - start).tolist())
         for part, start in zip(
-            np.split(chosen.start, np.searchsorted(chosen.start, rows.cu[1:-1])), rows.cu[:-1], strict=True
+            np.split(chosen.start, np.searchsorted(chosen.start, rows.cu_seqlens[1:-1])),
+            rows.cu_seqlens[:-1],
+            strict=True,
         )
     )
     assert len(sets) == 15
@@ -213,7 +220,7 @@ def test_every_place_of_a_long_sequence_is_as_likely() -> None:
     assert FAIR < stats.chi2.sf(statistic, size - 1) < 1 - FAIR
 
 
-def greedy(row: Rows, budget: int) -> list[range]:
+def greedy(row: RawSequences, budget: int) -> list[range]:
     """Whole-word masking as BERT has it: words in random order, each taken if it still fits."""
     taken: list[range] = []
     for word in sorted(words_of(row), key=lambda word: int(mix(row.keys[0], word.start, _ORDER))):
@@ -228,7 +235,7 @@ def test_words_are_taken_one_after_the_other_while_they_fit(sequences: list[Sequ
     rows = make_rows(sequences, seed)
     chosen = select(rows, "word", rate)
     expected = [
-        range(word.start + int(rows.cu[b]), word.stop + int(rows.cu[b]))
+        range(word.start + int(rows.cu_seqlens[b]), word.stop + int(rows.cu_seqlens[b]))
         for b, budget in enumerate(budgets(rows, rate))
         for word in greedy(alone(rows, b), budget)
     ]
@@ -273,9 +280,9 @@ def test_spans_are_whole_words_apart_from_one_another(
     rows = make_rows(sequences, seed)
     chosen = select(rows, "span", rate, geometric(3.0, longest))
     for b in range(len(sequences)):
-        row, base = alone(rows, b), int(rows.cu[b])
+        row, base = alone(rows, b), int(rows.cu_seqlens[b])
         words = words_of(row)
-        inside = (chosen.start >= base) & (chosen.start < rows.cu[b + 1])
+        inside = (chosen.start >= base) & (chosen.start < rows.cu_seqlens[b + 1])
         spans = [range(s - base, e - base) for s, e in zip(chosen.start[inside], chosen.end[inside], strict=True)]
         for span in spans:
             covered = [word for word in words if word.start in span]
@@ -318,7 +325,7 @@ def test_span_lengths_are_geometric(mean: float, longest: int, mean_length: floa
     assert stats.chi2_contingency(table).pvalue > FAIR
     starts = np.stack(
         [
-            np.bincount((chosen.start - rows.cu[rows.sequence[chosen.start]] - 1) // 20, minlength=20),
+            np.bincount((chosen.start - rows.cu_seqlens[rows.sequence[chosen.start]] - 1) // 20, minlength=20),
             np.bincount([span.start // 20 for spans in slow for span in spans], minlength=20),
         ]
     )
@@ -369,20 +376,20 @@ def test_alberts_spans_have_its_shares() -> None:
 
 
 @functools.cache
-def vocabulary() -> Words:
-    words = Words.of(Tokenizer.from_pieces(PIECES))
+def vocabulary() -> MaskingVocabulary:
+    words = MaskingVocabulary.of(Tokenizer.from_pieces(PIECES))
     assert words is not None
     return words
 
 
-def masked(rows: Rows, rate: float | None = None, **changed: object) -> Draft:
+def masked(rows: RawSequences, rate: float | None = None, **changed: object) -> Draft:
     draft = Draft(rows, rows.ids)
-    MaskedWords(MaskedSettings(**changed), vocabulary()).prepare(draft, WIDE, rate)  # type: ignore[arg-type]
+    MaskedLM(MaskedLMSettings(**changed), vocabulary()).prepare(draft, WIDE, rate)  # type: ignore[arg-type]
     return draft
 
 
 @functools.cache
-def strange_rows() -> Rows:
+def strange_rows() -> RawSequences:
     return make_rows(random_sequences(2_500), ids=STRANGE)
 
 
@@ -413,10 +420,10 @@ def test_only_words_are_drawn_as_words() -> None:
 
 def test_a_tokenizer_without_a_mask_is_refused() -> None:
     bare = Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
-    assert Words.of(bare) is None
+    assert MaskingVocabulary.of(bare) is None
     with pytest.raises(BothwaysError, match="no mask token"):
-        MaskedWords(MaskedSettings(), Words.of(bare))
-    MaskedWords(MaskedSettings(), Words.of(bare), causal=True)
+        MaskedLM(MaskedLMSettings(), MaskingVocabulary.of(bare))
+    MaskedLM(MaskedLMSettings(), MaskingVocabulary.of(bare), causal=True)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -511,7 +518,7 @@ def test_a_sequence_is_corrupted_the_same_in_any_batch(unit: Unit) -> None:
     together = masked(rows, rate=0.3, select=unit)
     parts = [masked(alone(rows, b), rate=0.3, select=unit) for b in range(30)]
     assert np.concatenate([part.ids for part in parts]).tolist() == together.ids.tolist()
-    asked = [part.targets["asked"].values + rows.cu[b] for b, part in enumerate(parts)]
+    asked = [part.targets["asked"].values + rows.cu_seqlens[b] for b, part in enumerate(parts)]
     assert np.concatenate(asked).tolist() == together.targets["asked"].values.tolist()
 
 
@@ -547,7 +554,7 @@ def test_a_phase_may_have_a_rate_of_its_own() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(BothwaysError):
-        MaskedSettings(**wrong)  # type: ignore[arg-type]
+        MaskedLMSettings(**wrong)  # type: ignore[arg-type]
 
 
 @given(
@@ -559,13 +566,13 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> No
 def test_a_batch_never_asks_for_more_than_its_room_holds(lengths: list[int], rate: float, specials: int) -> None:
     """Compiled models need a bound; it is used even when every sequence is as long as the room or has one word."""
     rows = make_rows([[[1] * n] if specials == 1 else [[1] * n, [1]] for n in lengths])
-    longest = int(np.diff(rows.cu).max())
+    longest = int(np.diff(rows.cu_seqlens).max())
     for room in (
         make_room(len(rows.ids), len(lengths), longest),
         make_room(len(rows.ids) + 100, len(lengths) + 20, longest + 30),
     ):
         draft = Draft(rows, rows.ids)
-        MaskedWords(MaskedSettings(), vocabulary()).prepare(draft, room, rate)
+        MaskedLM(MaskedLMSettings(), vocabulary()).prepare(draft, room, rate)
         assert all(len(target.values) <= target.most for target in draft.targets.values())
         assert draft.targets["asked"].most <= room.sequences * (rate * room.length + 1) + 1
 
@@ -589,11 +596,11 @@ def make_corpus(documents: Sequence[Sequence[int]], shards: int = 2, seed: int =
     return Corpus(parts)
 
 
-def make_mixture(weights: dict[str, float] | None, kind: Kind = "documents") -> Mixture:
+def make_mixture(weights: dict[str, float] | None, kind: SamplingKind = "documents") -> Mixture:
     """Two sources whose tokens all differ, so that a sequence is known by them."""
     a = make_corpus([[5, 7, 3], [20], [4, 4], [9, 9, 9, 9]], base=1_000)
     b = make_corpus([[6, 6], [10, 3, 8], [2, 30, 5]], base=5_000)
-    marks = Marks(CLS, SEP)
+    marks = SpecialIds(CLS, SEP)
     return Mixture({name: sampler(kind, c, marks, 24, 0.1) for name, c in (("a", a), ("b", b))}, weights, seed=3)
 
 
@@ -638,16 +645,18 @@ def test_sources_by_weight_have_static_masks_too(static: int) -> None:
 
 @pytest.mark.parametrize("static", [0, 2])
 @pytest.mark.parametrize("kind", ["documents", "stream", "order"])
-def test_the_model_reads_the_same_again_with_static_masks_only(static: int, kind: Kind, tokenizer: Tokenizer) -> None:
+def test_the_model_reads_the_same_again_with_static_masks_only(
+    static: int, kind: SamplingKind, tokenizer: Tokenizer
+) -> None:
     """What matters in the end: the corrupted ids of an epoch, as a set, against those two epochs later."""
     mixture = make_mixture(None, kind)
-    objectives = make_objectives(("mlm",), MaskedSettings(static=static), tokenizer, causal=False)
+    objectives = objectives_for(("mlm",), tokenizer, static=static)
     loader = Loader(mixture, list(objectives.values()), 24, None, mixture.size, 1, False, static)
     read = []
     for e in range(3):
         step = loader.step(e * mixture.size, range(1), loader.room())
         (micro,) = step.micros
-        bounds = micro.batch.cu.tolist()
+        bounds = micro.batch.cu_seqlens.tolist()
         read.append({tuple(micro.batch.ids[s:t].tolist()) for s, t in itertools.pairwise(bounds)})
     assert (read[0] == read[2]) == bool(static)
     assert read[0] != read[1]
@@ -665,11 +674,13 @@ class Setting:
     parts: dict[str, nn.Module]
     draft: Draft
 
-    def losses(self, micro: Micro) -> dict[str, Score]:
+    def losses(self, micro: MicroBatch) -> dict[str, LossTerm]:
         states = self.model.encoder(micro.batch)
-        found: dict[str, Score] = {}
+        found: dict[str, LossTerm] = {}
         for name, objective in self.objectives.items():
-            found |= objective.losses(self.model, self.parts.get(name), states, micro.batch, micro.targets)
+            found |= objective.losses(
+                self.model, self.parts.get(name), states, Activations({}, {}), micro.batch, micro.targets
+            )
         return found
 
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -689,18 +700,30 @@ def make_model(causal: bool = False, layers: int = 2) -> Model:
     return model.eval()
 
 
-def make_setting(unit: Unit = "span", names: Sequence[str] = NAMES, rows: Rows | None = None) -> Setting:
+def objectives_for(
+    names: Sequence[str], tokenizer: Tokenizer, causal: bool = False, **masked: object
+) -> dict[str, Objective]:
+    """All of them together, though no recipe may name nsp and sop both."""
+    settings: Any = {"mlm": MaskedLMSettings(**masked)}  # type: ignore[arg-type]
+    found: dict[str, Objective] = {}
+    for name in names:
+        plan = PretrainRecipe(tuple(dict.fromkeys(("mlm", name))), settings, model=ModelSettings(causal=causal))
+        found |= make_objectives(plan, tokenizer)
+    return found
+
+
+def make_setting(unit: Unit = "span", names: Sequence[str] = NAMES, rows: RawSequences | None = None) -> Setting:
     model = make_model()
     assert model.tokenizer is not None
-    objectives = make_objectives(tuple(names), MaskedSettings(rate=0.3, select=unit), model.tokenizer, causal=False)
-    parts = {name: part for name, objective in objectives.items() if (part := objective.parts(model)) is not None}
+    objectives = objectives_for(names, model.tokenizer, rate=0.3, select=unit)
+    parts = {name: part for name, objective in objectives.items() if (part := objective.attach(model)) is not None}
     for part in parts.values():
         make_loud(part)
     rows = make_rows(random_sequences(7, words=7)) if rows is None else rows
     return Setting(model, objectives, parts, prepared(rows, objectives, WIDE))
 
 
-def prepared(rows: Rows, objectives: dict[str, Objective], room: Room) -> Draft:
+def prepared(rows: RawSequences, objectives: dict[str, Objective], room: Room) -> Draft:
     draft = Draft(rows, rows.ids)
     for objective in objectives.values():
         objective.prepare(draft, room, None)
@@ -710,7 +733,7 @@ def prepared(rows: Rows, objectives: dict[str, Objective], room: Room) -> Draft:
 def states_one_by_one(model: Model, draft: Draft) -> list[NDArray[np.float64]]:
     """By sequence, each read by itself: (its length, W)."""
     found = []
-    for start, end in itertools.pairwise(draft.rows.cu.tolist()):
+    for start, end in itertools.pairwise(draft.rows.cu_seqlens.tolist()):
         batch = Batch.pack([draft.ids[start:end].tolist()], [draft.rows.segments[start:end].tolist()])
         with torch.no_grad():
             found.append(model.encoder(batch).double().numpy())
@@ -779,7 +802,7 @@ def slow_losses(setting: Setting) -> dict[str, tuple[float, int, int]]:
     terms: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for start, end in zip(chosen.start.tolist(), chosen.end.tolist(), strict=True):
         b = int(rows.sequence[start])
-        base = int(rows.cu[b])
+        base = int(rows.cu_seqlens[b])
         for token in range(start, end):
             word = int(rows.ids[token])
             terms["mlm"].append(slow_mlm(model, states[b][token - base], word))
@@ -796,8 +819,8 @@ def slow_losses(setting: Setting) -> dict[str, tuple[float, int, int]]:
 
 
 def test_every_objective_of_the_folder_is_here(tokenizer: Tokenizer) -> None:
-    assert set(make_objectives(NAMES, MaskedSettings(), tokenizer, causal=False)) == set(NAMES)
-    assert next(iter(make_objectives(NAMES, MaskedSettings(), tokenizer, causal=False))) == "mlm"
+    assert set(objectives_for(NAMES, tokenizer)) == set(NAMES)
+    assert next(iter(OBJECTIVES)) == "mlm"
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -837,12 +860,12 @@ def close(a: Tensor, b: Tensor) -> bool:
 def test_fillers_change_no_loss_and_no_gradient(more_tokens: int, more_sequences: int) -> None:
     setting = make_setting()
     rows = setting.draft.rows
-    room = make_room(len(rows.ids) + more_tokens, len(rows.keys) + more_sequences, TINY.limit)
+    room = make_room(len(rows.ids) + more_tokens, len(rows.keys) + more_sequences, TINY.max_length)
     exact = collate(setting.draft, None)
     filled = collate(prepared(rows, setting.objectives, room), room)
     assert len(filled.batch.ids) == room.tokens
     assert filled.tokens == len(rows.ids)
-    assert filled.batch.cu[-1] == room.tokens  # every filler is in a sequence, or no attention would write it
+    assert filled.batch.cu_seqlens[-1] == room.tokens  # every filler is in a sequence, or no attention would write it
     alone, among = setting.losses(exact), setting.losses(filled)
     for name in NAMES:
         assert among[name].loss.item() == pytest.approx(alone[name].loss.item(), rel=CLOSE)
@@ -858,17 +881,17 @@ def test_fillers_change_no_loss_and_no_gradient(more_tokens: int, more_sequences
     ("tokens", "sequences", "groups"), [(None, 12, 1), (None, 12, 3), (360, None, 1), (360, None, 3)]
 )
 def test_a_step_is_the_same_whether_its_shape_is_kept_still_or_not(
-    kind: Kind, tokens: int | None, sequences: int | None, groups: int
+    kind: SamplingKind, tokens: int | None, sequences: int | None, groups: int
 ) -> None:
     setting = make_setting(names=("mlm",))
     draws = np.random.default_rng(5)
     corpus = make_corpus([draws.integers(2, 9, draws.integers(2, 6)).tolist() for _ in range(60)])
-    made = sampler(kind, corpus, Marks(CLS, SEP), 30, 0.1)
+    made = sampler(kind, corpus, SpecialIds(CLS, SEP), 30, 0.1)
     loader = Loader(
         Mixture({"": made}, None, 1), list(setting.objectives.values()), 30, tokens, sequences, groups, False
     )
     sums = []
-    for one in (loader, replace(loader, still=True)):
+    for one in (loader, replace(loader, static_shapes=True)):
         step = one.step(0, range(groups), one.room())
         with torch.no_grad():
             losses = [setting.losses(micro)["mlm"].loss.item() for micro in step.micros]
@@ -885,7 +908,7 @@ def test_only_the_asked_places_go_through_the_vocabulary() -> None:
     asked = len(setting.draft.selection.asked)
     scores = setting.losses(collate(setting.draft, None))
     assert seen == [(asked, TINY.width)]
-    assert scores["mlm"].logits.shape == scores["sbo"].logits.shape == (asked, TINY.vocabulary)
+    assert scores["mlm"].logits.shape == scores["sbo"].logits.shape == (asked, TINY.vocab_size)
     assert asked < len(setting.draft.ids) / 2
 
 
@@ -918,12 +941,12 @@ def test_a_long_span_shares_its_last_place() -> None:
     """Ten words of forty pieces: the head has rows for 64 places."""
     rows = make_rows([[[40] * 60]] * 20)
     draft = masked(rows, select="span", rate=0.3)
-    SpanBoundary().prepare(draft, WIDE, None)
+    SpanBoundaryObjective().prepare(draft, WIDE, None)
     assert draft.selection is not None
     within = draft.selection.asked - draft.selection.start[draft.selection.unit]
     assert within.max() > 100
     assert draft.targets["place"].values.tolist() == np.minimum(within, 63).tolist()
-    part = SpanBoundary().parts(make_model())
+    part = SpanBoundaryObjective().attach(make_model())
     assert part.get_parameter("places.weight").shape == (64, 200)
 
 
@@ -960,21 +983,25 @@ def test_a_left_to_right_model_never_looks_ahead() -> None:
 
 def test_the_loss_of_a_left_to_right_model_is_that_of_the_next_token(tokenizer: Tokenizer) -> None:
     model = make_model(causal=True)
-    objectives = make_objectives(("mlm",), MaskedSettings(), tokenizer, causal=True)
+    objectives = objectives_for(("mlm",), tokenizer, causal=True)
     rows = make_rows(random_sequences(6, words=7))
     draft = prepared(rows, objectives, WIDE)
     assert np.array_equal(draft.ids, rows.ids)  # nothing is hidden
     expected = [
         slow_mlm(model, states[place - 1], int(rows.ids[start + place]))
-        for states, start, end in zip(states_one_by_one(model, draft), rows.cu[:-1], rows.cu[1:], strict=True)
+        for states, start, end in zip(
+            states_one_by_one(model, draft), rows.cu_seqlens[:-1], rows.cu_seqlens[1:], strict=True
+        )
         for place in range(1, end - start)
     ]
     assert draft.counts == {"mlm": len(expected)} == {"mlm": len(rows.ids) - 6}
-    room = make_room(len(rows.ids) + 40, 9, TINY.limit)
+    room = make_room(len(rows.ids) + 40, 9, TINY.max_length)
     for micro in (collate(draft, None), collate(prepared(rows, objectives, room), room)):
         with torch.no_grad():
             states = model.encoder(micro.batch)
-            found = objectives["mlm"].losses(model, None, states, micro.batch, micro.targets)["mlm"]
+            found = objectives["mlm"].losses(model, None, states, Activations({}, {}), micro.batch, micro.targets)[
+                "mlm"
+            ]
         assert found.loss.item() == pytest.approx(sum(loss for loss, _ in expected), rel=CLOSE)
         assert int(found.right) == sum(right for _, right in expected)
 
@@ -1010,7 +1037,7 @@ class OneOfTwo(Ranks):
         return list(numbers)
 
 
-PSEUDO: list[tuple[tuple[str, ...], Kind, Unit]] = [
+PSEUDO: list[tuple[tuple[str, ...], SamplingKind, Unit]] = [
     (("mlm",), "stream", "word"),
     (("mlm", "nsp"), "next", "token"),
     (("mlm", "sbo"), "documents", "span"),
@@ -1021,16 +1048,16 @@ SOME = ((5, 7), (1,), (6, 2, 3), (3, 9), (8, 8))
 
 
 def held_out(
-    names: tuple[str, ...], kind: Kind, unit: Unit, documents: Sequence[Sequence[int]] = SOME
-) -> tuple[Loader, Losses]:
+    names: tuple[str, ...], kind: SamplingKind, unit: Unit, documents: Sequence[Sequence[int]] = SOME
+) -> tuple[Loader, PretrainingModule]:
     model = make_model(layers=1)
     assert model.tokenizer is not None
-    objectives = make_objectives(names, MaskedSettings(select=unit), model.tokenizer, causal=False)
-    module = Losses(model, objectives, seed=0)
+    objectives = objectives_for(names, model.tokenizer, select=unit)
+    module = PretrainingModule(model, objectives, seed=0)
     make_loud(module)
     corpus = make_corpus(documents)
-    mixture = Mixture({"": sampler(kind, corpus, Marks(CLS, SEP), 16, 0.1)}, None, 7)
-    return Loader(mixture, list(objectives.values()), 16, 96, None, 1, still=False), module.eval()
+    mixture = Mixture({"": sampler(kind, corpus, SpecialIds(CLS, SEP), 16, 0.1)}, None, 7)
+    return Loader(mixture, list(objectives.values()), 16, 96, None, 1, static_shapes=False), module.eval()
 
 
 def one_by_one(loader: Loader, model: Model) -> list[float]:
@@ -1047,17 +1074,17 @@ def one_by_one(loader: Loader, model: Model) -> list[float]:
 
 
 @pytest.mark.parametrize(("names", "kind", "unit"), PSEUDO)
-def test_pseudo_perplexity_hides_one_token_at_a_time(names: tuple[str, ...], kind: Kind, unit: Unit) -> None:
+def test_pseudo_perplexity_hides_one_token_at_a_time(names: tuple[str, ...], kind: SamplingKind, unit: Unit) -> None:
     loader, module = held_out(names, kind, unit)
     surprises = one_by_one(loader, module.model)
     expected = math.exp(sum(surprises) / len(surprises))
 
-    def forward(micro: Micro) -> Tensor:
+    def forward(micro: MicroBatch) -> Tensor:
         with torch.no_grad():
             out: Tensor = module(micro.batch, micro.targets)
         return out
 
-    for one in (loader, replace(loader, still=True)):
+    for one in (loader, replace(loader, static_shapes=True)):
         for room in (make_room(96, 20, 16), make_room(30, 8, 16)):  # several copies at once, and one or two
             found = pseudo_perplexity(one, forward, room, Ranks(), tokens=10**6)
             assert found == pytest.approx(expected, rel=CLOSE)
@@ -1077,7 +1104,7 @@ def test_pseudo_perplexity_stops_after_so_many_tokens(documents: list[list[int]]
     loader, _ = held_out(("mlm",), "documents", "token", documents)
     asked = 0
 
-    def forward(micro: Micro) -> Tensor:
+    def forward(micro: MicroBatch) -> Tensor:
         nonlocal asked
         asked += len(micro.targets["words"])
         return torch.zeros(2)

@@ -21,7 +21,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
-from conftest import TINY, make_loud
+from helpers import TINY, make_loud
 from vocabularies import BERT, ROBERTA, TEXT, byte_level
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -314,7 +314,7 @@ def test_a_model_opens_with_such_a_file_and_is_saved_with_a_new_one(tmp_path: Pa
     (tmp_path / "old").mkdir()
     write(tmp_path / "old", name)
     tokenizer = Tokenizer.load(tmp_path / "old")
-    shape = FAMILIES[family].fresh(replace(TINY, layers=2, vocabulary=tokenizer.size))
+    shape = FAMILIES[family].fresh(replace(TINY, layers=2, vocab_size=tokenizer.size))
     made = Model.new(ModelConfig(shape, ("masked",), family=family), tokenizer)
     make_loud(made)
     bothways.save(made, tmp_path / "model")

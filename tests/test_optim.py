@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from bothways.errors import BothwaysError
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
-from bothways.train.masters import Weights
+from bothways.train.fp32_master import MasterWeights
 from bothways.train.optim import Muon, OptimSettings, make_optimizers, newton_schulz, rate, set_rate
-from conftest import TINY
+from helpers import TINY
 
 
 def named(model: Model) -> dict[str, torch.nn.Parameter]:
@@ -29,7 +29,7 @@ def test_every_parameter_is_in_exactly_one_group(name: Any) -> None:
 
 def test_decay_spares_biases_and_norms() -> None:
     model = Model.new(ModelConfig(TINY, ("pooler", "masked", "next")))
-    (adamw,) = make_optimizers(named(model), OptimSettings(decay=0.01))
+    (adamw,) = make_optimizers(named(model), OptimSettings(weight_decay=0.01))
     decayed = {p for group in adamw.param_groups if group["weight_decay"] == 0.01 for p in group["params"]}
     for name, parameter in named(model).items():
         spared = name.endswith("bias") or "norm" in name
@@ -42,7 +42,7 @@ def test_muon_takes_the_hidden_matrices_only() -> None:
     hidden = {p for group in muon.param_groups for p in group["params"]}
     for name, parameter in named(model).items():
         assert (parameter in hidden) is ("blocks." in name and parameter.ndim == 2), name
-    assert {group["decay"] for group in muon.param_groups} == {0.1}
+    assert {group["weight_decay"] for group in muon.param_groups} == {0.1}
     assert {group["weight_decay"] for group in adamw.param_groups} == {0.0, 0.01}
     set_rate((adamw, muon), 0.5)
     assert {group["lr"] for group in adamw.param_groups} == {5e-4}
@@ -64,7 +64,7 @@ def test_layer_wise_decay_is_muons_too() -> None:
             assert rates[p] == pytest.approx(0.02 * 0.5 ** (TINY.layers - layer)), name
             alone = torch.nn.Parameter(start[name])
             alone.grad = p.grad
-            Muon([(name, alone)], lr=rates[p], decay=0.1).step()
+            Muon([(name, alone)], lr=rates[p], weight_decay=0.1).step()
             assert torch.allclose(p, alone, atol=1e-6), name
 
 
@@ -74,7 +74,7 @@ def test_muon_equals_torchs_own() -> None:
     shapes = {"a.weight": (16, 16), "b.weight": (32, 16), "c.weight": (16, 32), "d.weight": (16, 16)}
     start = {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
     ours, theirs = ({name: torch.nn.Parameter(t.clone()) for name, t in start.items()} for _ in range(2))
-    own = Muon(ours.items(), lr=0.02, momentum=0.95, decay=0.1)
+    own = Muon(ours.items(), lr=0.02, momentum=0.95, weight_decay=0.1)
     judge = torch.optim.Muon(list(theirs.values()), lr=0.02, momentum=0.95, weight_decay=0.1, nesterov=True)
     for _ in range(5):
         for name in shapes:
@@ -112,7 +112,7 @@ def test_masters_move_by_less_than_bf16_can_tell() -> None:
     """A thousand steps of 1e-5 from 1.0: bf16 alone would stay where it is."""
     layer = torch.nn.Linear(4, 4)
     torch.nn.init.ones_(layer.weight)
-    weights = Weights(layer, torch.bfloat16)
+    weights = MasterWeights(layer, torch.bfloat16)
     assert layer.weight.dtype == torch.bfloat16
     assert {p.dtype for p in weights.named.values()} == {torch.float32}
     optimizer = torch.optim.SGD(list(weights.trained.values()), lr=1e-5)
@@ -129,7 +129,7 @@ def test_masters_move_by_less_than_bf16_can_tell() -> None:
 def test_masters_add_up_gradients_in_fp32() -> None:
     """256 + 1 is 256 in bf16."""
     layer = torch.nn.Linear(1, 1, bias=False)
-    weights = Weights(layer, torch.bfloat16)
+    weights = MasterWeights(layer, torch.bfloat16)
     for value in (256.0, 1.0, 1.0):
         layer(torch.tensor([[value]], dtype=torch.bfloat16)).sum().backward()
         weights.gather()

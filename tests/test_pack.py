@@ -29,17 +29,17 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 import test_cli
-from bothways.ahead import ahead
 from bothways.errors import BothwaysError
+from bothways.prefetch import prefetch
 from bothways.pretraining import pack as packing
 from bothways.pretraining.pack import Report, pack, parse_share
-from bothways.pretraining.rows import Marks, sampler
+from bothways.pretraining.sampler import SpecialIds, sampler
 from bothways.pretraining.select import select
 from bothways.pretraining.shards import PARTS, Corpus, Packed, open_packed
 from bothways.text import files, streams
 from bothways.text.files import Each
 from bothways.text.tokenizer import Tokenizer
-from conftest import PIECES
+from helpers import PIECES
 from test_cli import GUARDED, Run
 from test_files import write_rows
 
@@ -851,10 +851,10 @@ def test_one_name_is_not_taken_for_its_letters(
 @pytest.mark.parametrize("depth", [1, 2, 7])
 def test_ahead_keeps_the_order(depth: int) -> None:
     threads = set(threading.enumerate())
-    assert list(ahead(range(1000), depth)) == list(range(1000))
-    assert list(ahead([], depth)) == []
-    assert list(ahead([None, None], depth)) == [None, None]
-    assert list(ahead(ahead(range(50), depth), depth)) == list(range(50))
+    assert list(prefetch(range(1000), depth)) == list(range(1000))
+    assert list(prefetch([], depth)) == []
+    assert list(prefetch([None, None], depth)) == [None, None]
+    assert list(prefetch(prefetch(range(50), depth), depth)) == list(range(50))
     assert our_threads(threads) == []
 
 
@@ -864,7 +864,7 @@ def test_an_exception_comes_out_in_its_place(error: BaseException) -> None:
         yield from range(5)
         raise error
 
-    for made in (ahead(items(), 2), ahead(ahead(items(), 2), 3)):
+    for made in (prefetch(items(), 2), prefetch(prefetch(items(), 2), 3)):
         found: list[int] = []
         with pytest.raises(type(error), match="here") as caught:
             for item in made:
@@ -876,12 +876,12 @@ def test_an_exception_comes_out_in_its_place(error: BaseException) -> None:
 
 def test_the_thread_ends_when_nobody_reads_on() -> None:
     threads = set(threading.enumerate())
-    made = ahead(itertools.count(), 2)
+    made = prefetch(itertools.count(), 2)
     assert [next(made) for _ in range(5)] == [0, 1, 2, 3, 4]
     assert len(our_threads(threads)) == 1
     made.close()
     assert our_threads(threads) == []
-    for item in ahead(ahead(itertools.count(), 2), 2):
+    for item in prefetch(prefetch(itertools.count(), 2), 2):
         if item == 7:
             break
     wait_until(lambda: not our_threads(threads))
@@ -897,7 +897,7 @@ def test_it_works_ahead_but_not_far() -> None:
             far.set() if item == 4 else None
             yield item
 
-    reader = ahead(items(), 2)
+    reader = prefetch(items(), 2)
     assert made == []  # nothing before it is asked
     assert next(reader) == 0
     assert began.wait(30)  # the second is made though nobody asked for it
@@ -1265,7 +1265,7 @@ def test_a_chinese_word_is_masked_whole(tmp_path: Path, tokenizer: Tokenizer) ->
     pack(tmp_path / "text.txt", tokenizer, tmp_path / "packed", words="spaces")
     packed = open_packed(tmp_path / "packed")
     corpus = Corpus(next(iter(packed.corpora("train").values())))
-    rows = sampler("documents", corpus, Marks.of(tokenizer), 32, 0.0)
+    rows = sampler("documents", corpus, SpecialIds.of(tokenizer), 32, 0.0)
     made = rows.build(rows.plan(np.arange(20), np.arange(20).astype(np.uint64)))
     asked = set(select(made, "word", 0.3).asked.tolist())
     for start in np.flatnonzero(made.words & ~made.special).tolist():

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
+from bothways.model.load import load
 from bothways.model.model import Model
-from conftest import TINY, make_loud
+from helpers import TINY, make_loud
 
 LIMIT = 1e-5
 LABELS = ("no", "maybe", "yes")
@@ -38,10 +39,10 @@ LENGTHS = (7, 48, 1, 20)
 
 def their_config() -> transformers.BertConfig:
     return transformers.BertConfig(
-        vocab_size=TINY.vocabulary,
+        vocab_size=TINY.vocab_size,
         hidden_size=TINY.width,
         num_hidden_layers=TINY.layers,
-        num_attention_heads=TINY.heads,
+        num_attention_heads=TINY.num_heads,
         intermediate_size=TINY.hidden,
         max_position_embeddings=TINY.positions.rows,
         id2label=dict(enumerate(LABELS)),
@@ -60,7 +61,7 @@ def theirs(name: str) -> torch.nn.Module:
 
 def inputs() -> tuple[list[list[int]], list[list[int]]]:
     draws = torch.Generator().manual_seed(3)
-    ids = [torch.randint(TINY.vocabulary, (n,), generator=draws).tolist() for n in LENGTHS]
+    ids = [torch.randint(TINY.vocab_size, (n,), generator=draws).tolist() for n in LENGTHS]
     segments = [[int(i >= n // 2) for i in range(n)] for n in LENGTHS]
     return ids, segments
 

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from bothways.data.examples import Choice, Question, Tagged, Text
+from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.evaluation import calibrate, compare_models, evaluate
 from bothways.predict.picture import draw_evaluation
 from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
-from bothways.tasks.reading import WindowSettings
-from bothways.tasks.recipe import TASKS
-from bothways.tasks.task import TaskConfig
+from bothways.tasks.registry import TASKS
 from bothways.text.tokenizer import Tokenizer
-from conftest import make_loud
+from helpers import config_for, make_loud
 from test_tasks import ASKED, CHOICES, GRADES, LIMIT, MULTI, NUMBERS, SINGLE, SMALL, TAGGED
 
 WORDS = ["the", "cat", "unbelievable", "Paris", "中", "国", "walks", "in", "Berlin", ",", "dog", "talking"]
@@ -33,7 +33,7 @@ def predictor_for(tokenizer: Tokenizer, name: str, seed: int = 0, **config: Any)
     """A loud model for a kind of task; windows are short, so that many texts need some."""
     task, kind, labels = KINDS[name]
     base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
-    model = with_task(base, TaskConfig(task, kind, WindowSettings(32, 8), **config), labels)
+    model = with_task(base, config_for(task, kind, window=WindowSettings(32, 8), **config), labels)
     make_loud(model, seed)
     return Predictor(model)
 
@@ -127,10 +127,10 @@ def test_several_chunks_keep_the_order(tokenizer: Tokenizer, monkeypatch: pytest
     predictor = predictor_for(tokenizer, "single")
     given = inputs_for("single", 40)
     whole = predictor(given)
-    monkeypatch.setattr("bothways.tasks.engine._EXAMPLES_AT_ONCE", 7)
-    monkeypatch.setattr("bothways.tasks.engine.TOKENS_AT_ONCE", {"cpu": 40})
+    monkeypatch.setattr("bothways.engine.engine._EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr("bothways.engine.engine.TOKENS_AT_ONCE", {"cpu": 40})
     assert all(map(near, predictor(given), whole))
-    monkeypatch.setattr("bothways.tasks.engine._CHARACTERS_AT_ONCE", 1)
+    monkeypatch.setattr("bothways.engine.engine._CHARACTERS_AT_ONCE", 1)
     assert all(map(near, predictor(given), whole))
 
 
@@ -296,7 +296,7 @@ def test_a_pair_needs_a_model_of_two_segments(tokenizer: Tokenizer) -> None:
     from dataclasses import replace
 
     base = Model.new(ModelConfig(replace(SMALL, segments=1), ("pooler",)), tokenizer)
-    predictor = Predictor(with_task(base, TaskConfig("classify", "single"), ("a", "b")))
+    predictor = Predictor(with_task(base, config_for("classify", kind="single"), ("a", "b")))
     assert predictor("the cat")["label"] in ("a", "b")
     with pytest.raises(BothwaysError, match="segments"):
         predictor(("the cat", "the dog"))
@@ -352,7 +352,7 @@ def test_every_task_can_be_evaluated_and_compared(name: str, tokenizer: Tokenize
     """The goal's score lies in its interval; a model compared with itself differs by nothing."""
     task, kind, labels = KINDS[name]
     base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
-    model = with_task(base, TaskConfig(task, kind, range=(-1.0, 3.0)), LABELS.get(name, labels))
+    model = with_task(base, config_for(task, kind=kind, range=(-1.0, 3.0)), LABELS.get(name, labels))
     make_loud(model)
     predictor = Predictor(model)
     path = str(written(tmp_path, name))
@@ -360,8 +360,8 @@ def test_every_task_can_be_evaluated_and_compared(name: str, tokenizer: Tokenize
     assert found.task == task
     assert found.examples == len(EXAMPLES[name])
     low, high = found.interval
-    assert low <= found.scores[found.goal] <= high
-    assert [one["wrongness"] for one in found.worst] == sorted((one["wrongness"] for one in found.worst), reverse=True)
+    assert low <= found.scores[found.metric] <= high
+    assert [one["error"] for one in found.worst] == sorted((one["error"] for one in found.worst), reverse=True)
     assert json.dumps(found.worst)
     difference = compare_models([path], predictor, predictor)
     assert difference.difference == 0
@@ -372,7 +372,7 @@ def test_scores_are_those_of_the_answers(tokenizer: Tokenizer, tmp_path: Path) -
     from sklearn.metrics import confusion_matrix, f1_score  # type: ignore[import-untyped]
 
     base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
-    model = with_task(base, TaskConfig("classify", "single"), LABELS["single"])
+    model = with_task(base, config_for("classify", kind="single"), LABELS["single"])
     make_loud(model, 3)
     predictor = Predictor(model)
     given = [predictor(example.texts)["label"] for example in SINGLE]
@@ -411,7 +411,7 @@ def test_calibrated_a_folder_answers_otherwise_and_better(tokenizer: Tokenizer, 
     """On the very data that it was calibrated on: a lower loss for one label, a higher F1 of each of several."""
     for name in ("single", "multi"):
         base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
-        model = with_task(base, TaskConfig("classify", KINDS[name][1]), LABELS[name])
+        model = with_task(base, config_for("classify", kind=KINDS[name][1]), LABELS[name])
         make_loud(model, 6)
         folder = tmp_path / name
         save(model, folder)
@@ -459,7 +459,7 @@ def test_an_evaluation_can_be_drawn(name: str, tokenizer: Tokenizer, tmp_path: P
     pytest.importorskip("matplotlib")
     task, kind, labels = KINDS[name]
     base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
-    model = with_task(base, TaskConfig(task, kind), LABELS.get(name, labels))
+    model = with_task(base, config_for(task, kind=kind), LABELS.get(name, labels))
     found = evaluate([str(written(tmp_path, name))], Predictor(model))
     assert draw_evaluation(found, model.config.labels, tmp_path / "found.png")
     assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")

@@ -17,7 +17,7 @@ from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import PretrainRecipe
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
-from bothways.train.work import Event, Stepped
+from bothways.train.protocol import Event, Stepped
 from test_fit import calm, recipe
 
 ENGLISH = "The cat sleeps in the house. The dog runs to the tree. A small cat reads."
@@ -44,7 +44,7 @@ def test_from_raw_text_to_a_filled_blank(tmp_path: Path) -> None:
     )
     assert report["documents"] == 120
     assert report["valid_documents"] == 60
-    small = ["run.steps=200", "run.minutes=0", "model.width=48", "model.hidden=96", "phases.0.length=32",
+    small = ["run.steps=200", "run.minutes=0", "model.width=48", "model.ffn_width=96", "phases.0.length=32",
              "phases.0.tokens=512", "run.device=cpu", "data.valid_sequences=20", "optim.lr=5e-3"]  # fmt: skip
     settings = [part for setting in small for part in ("--set", setting)]
     command = ["pretrain", "tiny", "--data", tmp_path / "packed", "--out", tmp_path / "run", *settings]
@@ -158,7 +158,7 @@ def test_another_tokenizer_is_refused(packed: Path, tmp_path: Path) -> None:
     from bothways.model.config import ModelConfig
     from bothways.model.model import Model
     from bothways.text.tokenizer import Tokenizer
-    from conftest import PIECES, TINY
+    from helpers import PIECES, TINY
 
     other = Model.new(ModelConfig(TINY, ("masked",)), Tokenizer.from_pieces(PIECES, lower=False))
     bothways.save(other, tmp_path / "other")
@@ -177,7 +177,12 @@ def test_objectives_mix_freely_and_learn(
     packed: Path, tmp_path: Path, objectives: tuple[str, ...], select: str
 ) -> None:
     plan = calm(recipe(packed, steps=40, save_every=25))
-    plan = replace(plan, objectives=objectives, optim=OptimSettings(lr=5e-3), mlm=replace(plan.mlm, select=select))  # type: ignore[arg-type]
+    plan = replace(
+        plan,
+        objectives=objectives,
+        optim=OptimSettings(lr=5e-3),
+        settings={**plan.settings, "mlm": replace(plan.settings["mlm"], select=select)},
+    )
     result = pretrain(plan, tmp_path / "run")
     assert result.after["loss"] < result.before["loss"]
     assert {f"{name}_accuracy" for name in objectives} <= set(result.after)

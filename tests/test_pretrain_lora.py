@@ -12,13 +12,13 @@ from torch import Tensor
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load
-from bothways.model.lora import LoraSettings
+from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.pretraining.objectives.mlm import MaskedSettings
-from bothways.pretraining.objectives.rtd import ReplacedSettings
+from bothways.pretraining.objectives.mlm import MaskedLMSettings
+from bothways.pretraining.objectives.rtd import ReplacedTokenSettings
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
+from bothways.train.settings import LoraSettings
 from test_fit import calm, losses, recipe, run_until
 
 IDS = [2, 40, 31, 77, 52, 3]
@@ -52,8 +52,10 @@ def make_reader(packed: Path, out: Path) -> Path:
         plan,
         objectives=("mlm", "rtd"),
         model=replace(plan.model, family="modernbert"),
-        mlm=MaskedSettings(mask=1.0, random=0.0),
-        rtd=ReplacedSettings(width=1.0, layers=0.5),
+        settings={
+            "mlm": MaskedLMSettings(mask=1.0, random=0.0),
+            "rtd": ReplacedTokenSettings(width=1.0, layers=0.5),
+        },
     )
     return pretrain(plan, out).folder
 
@@ -132,8 +134,7 @@ def test_a_detector_learns_to_fill_blanks(rank: int, packed: Path, reader: Path,
     [
         (["lora.rank=4"], r"set model\.init"),
         (["lora.rank=4", "model.init=x"], "lora goes with objectives"),
-        (["lora.rank=4", "model.init=x", "objectives=['mlm']", "model.take=1"], "on the whole of"),
-        (["lora.rank=4", "model.init=x", "objectives=['mlm']", "mlm.decoder=enhanced"], "lora goes with objectives"),
+        (["lora.rank=4", "model.init=x", "objectives=['mlm']", "model.keep_layers=1"], "on the whole of"),
     ],
 )
 def test_what_does_not_go_with_it_is_said(settings: list[str], sentence: str) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bothways.model.checkpoint import load
+from bothways.model.load import load
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import PretrainRecipe
-from bothways.train.recipe import write
+from bothways.train.strict_toml import write
 from test_fit import calm, losses, recipe, run_until
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,7 @@ def test_ranks_share_the_data_without_overlap(packed: Path) -> None:
     from bothways.model.config import ModelConfig
     from bothways.model.model import Model
     from bothways.pretraining.shards import Corpus, open_packed
-    from bothways.pretraining.work import Pretraining, Texts
+    from bothways.pretraining.trainable import Pretraining, Texts
     from bothways.train.ranks import Ranks
 
     plan = plan_for(packed)
@@ -82,13 +82,13 @@ def test_ranks_share_the_data_without_overlap(packed: Path) -> None:
     work = Pretraining(model, texts, Texts({}), plan)
 
     def sequences(rank: int, size: int) -> list[list[list[int]]]:
-        feed = work.feed(0, 0, Ranks(rank, size), still=False)
+        feed = work.feed(0, 0, Ranks(rank, size), static_shapes=False)
         steps = []
         for _ in range(5):
             rows: list[list[int]] = []
             for micro in next(feed).micros:
                 batch = micro.batch
-                bounds = batch.cu.tolist()
+                bounds = batch.cu_seqlens.tolist()
                 rows += [batch.ids[a:b].tolist() for a, b in itertools.pairwise(bounds)]
             steps.append(rows)
         return steps

@@ -15,8 +15,8 @@ import pytest
 from bothways.errors import BothwaysError
 from bothways.train import curve, report
 from bothways.train.curve import Thinned, draw_curve, entries
+from bothways.train.protocol import Evaluated, Event, Finished, Saved, Started, Stepped
 from bothways.train.report import Console, Log, TensorBoard
-from bothways.train.work import Evaluated, Event, Finished, Saved, Started, Stepped
 
 STARTED = Started(0, 1_234_567, "cpu", "fp32", 2e11)
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from torch import Tensor
@@ -17,22 +16,24 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from bothways.cli import app
-from bothways.draws import mix, uniform
 from bothways.errors import BothwaysError
+from bothways.hash_rng import mix, uniform
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
+from bothways.model.encoder import Activations
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.pretraining.objective import Draft, Room
-from bothways.pretraining.objectives.mlm import MaskedSettings, MaskedWords
-from bothways.pretraining.objectives.rtd import _HIDE, ReplacedSettings, ReplacedTokens
+from bothways.pretraining.objectives.mlm import MaskedLM, MaskedLMSettings
+from bothways.pretraining.objectives.rtd import _HIDE, ReplacedTokenDetection, ReplacedTokenSettings
 from bothways.pretraining.pretrain import _model, _one_tokenizer, _texts, pretrain
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.shards import open_packed
-from bothways.pretraining.work import Losses, Pretraining
+from bothways.pretraining.trainable import Pretraining, PretrainingModule
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.protocol import MicroBatch
 from bothways.train.ranks import Ranks
-from bothways.train.work import Micro
-from conftest import make_loud
+from helpers import make_loud
 from test_fit import calm, recipe, run_until
 from test_objectives import make_rows, vocabulary
 
@@ -45,9 +46,8 @@ def electra(packed: Path, embedding: int = 16, **run: Any) -> PretrainRecipe:
     return replace(
         plan,
         objectives=("mlm", "rtd"),
-        model=replace(plan.model, family="electra", embedding=embedding),
-        mlm=MaskedSettings(mask=0.85, random=0.0, rate=0.3),
-        rtd=ReplacedSettings(width=0.5),
+        model=replace(plan.model, family="electra", embedding_width=embedding),
+        settings={"mlm": MaskedLMSettings(mask=0.85, random=0.0, rate=0.3), "rtd": ReplacedTokenSettings(width=0.5)},
     )
 
 
@@ -62,8 +62,18 @@ def work_of(plan: PretrainRecipe) -> Pretraining:
     return work
 
 
-def micro_of(work: Pretraining, still: bool = False) -> tuple[Micro, dict[str, float]]:
-    step = next(iter(work.feed(0, 0, Ranks(), still)))
+def generator(module: PretrainingModule) -> Model:
+    found = module.parts["rtd"]
+    assert isinstance(found, Model)
+    return found
+
+
+def detector(**settings: Any) -> ReplacedTokenDetection:
+    return ReplacedTokenDetection(ReplacedTokenSettings(**settings), MaskedLM(MaskedLMSettings(), vocabulary()))
+
+
+def micro_of(work: Pretraining, static_shapes: bool = False) -> tuple[MicroBatch, dict[str, float]]:
+    step = next(iter(work.feed(0, 0, Ranks(), static_shapes)))
     return step.micros[0], dict(step.counts)
 
 
@@ -83,17 +93,17 @@ def test_the_losses_are_those_of_their_two_electras(packed: Path, tmp_path: Path
     batch, targets = micro.batch, micro.targets
     with torch.no_grad():
         mlm, rtd = module(batch, targets)[:2].tolist()
-        guesses = module.generator.masked(module.generator.encoder(batch)[targets["asked"]])
+        guesses = generator(module).masked(generator(module).encoder(batch)[targets["asked"]])
         objective = work.objectives["rtd"]
-        assert isinstance(objective, ReplacedTokens)
+        assert isinstance(objective, ReplacedTokenDetection)
         after, is_replaced = objective.replace(batch, guesses, targets, is_training=False)
     weights = {name: p.detach() for name, p in module.named_parameters()}
     work.save(weights, tmp_path)
-    generator = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator").eval()
+    filler = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "generator").eval()
     detector = transformers.ElectraForPreTraining.from_pretrained(tmp_path / "model").eval()
     with torch.no_grad():
         ids, kinds, mask = as_grid(batch, batch.ids)
-        logits = generator(ids, token_type_ids=kinds, attention_mask=mask).logits[mask][targets["asked"]]
+        logits = filler(ids, token_type_ids=kinds, attention_mask=mask).logits[mask][targets["asked"]]
         assert mlm == pytest.approx(float(F.cross_entropy(logits, targets["words"], reduction="sum")), rel=LIMIT)
         ids, kinds, mask = as_grid(batch, after.ids)
         found = detector(ids, token_type_ids=kinds, attention_mask=mask).logits[mask]
@@ -115,15 +125,15 @@ def test_fillers_change_nothing(packed: Path) -> None:
     work = work_of(calm(electra(packed)))
     work.module.eval()
     found = []
-    for still in (False, True):
-        micro, counts = micro_of(work, still)
+    for static_shapes in (False, True):
+        micro, counts = micro_of(work, static_shapes)
         with torch.no_grad():
             found.append((work.module(micro.batch, micro.targets)[0].item(), counts))
     assert found[0][0] == pytest.approx(found[1][0], rel=LIMIT)
     assert found[0][1] == found[1][1]
-    micro, counts = micro_of(work, still=True)
+    micro, counts = micro_of(work, static_shapes=True)
     objective = work.objectives["rtd"]
-    assert isinstance(objective, ReplacedTokens)
+    assert isinstance(objective, ReplacedTokenDetection)
     guesses = torch.zeros(len(micro.targets["asked"]), work.tokenizer.size)
     guesses[:, 7] = 1000.0
     after, is_replaced = objective.replace(micro.batch, guesses, micro.targets, is_training=True)
@@ -140,7 +150,7 @@ def test_guesses_are_drawn_from_the_softmax(temperature: float) -> None:
     logits = torch.tensor([2.0, 0.0, 1.0, -4.0, 0.5])
     batch = Batch.pack([[0] * rows])
     targets = {"asked": torch.arange(rows), "words": torch.full((rows,), 4)}
-    objective = ReplacedTokens(ReplacedSettings(temperature=temperature))
+    objective = detector(temperature=temperature)
     torch.manual_seed(0)
     after, is_replaced = objective.replace(batch, logits.expand(rows, -1), targets, is_training=True)
     again, _ = objective.replace(batch, logits.expand(rows, -1), targets, is_training=True)
@@ -157,7 +167,7 @@ def test_draws_of_neighbours_do_not_depend_on_each_other() -> None:
     batch = Batch.pack([[0] * rows])
     targets = {"asked": torch.arange(rows), "words": torch.full((rows,), 0)}
     torch.manual_seed(1)
-    after, _ = ReplacedTokens(ReplacedSettings()).replace(batch, torch.zeros(rows, 2), targets, is_training=True)
+    after, _ = detector().replace(batch, torch.zeros(rows, 2), targets, is_training=True)
     one, next_one = after.ids[:-1].double(), after.ids[1:].double()
     assert abs(np.corrcoef(one, next_one)[0, 1]) < 4 / math.sqrt(rows)
 
@@ -180,29 +190,29 @@ def test_no_gradient_goes_through_the_draw(packed: Path) -> None:
     assert min(tables) > 0
 
 
-def shared(module: Losses) -> set[torch.nn.Parameter]:
+def shared(module: PretrainingModule) -> set[torch.nn.Parameter]:
     return set(module.model.encoder.embeddings.parameters())
 
 
 def test_embeddings_are_shared_or_not(packed: Path) -> None:
     plan = electra(packed, embedding=24)
     module = work_of(plan).module
-    ours, theirs = module.model.encoder.embeddings, module.generator.encoder.embeddings
+    ours, theirs = module.model.encoder.embeddings, generator(module).encoder.embeddings
     for name in ("tokens", "segments", "positions", "norm"):
         assert getattr(ours, name) is getattr(theirs, name)
     assert theirs.project is not None
-    assert (theirs.project.out_features, module.generator.config.encoder.layers) == (16, 2)
-    module = work_of(replace(plan, rtd=replace(plan.rtd, embeddings="own"))).module
-    assert module.model.encoder.embeddings.tokens is not module.generator.encoder.embeddings.tokens
+    assert (theirs.project.out_features, generator(module).config.encoder.layers) == (16, 2)
+    module = work_of(plan.with_settings("rtd", embeddings="own")).module
+    assert module.model.encoder.embeddings.tokens is not generator(module).encoder.embeddings.tokens
 
 
 def test_tables_apart_learn_apart(packed: Path, tmp_path: Path) -> None:
     """DeBERTa v3's: what the model reads is the generator's table and its own addition, and its loss moves only that."""
     plan = electra(packed, embedding=16)
-    plan = replace(plan, rtd=replace(plan.rtd, embeddings="apart"))
+    plan = plan.with_settings("rtd", embeddings="apart")
     work = work_of(calm(plan))
     module = work.module.train()
-    base, added = module.generator.encoder.embeddings.tokens, module.model.encoder.embeddings.tokens
+    base, added = generator(module).encoder.embeddings.tokens, module.model.encoder.embeddings.tokens
     micro, _ = micro_of(work)
     rows = added(micro.batch.ids)
     assert torch.equal(rows, base.weight[micro.batch.ids] + added.weight[micro.batch.ids])
@@ -229,9 +239,9 @@ def test_from_text_to_two_folders(family: str, packed: Path, tmp_path: Path) -> 
     plan = electra(packed, steps=8, save_every=3, evaluate_every=4)
     plan = replace(plan, model=replace(plan.model, family=family))
     if family == "deberta-v2":
-        plan = replace(plan, rtd=replace(plan.rtd, embeddings="apart"), mlm=replace(plan.mlm, decoder="enhanced"))
+        plan = plan.with_settings("rtd", embeddings="apart")
     if family == "modernbert":  # whose token table has the width of the layers
-        plan = replace(plan, model=replace(plan.model, embedding=0), rtd=ReplacedSettings(width=1.0, layers=0.5))
+        plan = replace(plan, model=replace(plan.model, embedding_width=0)).with_settings("rtd", width=1.0, layers=0.5)
     whole = pretrain(plan, tmp_path / "whole")
     run_until(plan, tmp_path / "parts", step=5)
     found = pretrain(plan, tmp_path / "parts")
@@ -275,19 +285,19 @@ def opened_as_token_classifier(folder: Path) -> None:
 def test_the_detector_is_counted(packed: Path, masked: float) -> None:
     """Share replaced, recall and precision by hand, from what was guessed and what the detector said of it."""
     plan = calm(electra(packed))
-    work = work_of(replace(plan, rtd=replace(plan.rtd, masked=masked)))
+    work = work_of(plan.with_settings("rtd", masked=masked))
     module = work.module.eval()
     torch.nn.init.zeros_(module.model.heads["replaced"].linear.bias)  # type: ignore[union-attr, arg-type]
     found = work.evaluate(lambda micro: module(micro.batch, micro.targets), 0, Ranks(), False, False)
     replaced = called = rightly = judged = 0
     room = work.loader(0, 1, False).room()
     objective = module.objectives["rtd"]
-    assert isinstance(objective, ReplacedTokens)
+    assert isinstance(objective, ReplacedTokenDetection)
     for loader in (work._held_out(number, 0, Ranks(), False) for number in range(len(work.valid.sources))):
         for plans in loader.chunks(min(loader.mixture.size, work.recipe.data.valid_sequences), room):
             micro, counts = loader.micro(plans, room)
             with torch.no_grad():
-                logits = module.generator.masked(module.generator.encoder(micro.batch)[micro.targets["asked"]])
+                logits = generator(module).masked(generator(module).encoder(micro.batch)[micro.targets["asked"]])
                 batch, is_replaced = objective.replace(micro.batch, logits, micro.targets, is_training=False)
                 says = module.model.logits("replaced", module.model.encoder(batch), batch)[:, 0] > 0
             judged += counts["rtd"]
@@ -307,9 +317,7 @@ def test_the_detector_is_counted(packed: Path, masked: float) -> None:
         (["model.window=8"], "model.window is 8, and bert has no layers of narrow sight"),
         (["model.family=modernbert", "model.window=-1"], "model.window is a number of tokens"),
         (["objectives=['rtd']"], "needs the objective mlm"),
-        (["mlm.decoder=enhanced", "objectives=['mlm','nsp']"], "the enhanced decoder changes the last layer"),
-        (["mlm.decoder=better"], "mlm.decoder cannot be 'better'"),
-        (["objectives=['mlm','rtd','nsp']", "model.family=electra"], "and with nothing else"),
+        (["objectives=['mlm','rtd','nsp']", "model.family=electra"], "nsp and rtd do not go together"),
         (["objectives=['mlm','rtd']"], "bert has no head for rtd: set model.family to one of electra"),
         (["model.family=gpt"], "model.family cannot be 'gpt'"),
         (["rtd.width=2"], "rtd.width and rtd.layers are shares"),
@@ -318,8 +326,6 @@ def test_the_detector_is_counted(packed: Path, masked: float) -> None:
         (["rtd.masked=0.4", "rtd.fill=0"], "rtd.fill a weight above 0"),
         (["rtd.masked_by=word"], "rtd.masked_by"),
         (["rtd.masked=0.4", "rtd.embeddings=apart"], "rtd.embeddings cannot be apart"),
-        (["phases=[{length=32,sequences=4,masked=1.0}]"], "a phase's masked is a share"),
-        (["phases=[{length=32,sequences=4,masked=0.2}]"], "a phase's masked changes rtd.masked, which is 0"),
     ],
 )
 def test_what_does_not_go_together_is_said(settings: list[str], sentence: str) -> None:
@@ -340,15 +346,17 @@ def test_a_model_that_a_folder_cannot_hold_is_refused(tmp_path: Path, packed: Pa
 def test_the_generator_beside_a_detector_goes_on_too(packed: Path, tmp_path: Path, embeddings: Any) -> None:
     """What a run ends with is what the next begins with; with a new generator it is not."""
     plan = electra(packed, steps=6)
-    plan = replace(plan, rtd=replace(plan.rtd, embeddings=embeddings), phases=plan.phases[:1])
+    plan = replace(plan, phases=plan.phases[:1]).with_settings("rtd", embeddings=embeddings)
     first = pretrain(plan, tmp_path / "first")
     on = replace(plan, model=replace(plan.model, init=str(first.folder)))
     second = pretrain(on, tmp_path / "second")
     assert "first/pseudo_perplexity" in first.after
     for name, score in second.before.items():
         assert score == pytest.approx(first.after[name], rel=1e-5), name
-    assert read_recipe(tmp_path / "second/recipe.toml").rtd.generator == str((tmp_path / "first/generator").resolve())
-    afresh = pretrain(replace(on, rtd=replace(on.rtd, generator="new")), tmp_path / "third")
+    assert read_recipe(tmp_path / "second/recipe.toml").settings["rtd"].generator == str(
+        (tmp_path / "first/generator").resolve()
+    )
+    afresh = pretrain(on.with_settings("rtd", generator="new"), tmp_path / "third")
     assert afresh.before["mlm_loss"] > second.before["mlm_loss"] + 0.005
     assert afresh.before["rtd_loss"] != second.before["rtd_loss"]
 
@@ -360,9 +368,9 @@ def test_a_generator_of_another_shape_is_refused(packed: Path, tmp_path: Path) -
     with pytest.raises(
         BothwaysError, match=r"is no generator of 2 × 8 but of 2 × 16, with the heads masked: change rtd"
     ):
-        pretrain(replace(on, rtd=ReplacedSettings(width=0.25)), tmp_path / "second")
+        pretrain(on.with_settings("rtd", width=0.25), tmp_path / "second")
     with pytest.raises(BothwaysError, match="with the heads replaced: change"):
-        pretrain(replace(on, rtd=replace(on.rtd, generator=str(first.folder))), tmp_path / "third")
+        pretrain(on.with_settings("rtd", generator=str(first.folder)), tmp_path / "third")
 
 
 def test_a_generator_with_other_words_is_refused(
@@ -392,39 +400,17 @@ def test_it_goes_on_from_a_detector_without_being_told_its_family(packed: Path, 
     assert f"--model {tmp_path / 'second/generator'}" in done.stderr
 
 
-def test_the_enhanced_decoder_learns_where_tokens_stand(packed: Path, tmp_path: Path) -> None:
-    """Its rows are trained and kept with the run, not in the folder; the loss is that of the decoded states."""
-    plan = recipe(packed, steps=3, save_every=2)
-    plan = calm(replace(plan, objectives=("mlm",), mlm=MaskedSettings(decoder="enhanced")))
-    done = pretrain(plan, tmp_path / "run")
-    parts = safetensors.torch.load_file(tmp_path / "run/checkpoints/step-00000003/parts.safetensors")
-    limit, width = plan.model.positions, plan.model.width
-    assert {name: tuple(t.shape) for name, t in parts.items()} == {"mlm.weight": (limit, width)}
-    work = work_of(plan)
-    micro, counts = micro_of(work)
-    places = work.module.parts["mlm"]
-    model = work.module.eval().model
-    with torch.no_grad():
-        states = model.encoder.decode(micro.batch, places(micro.batch.positions))
-        logits = model.masked(states[micro.targets["asked"]])
-        expected = F.cross_entropy(logits, micro.targets["words"], reduction="sum", ignore_index=-100)
-        found = work.module(micro.batch, micro.targets)
-    assert float(found[0]) == pytest.approx(float(expected), rel=1e-5)
-    assert counts["mlm"]
-    assert done.complete
-
-
 @pytest.mark.parametrize("family", ["deberta", "deberta-v2", "electra"])
 def test_a_table_as_wide_as_the_layers_is_not_projected(family: str, packed: Path, tmp_path: Path) -> None:
     plan = electra(packed, embedding=32, steps=1)
     pretrain(replace(plan, model=replace(plan.model, family=family)), tmp_path / "run")
-    assert load(tmp_path / "run/model").config.encoder.embedding == 0
+    assert load(tmp_path / "run/model").config.encoder.embedding_width == 0
 
 
 def both(packed: Path, masked_by: Literal["token", "sequence"] = "token", **run: Any) -> PretrainRecipe:
     """Half of what the generator is asked for stays hidden from the model too."""
     plan = electra(packed, **run)
-    return replace(plan, rtd=replace(plan.rtd, masked=0.5, masked_by=masked_by, fill=3.0))
+    return plan.with_settings("rtd", masked=0.5, masked_by=masked_by, fill=3.0)
 
 
 def test_what_stays_hidden_is_asked_for_and_not_judged(packed: Path, tmp_path: Path) -> None:
@@ -435,10 +421,10 @@ def test_what_stays_hidden_is_asked_for_and_not_judged(packed: Path, tmp_path: P
     batch, targets = micro.batch, micro.targets
     assert list(work.losses.items()) == [("mlm", 1.0), ("rtd", 50.0), ("fill", 3.0)]
     objective = work.objectives["rtd"]
-    assert isinstance(objective, ReplacedTokens)
+    assert isinstance(objective, ReplacedTokenDetection)
     with torch.no_grad():
         fill = float(module(batch, targets)[2])
-        guesses = module.generator.masked(module.generator.encoder(batch)[targets["asked"]])
+        guesses = generator(module).masked(generator(module).encoder(batch)[targets["asked"]])
         after, is_replaced = objective.replace(batch, guesses, targets, is_training=False)
     hidden = targets["hidden"]
     lengths = batch.lengths.tolist()
@@ -478,13 +464,13 @@ def test_whole_sequences_may_stay_hidden(packed: Path) -> None:
     """As many as the share says: all that they are asked for, no guess in them, and nothing of them judged."""
     work = work_of(calm(both(packed, "sequence")))
     objective = work.objectives["rtd"]
-    assert isinstance(objective, ReplacedTokens)
+    assert isinstance(objective, ReplacedTokenDetection)
     hides: list[bool] = []
     for step in itertools.islice(work.feed(0, 0, Ranks(), False), 12):
         (micro,) = step.micros
         targets, lengths = micro.targets, micro.batch.lengths.tolist()
         with torch.no_grad():
-            guesses = work.module.generator.masked(work.module.generator.encoder(micro.batch)[targets["asked"]])
+            guesses = generator(work.module).masked(generator(work.module).encoder(micro.batch)[targets["asked"]])
         after, _ = objective.replace(micro.batch, guesses, targets, is_training=False)
         original = original_of(micro)
         places = [_by_sequence(targets[name], lengths) for name in ("asked", "hidden", "judged")]
@@ -505,14 +491,13 @@ def test_whole_sequences_may_stay_hidden(packed: Path) -> None:
 
 def test_there_is_room_for_what_stays_hidden() -> None:
     """However the sequences fall: those that find no room in the batch are judged, whole."""
-    objective = ReplacedTokens(ReplacedSettings(masked=0.1, masked_by="sequence"))
+    objective = detector(masked=0.1, masked_by="sequence")
     room = Room(tokens=400 * 22, sequences=400, length=22)
     keys = mix(np.arange(8_000), 7)
     draws = uniform(mix(keys, _HIDE))
     for fallen, all_fit in ((keys[:400], True), (keys[draws < 0.1][:400], False)):
         rows = replace(make_rows([[[1] * 20]] * 400), keys=fallen)
         draft = Draft(rows, rows.ids)
-        MaskedWords(MaskedSettings(), vocabulary()).prepare(draft, room, None)
         objective.prepare(draft, room, None)
         hidden, judged = (draft.targets[name] for name in ("hidden", "judged"))
         hides = np.unique(rows.sequence[hidden.values])
@@ -527,32 +512,11 @@ def test_there_is_room_for_what_stays_hidden() -> None:
 def test_the_work_of_naming_what_is_hidden_is_counted(packed: Path) -> None:
     plain, more = (work_of(calm(plan(packed))) for plan in (electra, both))
     shape = plain.config.encoder
-    head = shape.table_width * (shape.width + shape.vocabulary)
+    head = shape.table_width * (shape.width + shape.vocab_size)
     assert more.flops(0) - plain.flops(0) == pytest.approx(6 * 0.3 * 0.5 * head)
 
 
-@pytest.mark.parametrize("masked_by", ["token", "sequence"])
-def test_a_phase_may_leave_no_blanks(masked_by: Literal["token", "sequence"], packed: Path, tmp_path: Path) -> None:
-    """It is then a phase of plain detection, down to the work that is counted; and the next one has them."""
-    plan = both(packed, masked_by, evaluate_every=2)
-    first = plan.phases[0]
-    plan = replace(plan, phases=(replace(first, share=0.5, masked=0.0), replace(first, share=0.5)))
-    work, plain = work_of(calm(plan)), work_of(calm(electra(packed)))
-    one, two = (next(work.feed(phase, 0, Ranks(), False)) for phase in (0, 1))
-    same = next(plain.feed(0, 0, Ranks(), False))
-    assert one.counts == {**same.counts, "fill": 0}
-    assert torch.equal(one.micros[0].targets["judged"], same.micros[0].targets["judged"])
-    assert two.counts["fill"] > 0
-    assert (work.flops(0), work.flops(1)) == (plain.flops(0), work_of(calm(both(packed, masked_by))).flops(0))
-    pretrain(plan, tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    told = [("fill_loss" in row["valid"], "rtd_loss" in row["valid"]) for row in rows if "valid" in row]
-    assert told[0] == (False, True)
-    assert told[-1] == (True, True)
-    assert "masked" in load(tmp_path / "run/model").heads
-
-
-def original_of(micro: Micro) -> Tensor:
+def original_of(micro: MicroBatch) -> Tensor:
     original = micro.batch.ids.clone()
     original[micro.targets["asked"]] = micro.targets["words"]
     return original
@@ -577,15 +541,20 @@ def test_what_stays_hidden_does_not_depend_on_the_batch(masked_by: Literal["toke
     work = work_of(calm(both(packed, masked_by)))
     work.module.eval()
     counts = []
-    for still in (False, True):
-        micro, count = micro_of(work, still)
+    for static_shapes in (False, True):
+        micro, count = micro_of(work, static_shapes)
         counts.append(count)
         real = int((micro.targets["hidden_words"] != -100).sum())
         assert real == count["fill"]
         with torch.no_grad():
             states = work.module.model.encoder(micro.batch)
             score = work.objectives["rtd"].losses(
-                work.module.model, None, states, micro.batch, micro.targets | {"is_replaced": torch.zeros(len(states))}
+                work.module.model,
+                None,
+                states,
+                Activations({}, {}),
+                micro.batch,
+                micro.targets | {"is_replaced": torch.zeros(len(states))},
             )
         found.append([float(score["fill"].loss), float(score["rtd"].loss)])  # type: ignore[list-item]
     assert found[-1] == pytest.approx(found[-2], rel=LIMIT)
@@ -597,8 +566,8 @@ def test_a_detector_that_fills_blanks(family: str, packed: Path, tmp_path: Path)
     """From text to a folder that fills blanks itself; bit for bit after a fall, with the detector's head too."""
     plan = both(packed, steps=8, save_every=3, evaluate_every=4)
     if family == "modernbert":
-        shape = replace(plan.model, family=family, embedding=0)
-        plan = replace(plan, model=shape, rtd=replace(plan.rtd, width=1.0, layers=0.5))
+        shape = replace(plan.model, family=family, embedding_width=0)
+        plan = replace(plan, model=shape).with_settings("rtd", width=1.0, layers=0.5)
     whole = pretrain(plan, tmp_path / "whole")
     run_until(plan, tmp_path / "parts", step=5)
     found = pretrain(plan, tmp_path / "parts")
@@ -613,8 +582,8 @@ def test_a_detector_that_fills_blanks(family: str, packed: Path, tmp_path: Path)
     assert told == str(tmp_path / "whole/model")
     filled = CliRunner().invoke(app, ["fill", "the [MASK] .", "--model", told])
     assert filled.exit_code == 0, filled.output
-    still = replace(plan, model=replace(plan.model, init=told), optim=replace(plan.optim, lr=1e-12))
-    pretrain(still, tmp_path / "further")  # begins with this head for words, and not with a new one
+    static_shapes = replace(plan, model=replace(plan.model, init=told), optim=replace(plan.optim, lr=1e-12))
+    pretrain(static_shapes, tmp_path / "further")  # begins with this head for words, and not with a new one
     before, after = (load(tmp_path / name / "model") for name in ("whole", "further"))
     assert after.config.heads == ("masked",)
     for name, weight in before.state_dict().items():

@@ -8,13 +8,13 @@ import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
 from bothways.errors import BothwaysError
+from bothways.scoring.accumulator import Accumulator
 from bothways.scoring.answers import Answers
 from bothways.scoring.classification import Classes
 from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.ranking import Ranking, Right
 from bothways.scoring.regression import Numbers
-from bothways.scoring.rows import Accumulator
 from bothways.scoring.significance import Comparison, compare, interval, summary
 
 # What has no rows: a histogram's score, thresholds, a count.

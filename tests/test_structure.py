@@ -12,11 +12,12 @@ SOURCE = Path(bothways.__file__).parent
 # A part may import from itself and from those before it.
 ORDER = [
     ["errors"],
-    ["atomic", "ahead", "draws"],
+    ["atomic", "prefetch", "hash_rng"],
     ["text"],
     ["data"],
     ["scoring"],
     ["model"],
+    ["engine"],
     ["train"],
     ["pretraining"],
     ["tasks"],

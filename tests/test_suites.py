@@ -15,18 +15,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bothways.data.columns import Columns
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError, StoppedError
-from bothways.model.checkpoint import load
+from bothways.model.load import load
 from bothways.predict.evaluation import evaluate
 from bothways.predict.predictor import Predictor
 from bothways.scoring.significance import Summary
-from bothways.tasks.kinds import read_examples
 from bothways.tasks.recipe import DataSettings, FinetuneRecipe, read_finetune_recipe
+from bothways.tasks.registry import TASKS
 from bothways.tasks.seeds import finetune_seeds
-from bothways.tasks.suites import SUITES, Found, Row, draw_rows, find_cases, run_suite
+from bothways.tasks.suites import SUITES, BenchmarkFiles, BenchmarkScore, draw_rows, find_cases, run_suite
+from bothways.train.protocol import Event, Stepped
 from bothways.train.session import Listener
-from bothways.train.work import Event, Stepped
 from test_cli import Run, run
 from test_finetune import scripted
 from test_predictor import written
@@ -103,7 +104,7 @@ def touch(*files: Path) -> None:
         file.touch()
 
 
-def names(found: Sequence[Found]) -> list[str]:
+def names(found: Sequence[BenchmarkFiles]) -> list[str]:
     return [one.case.name for one in found]
 
 
@@ -218,7 +219,7 @@ def test_glue_is_read_as_it_is(name: str, tmp_path: Path) -> None:
         for row in map(values, range(8))
     ]
     for files in (found.train, found.dev):
-        read = list(read_examples(found.case.task, files, DataSettings(), Notes(), kind))
+        read = list(TASKS[found.case.task].read(files, Columns(), Notes()))
         assert [(tuple(text.strip() for text in one.texts), one.gold) for one in read] == expected
 
 
@@ -239,14 +240,14 @@ class Benchmark:
     data: Path
     base: Path
     out: Path
-    rows: list[Row]
+    rows: list[BenchmarkScore]
     said: list[str]
 
     @property
-    def by_name(self) -> dict[str, Row]:
+    def by_name(self) -> dict[str, BenchmarkScore]:
         return {row.name: row for row in self.rows}
 
-    def again(self, out: Path, **changed: Any) -> Iterator[Row]:
+    def again(self, out: Path, **changed: Any) -> Iterator[BenchmarkScore]:
         """The same call, in another folder."""
         usual: dict[str, Any] = {"seeds": SEEDS, "settings": SETTINGS, **changed}
         return run_suite("glue", self.data, str(self.base), out, usual.pop("seeds"), usual.pop("settings"), **usual)
@@ -324,8 +325,8 @@ def test_settings_reach_every_recipe(name: str, glue: Benchmark) -> None:
         assert (recipe.run.steps, recipe.optim.lr, recipe.optim.warmup, recipe.run.seed) == (2, 1e-2, 0, seed)
         assert recipe.model.init == str(glue.base)
         assert recipe.data.train == (str(glue.data / name / "train.tsv"),)
-        assert recipe.classify.goal == case.settings["classify"]["goal"]
-        assert recipe.classify.kind == ("regression" if name == "STS-B" else "single")
+        assert recipe.settings.metric == case.settings["classify"]["metric"]
+        assert recipe.settings.kind == ("regression" if name == "STS-B" else "single")
 
 
 @pytest.mark.parametrize(
@@ -410,7 +411,7 @@ def test_an_interrupted_benchmark_goes_on(glue: Benchmark, tmp_path: Path) -> No
 
         return [tell]
 
-    rows: list[Row] = []
+    rows: list[BenchmarkScore] = []
     with pytest.raises(StoppedError, match="SST-2 was stopped"):
         for row in glue.again(tmp_path / "out", only=["CoLA", "SST-2", "RTE"], listen=interrupt):
             rows.append(row)
@@ -433,7 +434,7 @@ def test_other_settings_do_not_go_on_in_the_same_folder(glue: Benchmark, tmp_pat
 def seeded(base: Path, folder: Path, **classify: Any) -> FinetuneRecipe:
     data = str(written(folder, "single"))
     plan = recipe_for("classify", base, run=quiet(steps=1), data=DataSettings((data,), (data,)))
-    return replace(plan, classify=replace(plan.classify, **classify))
+    return replace(plan, settings=replace(plan.settings, **classify))
 
 
 def test_seeds_need_development_data(base: Path, tmp_path: Path) -> None:
@@ -444,7 +445,7 @@ def test_seeds_need_development_data(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "scores", "best"),
+    ("metric", "scores", "best"),
     [
         ("accuracy", [0.3, 0.6, 0.4], 8),
         ("accuracy", [0.5, 0.5, 0.5], 7),
@@ -456,8 +457,8 @@ def test_the_best_is_the_highest_or_of_errors_the_lowest(
 ) -> None:
     """And of equal ones the first. The deviation is that of a sample."""
     scripted(monkeypatch, scores, goal)
-    found = finetune_seeds(seeded(base, tmp_path, goal=goal), tmp_path / "out", [7, 8, 9])
-    assert (found.goal, found.best, found.complete) == (goal, best, True)
+    found = finetune_seeds(seeded(base, tmp_path, metric=goal), tmp_path / "out", [7, 8, 9])
+    assert (found.metric, found.best, found.complete) == (goal, best, True)
     assert found.scores[goal].mean == pytest.approx(statistics.mean(scores))
     assert found.scores[goal].sd == pytest.approx(statistics.stdev(scores))
     kept, own = load(found.folder).state_dict(), load(tmp_path / f"out/seed-{best}/model").state_dict()
@@ -558,8 +559,8 @@ def test_rate_and_epochs_are_options(suite: str, tmp_path: Path, run: Run, monke
         raise BothwaysError("enough")
 
     monkeypatch.setattr("bothways.tasks.suites.run_suite", stop)
-    run(suite, tmp_path, "--model", "m", "--out", "o", "--lr", "1e-4", "--epochs", 2, "--set", "run.batch=8")
-    assert seen == ["run.epochs=2.0", "optim.lr=0.0001", "run.batch=8"]
+    run(suite, tmp_path, "--model", "m", "--out", "o", "--lr", "1e-4", "--epochs", 2, "--set", "run.batch_size=8")
+    assert seen == ["run.epochs=2.0", "optim.lr=0.0001", "run.batch_size=8"]
 
 
 def test_what_is_left_out_is_said(glue: Benchmark, tmp_path: Path, run: Run) -> None:
@@ -709,8 +710,8 @@ def pixels(path: Path, colour: tuple[int, int, int]) -> int:
         return int((np.asarray(picture.convert("RGB")) == colour).all(-1).sum())
 
 
-def row_of(mean: float, sd: float = float("nan"), n: int = 1, name: str = "CoLA") -> Row:
-    return Row(name, "matthews", 8, Summary(mean, sd, n), {})
+def row_of(mean: float, sd: float = float("nan"), n: int = 1, name: str = "CoLA") -> BenchmarkScore:
+    return BenchmarkScore(name, "matthews", 8, Summary(mean, sd, n), {})
 
 
 def test_bars_are_as_long_as_the_scores(tmp_path: Path) -> None:

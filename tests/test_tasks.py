@@ -20,21 +20,22 @@ from torch.nn import functional as F
 
 from bothways.data.examples import Choice, Question, Tagged, Text
 from bothways.data.words import join_words
-from bothways.model.checkpoint import load, save
+from bothways.engine.reader import WindowSettings
+from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.finetune import finetune
 from bothways.tasks.folder import with_task
-from bothways.tasks.kinds import in_form, make_task, plan
-from bothways.tasks.reading import WindowSettings
-from bothways.tasks.recipe import TASKS, FinetuneRecipe, FinetuneRun, ModelSettings
+from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
+from bothways.tasks.registry import TASKS, make_task, plan_task
 from bothways.tasks.task import Sample
-from bothways.tasks.work import FineTuning
+from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
 from bothways.train.ranks import Ranks
-from conftest import TINY, make_loud
+from helpers import TINY, make_loud
 
 LIMIT = 1e-5
 SMALL = replace(TINY, layers=2, dropout=0.0, attention_dropout=0.0)
@@ -101,7 +102,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path
 
 
 def quiet(**run: Any) -> FinetuneRun:
-    return FinetuneRun(**{"device": "cpu", "seed": 3, "batch": 4, **run})
+    return FinetuneRun(**{"device": "cpu", "seed": 3, "batch_size": 4, **run})
 
 
 def recipe_for(task: str, init: Path, **parts: Any) -> FinetuneRecipe:
@@ -116,12 +117,12 @@ def recipe_for(task: str, init: Path, **parts: Any) -> FinetuneRecipe:
 
 def start(recipe: FinetuneRecipe, examples: Sequence[Any], *, seed: int = 2) -> FineTuning:
     """The work that `finetune` would begin with, its head as loud as the rest."""
-    config, labels = plan(recipe, examples)
+    config, labels = plan_task(recipe.task, recipe.settings, recipe.window, examples)
     model = with_task(load(recipe.model.init), config, labels)
     make_loud(model, seed)
-    formed = [in_form(config, example) for example in examples]
-    task = make_task(model, recipe, formed)
-    samples = [sample for item in task.items(formed) for sample in task.samples(item)]
+    formed = [TASKS[recipe.task].normalise(config, example) for example in examples]
+    task = make_task(model, recipe.settings, [example.gold for example in formed])
+    samples = [sample for item in task.encode(formed) for sample in task.samples(item)]
     return FineTuning(
         model, task, samples, [], batch=len(samples), micro_tokens=recipe.run.micro_tokens, seed=recipe.run.seed
     )
@@ -299,8 +300,8 @@ def test_loss_and_gradients_are_those_of_transformers(name: str, base: Path, tmp
 def test_five_steps_are_those_of_transformers(name: str, base: Path, tmp_path: Path) -> None:
     """AdamW without decay of biases and norms, clipping, a rate that rises for two steps and falls."""
     case = CASES[name]
-    optim = OptimSettings(lr=3e-3, decay=0.1, warmup=0.4, clip=1.0)
-    plan_ = recipe_for(case.task, base, optim=optim, run=quiet(steps=5, batch=9, save_every=9), **case.parts)
+    optim = OptimSettings(lr=3e-3, weight_decay=0.1, warmup=0.4, clip=1.0)
+    plan_ = recipe_for(case.task, base, optim=optim, run=quiet(steps=5, batch_size=9, save_every=9), **case.parts)
     save(start(plan_, case.examples).module.model, tmp_path / "ours")
     finetune(replace(plan_, model=ModelSettings(str(tmp_path / "ours"))), tmp_path / "run", train=case.examples, dev=[])
 
@@ -344,11 +345,11 @@ def logits_and_golds(work: FineTuning, case: Case, folder: Path) -> tuple[Tensor
 
 WEIGHTS = {"bad": 3.0, "good": 0.25}
 SETTINGS = {
-    "weights": ClassifySettings(weights=WEIGHTS),
-    "balanced": ClassifySettings(weights="balanced"),
-    "smoothing": ClassifySettings(smoothing=0.2),
-    "focal": ClassifySettings(focal=2.0),
-    "all": ClassifySettings(weights=WEIGHTS, smoothing=0.1, focal=1.5),
+    "weights": ClassifySettings(class_weights=WEIGHTS),
+    "balanced": ClassifySettings(class_weights="balanced"),
+    "smoothing": ClassifySettings(label_smoothing=0.2),
+    "focal": ClassifySettings(focal_gamma=2.0),
+    "all": ClassifySettings(class_weights=WEIGHTS, label_smoothing=0.1, focal_gamma=1.5),
 }
 
 
@@ -356,39 +357,39 @@ SETTINGS = {
 def test_settings_of_classify_follow_their_formulas(name: str, base: Path, tmp_path: Path) -> None:
     """loss = Σ w · (1 - p)^γ · (-(1 - s) log p - s · mean log q) / Σ w, with w the weight of the row's gold."""
     case, settings = CASES["pairs"], SETTINGS[name]
-    work = start(recipe_for("classify", base, classify=settings), case.examples)
+    work = start(recipe_for("classify", base, settings=settings), case.examples)
     logits, gold = logits_and_golds(work, case, tmp_path / "ours")
     names = work.config.labels
     count = {label: sum(example.gold == label for example in case.examples) for label in names}
     weights = {label: len(case.examples) / len(names) / count[label] for label in names}
-    if settings.weights != "balanced":
-        weights = {label: WEIGHTS.get(label, 1.0) if settings.weights != "none" else 1.0 for label in names}
+    if settings.class_weights != "balanced":
+        weights = {label: WEIGHTS.get(label, 1.0) if settings.class_weights != "none" else 1.0 for label in names}
     total = divisor = 0.0
     for row, right in zip(logits.double(), gold.tolist(), strict=True):
         chances = torch.softmax(row, 0)
         p = float(chances[right])
         spread = -float(chances.log().mean())
-        each = (1 - settings.smoothing) * -math.log(p) + settings.smoothing * spread
-        total += weights[names[right]] * (1 - p) ** settings.focal * each
+        each = (1 - settings.label_smoothing) * -math.log(p) + settings.label_smoothing * spread
+        total += weights[names[right]] * (1 - p) ** settings.focal_gamma * each
         divisor += weights[names[right]]
     assert take(work) == pytest.approx(total / divisor, abs=LIMIT)
 
 
 def test_weights_and_smoothing_alone_are_those_of_torch(base: Path, tmp_path: Path) -> None:
     case = CASES["single"]
-    weighted = start(recipe_for("classify", base, classify=SETTINGS["weights"]), case.examples)
+    weighted = start(recipe_for("classify", base, settings=SETTINGS["weights"]), case.examples)
     logits, gold = logits_and_golds(weighted, case, tmp_path / "ours")
     weight = torch.tensor([WEIGHTS.get(name, 1.0) for name in weighted.config.labels])
     assert take(weighted) == pytest.approx(float(F.cross_entropy(logits, gold, weight)), abs=LIMIT)
-    smoothed = start(recipe_for("classify", base, classify=SETTINGS["smoothing"]), case.examples)
+    smoothed = start(recipe_for("classify", base, settings=SETTINGS["smoothing"]), case.examples)
     assert take(smoothed) == pytest.approx(float(F.cross_entropy(logits, gold, label_smoothing=0.2)), abs=LIMIT)
 
 
 def test_several_labels_can_be_weighed_and_smoothed(base: Path, tmp_path: Path) -> None:
     """A label's weight is torch's pos_weight: it counts where the label is given."""
     case = CASES["multi"]
-    settings = ClassifySettings(weights={"joy": 4.0}, smoothing=0.2)
-    work = start(recipe_for("classify", base, classify=settings), case.examples)
+    settings = ClassifySettings(class_weights={"joy": 4.0}, label_smoothing=0.2)
+    work = start(recipe_for("classify", base, settings=settings), case.examples)
     logits, gold = logits_and_golds(work, case, tmp_path / "ours")
     weight = torch.where((gold > 0) & (torch.tensor(work.config.labels == np.array("joy"))), 4.0, 1.0)
     each = F.binary_cross_entropy_with_logits(logits, gold * 0.8 + 0.1, weight)
@@ -398,7 +399,7 @@ def test_several_labels_can_be_weighed_and_smoothed(base: Path, tmp_path: Path) 
 def test_several_labels_can_be_focal(base: Path, tmp_path: Path) -> None:
     """Each label of each text counts (1 - the probability of what is right about it)^γ."""
     case = CASES["multi"]
-    work = start(recipe_for("classify", base, classify=ClassifySettings(focal=2.0)), case.examples)
+    work = start(recipe_for("classify", base, settings=ClassifySettings(focal_gamma=2.0)), case.examples)
     logits, gold = logits_and_golds(work, case, tmp_path / "ours")
     right = torch.where(gold > 0, logits.sigmoid(), (-logits).sigmoid())
     assert take(work) == pytest.approx(float((-right.log() * (1 - right) ** 2).mean()), abs=LIMIT)
@@ -416,7 +417,7 @@ def test_the_windows_of_a_long_text_count_as_one_text_together(base: Path, tmp_p
     labels = list(work.config.labels)
     means = []
     for example in [*SINGLE, LONG]:
-        item = work.task.items([example])[0]
+        item = work.task.encode([example])[0]
         each = []
         for view in item.views:
             with torch.no_grad():
@@ -443,7 +444,7 @@ def test_the_windows_of_a_long_passage_count_as_one_pair_together(base: Path, tm
     save(work.module.model, tmp_path / "ours")
     model, _ = open_theirs(CASES["score"], tmp_path / "ours")
     means = []
-    for item in work.task.items(examples):
+    for item in work.task.encode(examples):
         logits = torch.cat([their_logits(model, view) for view in item.views])
         means.append(
             float(F.binary_cross_entropy_with_logits(logits, torch.full_like(logits, (item.example.gold + 1) / 4)))
@@ -459,7 +460,7 @@ def test_an_option_on_a_long_text_has_the_mean_logit_of_its_windows(base: Path, 
     save(work.module.model, tmp_path / "ours")
     model, _ = open_theirs(CASES["choose"], tmp_path / "ours")
     losses = []
-    for item in work.task.items(examples):
+    for item in work.task.encode(examples):
         logits = [torch.cat([their_logits(model, view) for view in read.views]).mean() for read in item.reads]
         losses.append(float(F.cross_entropy(torch.stack(logits)[None], torch.tensor([item.example.gold]))))
     assert len({len(read.views) for read in item.reads}) > 1
@@ -483,4 +484,4 @@ def test_huge_logits_lose_nothing(name: str, base: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(("texts", "told"), [((1, 1), 1), ((2, 2), 2), ((1, 2), 0)])
 def test_a_classifier_remembers_how_many_texts_it_learned_from(texts: tuple[int, int], told: int) -> None:
     examples = [Text(("a", "b")[:count], label) for count, label in zip(texts, ("x", "y"), strict=True)]
-    assert plan(FinetuneRecipe("classify"), examples)[0].texts == told
+    assert plan_task("classify", ClassifySettings(), WindowSettings(), examples)[0].options.texts == told

@@ -71,7 +71,9 @@ def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, mo
     }.items():
         classifier.set_params(out=tmp_path / name).fit(TEXTS, KINDS)
         plans[name] = read_finetune_recipe(tmp_path / name / "recipe.toml")
-    found = {name: (plan.optim.lr, plan.run.epochs, plan.run.steps, plan.run.batch) for name, plan in plans.items()}
+    found = {
+        name: (plan.optim.lr, plan.run.epochs, plan.run.steps, plan.run.batch_size) for name, plan in plans.items()
+    }
     assert found["advised"] == (4e-4, 1, 0, 3)
     assert found["said"] == (1e-3, 0.5, 0, 6)
     assert found["steps"] == (1e-3, 0, 2, 6)
@@ -200,7 +202,7 @@ def test_a_kept_run_is_a_folder_like_any_other(base: Path, tmp_path: Path) -> No
 
 def test_settings_of_a_recipe_reach_the_run(base: Path) -> None:
     plain = fast(base).fit(TEXTS, KINDS).predict_proba(TEXTS)
-    told = fast(base, settings=[*FAST, "classify.smoothing=0.3"]).fit(TEXTS, KINDS).predict_proba(TEXTS)
+    told = fast(base, settings=[*FAST, "classify.label_smoothing=0.3"]).fit(TEXTS, KINDS).predict_proba(TEXTS)
     assert not np.allclose(plain, told)
     with pytest.raises(BothwaysError, match="did you mean"):
         fast(base, settings=["classify.smothing=0.3"]).fit(TEXTS, KINDS)

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from bothways.data.examples import Choice, Question, Tagged, Text
 from bothways.data.words import join_words
+from bothways.engine.reader import WindowSettings
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
-from bothways.tasks.answer import NULL, Answer, Found
-from bothways.tasks.choose import Choose
-from bothways.tasks.classify import Classify
+from bothways.tasks.answer import NULL, QuestionAnswering, SpanScores
+from bothways.tasks.choose import MultipleChoice
+from bothways.tasks.classify import TextClassification
 from bothways.tasks.folder import with_task
-from bothways.tasks.reading import WindowSettings
-from bothways.tasks.tag import Tag, tag_names
-from bothways.tasks.task import Item, TaskConfig
+from bothways.tasks.tag import TokenClassification, tag_names
+from bothways.tasks.task import EncodedExample, TaskConfig
 from bothways.text.tokenizer import Tokenizer
-from conftest import PIECES
+from helpers import PIECES, config_for, task_of
 from test_tasks import SMALL
 
 TOKENIZER = Tokenizer.from_pieces(PIECES)
@@ -65,16 +65,18 @@ PLAIN = ("ADJ", "NOUN", "VERB")
 WORDS = ["the", "dog", "unbelievable", "Paris", "北", "京", "walks", "."]
 
 
-def decide_tags(task: Tag, count: int, logits: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
+def decide_tags(
+    task: TokenClassification, count: int, logits: NDArray[np.float32]
+) -> tuple[list[str], NDArray[np.float64]]:
     """Tags for words whose first tokens have these logits, everything else being noise that must not count."""
-    item = task.items([Tagged(*join_words(WORDS[:count]))])[0]
+    item = task.encode([Tagged(*join_words(WORDS[:count]))])[0]
     read = item.reads[0]
     rows = np.full((len(read.encoding), len(task.labels)), 1e3, np.float32)
     rows[:, ::2] *= -1
     begins = {start for start, _ in item.example.words}
     first = [i for i in read.inside if read.encoding.offsets[i][0] in begins]
     rows[first] = logits
-    tags, chances = task.decide(item, [rows])
+    tags, chances = task.decode(item, [rows])
     return [task.labels[tag] for tag in tags], chances
 
 
@@ -90,7 +92,7 @@ def is_bio(tags: Sequence[str]) -> bool:
 @given(data=st.data())
 def test_tags_are_the_likeliest_that_are_valid(name: str, data: st.DataObject) -> None:
     labels = TAGGERS[name]
-    task = Tag(model_of(TaskConfig("tag"), labels))
+    task = task_of(TokenClassification, model_of(config_for("tag"), labels))
     count = data.draw(st.integers(1, 4))
     logits = data.draw(numbers(count, len(labels)))
     found, chances = decide_tags(task, count, logits)
@@ -108,7 +110,7 @@ def test_tags_are_the_likeliest_that_are_valid(name: str, data: st.DataObject) -
 @quick(30)
 @given(data=st.data())
 def test_long_tag_output_is_valid_whatever_the_logits(data: st.DataObject) -> None:
-    task = Tag(model_of(TaskConfig("tag"), BIO))
+    task = task_of(TokenClassification, model_of(config_for("tag"), BIO))
     found, _ = decide_tags(task, len(WORDS), data.draw(numbers(len(WORDS), len(BIO))))
     assert len(found) == len(WORDS)
     assert is_bio(found)
@@ -117,7 +119,7 @@ def test_long_tag_output_is_valid_whatever_the_logits(data: st.DataObject) -> No
 @quick(30)
 @given(data=st.data())
 def test_plain_tags_are_the_likeliest_of_each_word(data: st.DataObject) -> None:
-    task = Tag(model_of(TaskConfig("tag"), PLAIN))
+    task = task_of(TokenClassification, model_of(config_for("tag"), PLAIN))
     logits = data.draw(numbers(len(WORDS), len(PLAIN)))
     found, _ = decide_tags(task, len(WORDS), logits)
     chosen = [logits[word, PLAIN.index(tag)] for word, tag in enumerate(found)]
@@ -125,14 +127,14 @@ def test_plain_tags_are_the_likeliest_of_each_word(data: st.DataObject) -> None:
 
 
 def test_entities_are_listedwith_their_words_and_mean_chance() -> None:
-    task = Tag(model_of(TaskConfig("tag"), BIO))
-    item = task.items([Tagged(*join_words(["Paris", "walks", "北", "京", "!"]))])[0]
+    task = task_of(TokenClassification, model_of(config_for("tag"), BIO))
+    item = task.encode([Tagged(*join_words(["Paris", "walks", "北", "京", "!"]))])[0]
     chances = np.array([0.9, 0.5, 0.8, 0.6, 0.7])
-    assert task.present(item, ([1, 0, 1, 2, 0], chances)) == [
+    assert task.answer(item, ([1, 0, 1, 2, 0], chances)) == [
         {"entity_group": "LOC", "score": pytest.approx(0.9), "word": "Paris", "start": 0, "end": 5},
         {"entity_group": "LOC", "score": pytest.approx(0.7), "word": "北京", "start": 12, "end": 14},
     ]
-    twice = task.present(item, ([1, 1, 2, 0, 3], chances))
+    twice = task.answer(item, ([1, 1, 2, 0, 3], chances))
     assert [(one["entity_group"], one["word"]) for one in twice] == [
         ("LOC", "Paris"),
         ("LOC", "walks 北"),
@@ -153,11 +155,13 @@ SHORT = Question("1", "who?", "Paris is unbelievable, the 北京 dog runs")
 LONG = Question("2", "who?", " ".join(["the black cat of Paris", "unbelievable 北京 talks"] * 5))
 
 
-def answers(longest: int, **config: Any) -> Answer:
-    return Answer(model_of(TaskConfig("answer", window=WINDOW, longest=longest, **config)))
+def answers(longest: int, **config: Any) -> Any:
+    return task_of(
+        QuestionAnswering, model_of(config_for("answer", window=WINDOW, max_answer_length=longest, **config))
+    )
 
 
-def all_spans(item: Item, rows: Sequence[NDArray[np.float32]], longest: int) -> dict[tuple[int, int], float]:
+def all_spans(item: EncodedExample, rows: Sequence[NDArray[np.float32]], longest: int) -> dict[tuple[int, int], float]:
     """Every span of the context by its tokens, with the score that the window of its first token gives it."""
     found = {}
     for view, table in zip(item.views, rows, strict=True):
@@ -174,10 +178,10 @@ def all_spans(item: Item, rows: Sequence[NDArray[np.float32]], longest: int) -> 
 def test_the_best_answer_is_the_best_of_all_spans(example: Question, data: st.DataObject) -> None:
     longest, taught = data.draw(st.integers(1, 9)), data.draw(st.booleans())
     task = answers(longest, thresholds={NULL: 0.0} if taught else {})
-    item = task.items([example])[0]
+    item = task.encode([example])[0]
     assert (len(item.views) > 1) == (example is LONG)
     rows = [data.draw(numbers(len(view), 2)) for view in item.views]
-    found = task.decide(item, rows)
+    found = task.decode(item, rows)
     spans = all_spans(item, rows, longest)
     null = min(float(table[0, 0]) + float(table[0, 1]) for table in rows)
     everything = np.logaddexp.reduce([*spans.values(), null] if taught else [*spans.values()])
@@ -197,9 +201,9 @@ def test_further_answers_are_the_best_that_overlap_no_better(data: st.DataObject
     """Sorted, apart from each other, and with the chance of no answer at most 1 in all."""
     longest = data.draw(st.integers(1, 5))
     task = answers(longest)
-    item = task.items([SHORT])[0]
+    item = task.encode([SHORT])[0]
     rows = [data.draw(arrays(np.float32, (len(item.views[0]), 2), elements=st.floats(-9, 9, width=32)))]
-    found = task.decide(item, rows)
+    found = task.decode(item, rows)
     listed = found.best(20)
     chances = [chance for _, _, chance in listed]
     assert chances == sorted(chances, reverse=True)
@@ -222,12 +226,12 @@ def test_further_answers_are_the_best_that_overlap_no_better(data: st.DataObject
 
 def test_a_sure_answer_hides_no_others() -> None:
     """Of the best spans by score, hundreds are the best one with its ends moved: five apart are asked for."""
-    task = Answer(model_of(TaskConfig("answer")))
-    item = task.items([Question("1", "who?", "the cat of paris runs " * 8)])[0]
+    task = task_of(QuestionAnswering, model_of(config_for("answer")))
+    item = task.encode([Question("1", "who?", "the cat of paris runs " * 8)])[0]
     rows = np.random.default_rng(0).normal(-6, 0.5, (len(item.views[0]), 2)).astype(np.float32)
     rows[18:23, 0] += 6
     rows[20:26, 1] += 6
-    found = task.present(item, task.decide(item, [rows]), top=5)
+    found = task.answer(item, task.decode(item, [rows]), top=5)
     assert len(found) == 5
 
 
@@ -235,17 +239,17 @@ def test_a_sure_answer_hides_no_others() -> None:
 def test_all_chances_add_up_to_one(thresholds: dict[str, float]) -> None:
     """With answers of one token none overlaps another: those that are given are all there are."""
     task = answers(1, thresholds=thresholds)
-    item = task.items([SHORT])[0]
+    item = task.encode([SHORT])[0]
     rows = np.random.default_rng(0).normal(size=(len(item.views[0]), 2)).astype(np.float32)
-    found = task.decide(item, [rows])
+    found = task.decode(item, [rows])
     every = found.best(99)
     assert len(every) == len(item.reads[0].inside)
     assert sum(chance for _, _, chance in every) + found.none == pytest.approx(1)
 
 
-def two_answers(task: Answer, margin: float) -> tuple[Item, Found]:
+def two_answers(task: QuestionAnswering, margin: float) -> tuple[EncodedExample, SpanScores]:
     """ "Paris" before "北京", and no answer ahead of both by this much."""
-    item = task.items([SHORT])[0]
+    item = task.encode([SHORT])[0]
     offsets = item.reads[0].encoding.offsets
     rows = np.full((len(item.views[0]), 2), -20, np.float32)
     inside = list(item.reads[0].inside)
@@ -253,7 +257,7 @@ def two_answers(task: Answer, margin: float) -> tuple[Item, Found]:
         rows[next(i for i in inside if offsets[i][0] == begin), 0] = logit
         rows[next(i for i in inside if offsets[i][1] == end), 1] = logit
     rows[0] = 2.0 + margin / 2
-    return item, task.decide(item, [rows])
+    return item, task.decode(item, [rows])
 
 
 @pytest.mark.parametrize(("margin", "threshold", "silent"), [(1.0, 0.5, True), (0.5, 0.5, False), (-1.0, -2.0, True)])
@@ -263,13 +267,13 @@ def test_no_answer_wins_above_the_threshold(margin: float, threshold: float, sil
     item, decision = two_answers(task, margin)
     odds = np.exp([4.0, 2.0, 4.0 + margin])
     paris, beijing, nothing = odds / odds.sum()
-    shown = task.present(item, decision)
+    shown = task.answer(item, decision)
     assert shown["answer"] == ("" if silent else "Paris")
     assert (shown["start"], shown["end"]) == ((0, 0) if silent else (0, 5))
     assert shown["score"] == pytest.approx(nothing if silent else paris, abs=1e-3)
-    listed = [one["answer"] for one in task.present(item, decision, top=3)]
+    listed = [one["answer"] for one in task.answer(item, decision, top=3)]
     assert listed[:2] == (["", "Paris"] if silent else ["Paris", "北京"])
-    chances = {one["answer"]: one["score"] for one in task.present(item, decision, top=99)}
+    chances = {one["answer"]: one["score"] for one in task.answer(item, decision, top=99)}
     assert chances["北京"] == pytest.approx(beijing, abs=1e-3)
     assert chances[""] == pytest.approx(nothing, abs=1e-3)
 
@@ -279,17 +283,17 @@ def test_a_model_that_knows_no_silence_always_answers() -> None:
     item, decision = two_answers(task, 50.0)
     assert decision.margin == pytest.approx(50)
     assert decision.none == 0
-    assert task.present(item, decision)["answer"] == "Paris"
-    assert "" not in [one["answer"] for one in task.present(item, decision, top=99)]
+    assert task.answer(item, decision)["answer"] == "Paris"
+    assert "" not in [one["answer"] for one in task.answer(item, decision, top=99)]
 
 
 def test_an_empty_context_has_no_answer() -> None:
     task = answers(5)
-    item = task.items([Question("1", "who?", "")])[0]
-    found = task.decide(item, [np.ones((len(item.views[0]), 2), np.float32)])
+    item = task.encode([Question("1", "who?", "")])[0]
+    found = task.decode(item, [np.ones((len(item.views[0]), 2), np.float32)])
     assert found.best(9) == []
     assert found.none == pytest.approx(1)
-    assert task.present(item, found)["answer"] == ""
+    assert task.answer(item, found)["answer"] == ""
 
 
 # ---------------------------------------------------------------------- labels, numbers, options
@@ -307,28 +311,30 @@ def test_chances_of_labels(temperature: float, rows: list[NDArray[np.float32]]) 
         "regression": mean,
     }
     for kind, wanted in expected.items():
-        task = Classify(model_of(TaskConfig("classify", kind, temperature=temperature), ("a", "b", "c")))
-        item = task.items([Text(("the cat",))])[0]
-        assert task.decide(item, rows) == pytest.approx(wanted, abs=1e-9)
+        task = task_of(
+            TextClassification, model_of(config_for("classify", kind=kind, temperature=temperature), ("a", "b", "c"))
+        )
+        item = task.encode([Text(("the cat",))])[0]
+        assert task.decode(item, rows) == pytest.approx(wanted, abs=1e-9)
 
 
 def test_several_labels_are_listedby_their_own_thresholds() -> None:
-    config = TaskConfig("classify", "multi", thresholds={"b": 0.2})
-    task = Classify(model_of(config, ("a", "b", "c")))
-    item = task.items([Text(("the cat",))])[0]
-    shown = task.present(item, np.array([0.49, 0.2, 0.5]))
+    config = config_for("classify", kind="multi", thresholds={"b": 0.2})
+    task = task_of(TextClassification, model_of(config, ("a", "b", "c")))
+    item = task.encode([Text(("the cat",))])[0]
+    shown = task.answer(item, np.array([0.49, 0.2, 0.5]))
     assert [one["label"] for one in shown] == ["c", "b"]
-    assert task.present(item, np.array([0.1, 0.1, 0.1])) == []
-    assert [one["label"] for one in task.present(item, np.array([0.4, 0.2, 0.5]), top=2)] == ["c", "a"]
+    assert task.answer(item, np.array([0.1, 0.1, 0.1])) == []
+    assert [one["label"] for one in task.answer(item, np.array([0.4, 0.2, 0.5]), top=2)] == ["c", "a"]
 
 
 def test_a_temperature_moves_no_answer_of_a_chooser_but_its_chance() -> None:
     example = Choice("the cat", "who?", ("a", "b", "c"))
     rows = [np.array([value], np.float32) for value in (1.0, 3.0, 2.0)]
     for temperature in (1.0, 4.0):
-        task = Choose(model_of(replace(TaskConfig("choose"), temperature=temperature)))
-        item = task.items([example])[0]
-        chances = task.decide(item, rows)
+        task = task_of(MultipleChoice, model_of(replace(config_for("choose"), temperature=temperature)))
+        item = task.encode([example])[0]
+        chances = task.decode(item, rows)
         wanted = np.exp(np.array([1, 3, 2]) / temperature)
         assert chances == pytest.approx(wanted / wanted.sum())
-        assert task.present(item, chances)["answer"] == "b"
+        assert task.answer(item, chances)["answer"] == "b"

@@ -11,12 +11,13 @@ import pytest
 import torch
 import transformers
 
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
+from bothways.model.load import load
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import ModelSettings
 from bothways.text.tokenizer import Tokenizer
-from conftest import TINY, make_loud
+from helpers import TINY, make_loud
 from test_tasks import (
     ASKED,
     CASES,
@@ -78,7 +79,7 @@ def run(predictor: Predictor, example: Any) -> Any:
     """What the model puts out for all sequences of an example."""
     from bothways.model.batch import Batch
 
-    views = predictor.task.items([example])[0].views
+    views = predictor.task.encode([example])[0].views
     batch = Batch.pack([view.ids for view in views], [view.segments for view in views])
     with torch.no_grad():
         return predictor.task.outputs(predictor.model, predictor.model.encoder(batch), batch).numpy()
@@ -135,7 +136,7 @@ def test_fine_tuning_again_forgets_the_first_task(tuned: dict[str, Path], tmp_pa
 def their_folder(folder: Path, tokenizer: Tokenizer, kind: str, seed: int = 0, **config: Any) -> Path:
     """A folder as transformers writes it: loud weights, their files only."""
     settings = {
-        "vocab_size": TINY.vocabulary,
+        "vocab_size": TINY.vocab_size,
         "hidden_size": 32,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,

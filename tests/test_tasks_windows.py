@@ -21,21 +21,23 @@ from torch import Tensor
 
 from bothways.data.examples import Choice, Question, Tagged, Text
 from bothways.data.words import join_words, split_words
+from bothways.engine.engine import TOKENS_AT_ONCE
+from bothways.engine.reader import Reader, WindowSettings
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
-from bothways.tasks.answer import Answer
-from bothways.tasks.engine import TOKENS_AT_ONCE, decisions
-from bothways.tasks.folder import task_config, with_config, with_task
-from bothways.tasks.reading import Reader, WindowSettings
-from bothways.tasks.tag import Tag
-from bothways.tasks.task import Task, TaskConfig
+from bothways.tasks.answer import AnswerSettings, QuestionAnswering
+from bothways.tasks.answering import decode_all
+from bothways.tasks.folder import with_config, with_task
+from bothways.tasks.registry import task_config
+from bothways.tasks.tag import TokenClassification
+from bothways.tasks.task import Task
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.windows import windows
-from conftest import make_loud
+from helpers import config_for, make_loud, task_of
 from test_tasks import LIMIT, SMALL
 from vocabularies import model_of
 
@@ -52,7 +54,7 @@ def model_for(
 ) -> Model:
     kind: Any = "single" if task == "classify" else ""
     base = Model.new(ModelConfig(replace(SMALL, positions=Learned(limit)), ("pooler",)), tokenizer)
-    model = with_task(base, TaskConfig(task, kind, window), labels)
+    model = with_task(base, config_for(task, kind, window=window), labels)
     make_loud(model)
     return model
 
@@ -62,7 +64,7 @@ def plant(model: Model, head: str, chosen: Sequence[str]) -> Model:
     assert model.tokenizer is not None
     with torch.no_grad():
         embeddings = model.encoder.embeddings
-        embeddings.positions.rows.weight.zero_()  # type: ignore[union-attr, operator]
+        embeddings.positions.rows.weight.zero_()  # type: ignore[union-attr]
         assert embeddings.segments is not None
         embeddings.segments.weight.zero_()
         for block in model.encoder.blocks:
@@ -100,7 +102,7 @@ def test_windows_hold_the_text_as_it_is(tokenizer: Tokenizer, part: Literal["lon
     text, beside = " ".join(words(200)), "the dog reads"
     limit = 48
     model = model_for(tokenizer, "score", ("score",))
-    assert model.config.encoder.limit == limit
+    assert model.config.encoder.max_length == limit
     for texts in ((beside, text), (text, beside)) if part == "longer" else ((beside, text),):
         read = Reader(model, WindowSettings(overlap=10), part)([texts])[0]
         inside = [read.encoding.ids[i] for i in read.inside]
@@ -153,9 +155,9 @@ def test_no_token_has_a_part_of_two_words(family: str) -> None:
 def test_words_in_one_piece_have_each_their_tag(tokenizer: Tokenizer) -> None:
     assert tokenizer("runs").pieces[1:-1] == ["runs"]
     model = plant(model_for(tokenizer, "tag", ("NOUN", "VERB", "PART")), "token", ["cat", "run", "s"])
-    task = Tag(model)
+    task = task_of(TokenClassification, model)
     example = Tagged("cat runs cat", ((0, 3), (4, 7), (7, 8), (9, 12)), ("NOUN", "VERB", "PART", "NOUN"))
-    item, (tags, _) = next(iter(Predictor(model).decisions([example])))
+    item, (tags, _) = next(iter(Predictor(model).decode_all([example])))
     assert tuple(task.labels[tag] for tag in tags) == example.gold
     (sample,) = task.samples(item)
     assert sample.target[1].tolist() == tags
@@ -173,7 +175,7 @@ def test_every_word_of_a_long_text_gets_its_tag(tokenizer: Tokenizer, overlap: i
     text = "  ".join(long)
     places = split_words(text)
     assert [text[a:b] for a, b in places] == long
-    item, (tags, chances) = next(iter(predictor.decisions([Tagged(text, tuple(places))])))
+    item, (tags, chances) = next(iter(predictor.decode_all([Tagged(text, tuple(places))])))
     assert len(item.views) > 15
     assert len(tags) == len(chances) == len(long)
     known = {token: tag for tag, token in TAGS.items()}
@@ -204,7 +206,7 @@ def test_words_that_the_tokenizer_drops_are_outside(tokenizer: Tokenizer, labels
     tokens = {"O": "the", "B-X": "paris", "I-X": "dog"}
     predictor = Predictor(plant(model_for(tokenizer, "tag", labels), "token", [tokens[label] for label in labels]))
     text = "Paris \u0007 the \u200b\u0000 Paris"
-    _, (tags, _) = next(iter(predictor.decisions([Tagged(text, ((0, 5), (6, 7), (8, 11), (12, 14), (15, 20)))])))
+    _, (tags, _) = next(iter(predictor.decode_all([Tagged(text, ((0, 5), (6, 7), (8, 11), (12, 14), (15, 20)))])))
     assert [predictor.labels[tag] for tag in tags] == ["B-X", "O", "O", "O", "B-X"]
 
 
@@ -218,11 +220,13 @@ def test_of_words_that_the_tokenizer_drops_nothing_is_known(tokenizer: Tokenizer
 
 def test_every_word_is_taught_once(tokenizer: Tokenizer) -> None:
     """In the window that answers for it, with its own tag, at the token that begins it."""
-    task = Tag(model_for(tokenizer, "tag", ("ADJ", "NOUN", "VERB"), WindowSettings(length=20, overlap=6)))
+    task = task_of(
+        TokenClassification, model_for(tokenizer, "tag", ("ADJ", "NOUN", "VERB"), WindowSettings(length=20, overlap=6))
+    )
     long = words(150)
     tags = random.Random(3).choices(["ADJ", "NOUN", "VERB"], k=len(long))
     text, places = join_words(long)
-    item = task.items([Tagged(text, places, tuple(tags))])[0]
+    item = task.encode([Tagged(text, places, tuple(tags))])[0]
     samples = task.samples(item)
     assert len(samples) == len(item.views) > 5
     taught = [
@@ -263,10 +267,10 @@ def test_the_answer_is_never_in_the_question(tokenizer: Tokenizer) -> None:
 def test_every_window_is_a_sample_and_the_answer_is_taught_where_it_is(tokenizer: Tokenizer) -> None:
     """In training: a window that holds all of the answer points at it, every other at [CLS]."""
     model = model_for(tokenizer, "answer", window=WindowSettings(length=24, overlap=6))
-    task = Answer(model)
+    task = task_of(QuestionAnswering, model)
     context = " ".join([*words(60), "the white tree", *words(60, 1)])
     begin = context.index("the white tree")
-    item = task.items([Question("1", "what?", context, (("the white tree", begin),))])[0]
+    item = task.encode([Question("1", "what?", context, (("the white tree", begin),))])[0]
     samples = task.samples(item)
     assert len(samples) == len(item.views) > 5
     wanted = tokenizer("the white tree").ids[1:-1]
@@ -281,7 +285,7 @@ def test_every_window_is_a_sample_and_the_answer_is_taught_where_it_is(tokenizer
 
 def test_the_answer_span_is_taught_where_characters_say(tokenizer: Tokenizer) -> None:
     """An answer inside a word takes the pieces that hold it; one that stands twice is the one that is meant."""
-    task = Answer(model_for(tokenizer, "answer"))
+    task = task_of(QuestionAnswering, model_for(tokenizer, "answer"))
     context = "Paris is unbelievable, Paris 北京"
     for text, begin, wanted in [
         ("Paris", 23, [("Paris", 23)]),
@@ -290,7 +294,7 @@ def test_the_answer_span_is_taught_where_characters_say(tokenizer: Tokenizer) ->
         ("京", 30, [("京", 30)]),
         ("unbelievable", 9, [("un", 9), ("believ", 11), ("able", 17)]),
     ]:
-        item = task.items([Question("1", "what?", context, ((text, begin),))])[0]
+        item = task.encode([Question("1", "what?", context, ((text, begin),))])[0]
         (sample,) = task.samples(item)
         offsets = item.reads[0].encoding.offsets[sample.target[0] : sample.target[1] + 1]
         assert [(context[a:b], a) for a, b in offsets] == wanted
@@ -319,7 +323,7 @@ def test_a_long_text_is_classified_by_the_mean_of_its_windows(tokenizer: Tokeniz
     predictor = Predictor(model_for(tokenizer, "classify", ("a", "b", "c")))
     theirs = judged(predictor.model, tmp_path, "BertForSequenceClassification")
     for texts in [(" ".join(words(300)),), ("the cat", " ".join(words(200))), (" ".join(words(200)), "中国")]:
-        item, chances = next(iter(predictor.decisions([Text(texts)])))
+        item, chances = next(iter(predictor.decode_all([Text(texts)])))
         assert len(item.views) > 4
         mean = torch.stack([theirs(view) for view in item.views]).mean(0)
         assert chances == pytest.approx(mean.softmax(0).numpy(), abs=LIMIT)
@@ -328,7 +332,7 @@ def test_a_long_text_is_classified_by_the_mean_of_its_windows(tokenizer: Tokeniz
 def test_a_long_passage_scores_as_its_best_window(tokenizer: Tokenizer, tmp_path: Path) -> None:
     predictor = Predictor(model_for(tokenizer, "score", ("score",)))
     theirs = judged(predictor.model, tmp_path, "BertForSequenceClassification")
-    item, found = next(iter(predictor.decisions([Text(("the cat", " ".join(words(300))))])))
+    item, found = next(iter(predictor.decode_all([Text(("the cat", " ".join(words(300))))])))
     assert len(item.views) > 4
     assert found == pytest.approx(float(max(theirs(view)[0] for view in item.views).sigmoid()), abs=LIMIT)
 
@@ -337,7 +341,7 @@ def test_a_choice_about_a_long_text_takes_the_mean_of_each_option(tokenizer: Tok
     predictor = Predictor(model_for(tokenizer, "choose"))
     theirs = judged(predictor.model, tmp_path, "BertForMultipleChoice")
     example = Choice(" ".join(words(100)), "who?", ("the dog", "the unbelievable cat in the house", "中国"))
-    item, found = next(iter(predictor.decisions([example])))
+    item, found = next(iter(predictor.decode_all([example])))
     logits = [torch.stack([theirs(view)[0] for view in read.views]).mean() for read in item.reads]
     assert found == pytest.approx(torch.stack(logits).softmax(0).numpy(), abs=LIMIT)
 
@@ -358,10 +362,10 @@ def test_a_short_text_is_one_sequence_as_it_is(task: str, tokenizer: Tokenizer) 
     found = []
     for window in (WindowSettings(), WindowSettings(40, 10), WindowSettings(long="cut"), WindowSettings(long="error")):
         predictor = Predictor(model_for(tokenizer, task, labels, window))
-        some = list(predictor.decisions(SHORT[task]))
+        some = list(predictor.decode_all(SHORT[task]))
         assert all(len(read.views) == 1 for item, _ in some for read in item.reads)
         assert all(read.views[0].ids == read.encoding.ids for item, _ in some for read in item.reads)
-        found.append(repr([predictor.task.present(*one) for one in some]))
+        found.append(repr([predictor.task.answer(*one) for one in some]))
     assert len(set(found)) == 1
     assert predictor.tally.in_windows == predictor.tally.cut == 0
 
@@ -373,7 +377,7 @@ def test_cut_reads_the_beginning_and_says_what_was_lost(tokenizer: Tokenizer) ->
     long = " ".join(words(100))
     count = len(tokenizer(long).ids)
     predictor = Predictor(model_for(tokenizer, "classify", ("a", "b"), WindowSettings(long="cut")))
-    item, _ = next(iter(predictor.decisions([Text((long,))])))
+    item, _ = next(iter(predictor.decode_all([Text((long,))])))
     (view,) = item.views
     assert view.ids == [*tokenizer(long).ids[:47], tokenizer.id("[SEP]")]
     assert predictor.tally.cut == 1
@@ -441,7 +445,7 @@ def test_a_document_of_100_000_tokens_goes_through_in_pieces(task: str, tokenize
         "answer": Question("1", "who?", text),
     }
     stub = Stub(len(labels) or 2, made.per_token)
-    ((_, decision),) = decisions(made, stub, [example[task]], torch.device("cpu"))
+    ((_, decision),) = decode_all(made, stub, [example[task]], torch.device("cpu"))
     assert max(stub.sizes) <= TOKENS_AT_ONCE["cpu"]
     assert 100_000 <= sum(stub.sizes) < 150_000  # the overlaps twice
     if task == "tag":
@@ -450,10 +454,10 @@ def test_a_document_of_100_000_tokens_goes_through_in_pieces(task: str, tokenize
 
 def test_an_answer_longer_than_allowed_is_not_given(tokenizer: Tokenizer) -> None:
     model = plant(model_for(tokenizer, "answer"), "span", ["paris", "beijing"])
-    task = Answer(with_config(model, replace(task_config(model), longest=3)))
+    task = task_of(QuestionAnswering, with_config(model, replace(task_config(model), options=AnswerSettings(3))))
     forward = lambda batch: task.outputs(model, model.encoder(batch), batch)  # noqa: E731
     example = Question("1", "who?", "the cat paris in the house of beijing runs")
-    ((_, found),) = decisions(task, forward, [example], torch.device("cpu"))
+    ((_, found),) = decode_all(task, forward, [example], torch.device("cpu"))
     pieces = [len(tokenizer(example.context[start:end]).ids) - 2 for start, end, _ in found.best(5)]
     assert max(pieces) <= 3
     assert np.isfinite(found.margin)

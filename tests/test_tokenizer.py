@@ -13,7 +13,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from bothways.errors import BothwaysError
 from bothways.text.tokenizer import Tokenizer
-from conftest import PIECES
+from helpers import PIECES
 
 ALPHABETS = {
     "latin": "abcdefghijklmnopqrstuvwxyz",

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from bothways.cli import main
 from bothways.errors import BothwaysError
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.model.vocabulary import extend_vocabulary
 from bothways.predict.fill import fill
@@ -26,7 +27,7 @@ from bothways.pretraining.pack import pack
 from bothways.pretraining.shards import Corpus, open_packed
 from bothways.text.new_words import add_words, find_words, pieces_per_word
 from bothways.text.tokenizer import Tokenizer
-from conftest import PIECES, TINY, make_loud
+from helpers import PIECES, TINY, make_loud
 from vocabularies import judge, model_of, tokenizer_of
 
 WORDS = ["coronal", "glucosuria", "c++", "猫狗", "北京猫", "x-ray"]
@@ -103,7 +104,7 @@ def test_states_and_logits_stay_to_the_last_bit() -> None:
     @given(st.lists(TEXTS, min_size=1, max_size=4))
     def check(texts: list[str]) -> None:
         assert new.tokenizer is not None
-        size = model.config.encoder.vocabulary
+        size = model.config.encoder.vocab_size
         texts = [text[:20] for text in texts]
         if all(i < size for encoding in new.tokenizer.batch(texts) for i in encoding.ids):
             assert torch.equal(logits(new, texts)[:, :size], logits(model, texts))
@@ -199,10 +200,10 @@ def test_a_new_piece_begins_a_word_for_whole_word_masking(family: str, tmp_path:
 
 def test_spare_rows_of_a_padded_table_are_used_up() -> None:
     tokenizer = tokenizer_of("bert")
-    model = Model.new(ModelConfig(replace(TINY, vocabulary=tokenizer.size + 3), ("masked",)), tokenizer)
+    model = Model.new(ModelConfig(replace(TINY, vocab_size=tokenizer.size + 3), ("masked",)), tokenizer)
     make_loud(model)
     two, five = (extend_vocabulary(model, WORDS[:count]).model for count in (2, 5))
-    assert (two.config.encoder.vocabulary, five.config.encoder.vocabulary) == (tokenizer.size + 3, tokenizer.size + 5)
+    assert (two.config.encoder.vocab_size, five.config.encoder.vocab_size) == (tokenizer.size + 3, tokenizer.size + 5)
     cut = tokenizer("coronal").ids[1:-1]
     table = model.encoder.embeddings.tokens.weight
     torch.testing.assert_close(two.encoder.embeddings.tokens.weight[tokenizer.size], table[cut].mean(0))

@@ -16,15 +16,16 @@ from tokenizers import models, processors
 
 from bothways.cli import main
 from bothways.errors import BothwaysError
-from bothways.model.checkpoint import load, save
+from bothways.model.checkpoint import save
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.model.vocabulary import Shrunk, extend_vocabulary, shrink_vocabulary
 from bothways.text.fewer_pieces import choose_pieces, count_pieces, keep_pieces
 from bothways.text.new_words import add_words
 from bothways.text.tokenizer import Tokenizer
-from conftest import PIECES, TINY
+from helpers import PIECES, TINY
 from vocabularies import TEXT, judge, model_of, tokenizer_of
 
 KINDS = {
@@ -188,9 +189,9 @@ def test_ids_in_config_json_follow_and_roberta_keeps_the_row_of_its_padding(tmp_
         "odd_token_id": tokenizer.size - 1,
         "far_token_id": 10**6,
     }
-    model.config = replace(model.config, foreign=named)
+    model.config = replace(model.config, hf_config=named)
     found = shrunk(tmp_path, model)
-    assert found.model.config.foreign == {**named, "odd_token_id": found.kept.index(tokenizer.size - 1)}
+    assert found.model.config.hf_config == {**named, "odd_token_id": found.kept.index(tokenizer.size - 1)}
     bert = model_of("bert")
     bert.config = replace(bert.config, encoder=replace(bert.config.encoder, positions=Learned(48, offset=5)))
     assert shrunk(tmp_path, bert).kept[:5] == (0, 1, 2, 3, 4)
@@ -208,7 +209,7 @@ def test_new_words_that_a_text_uses_stay(tmp_path: Path) -> None:
 
 def test_rows_beyond_the_vocabulary_go(tmp_path: Path) -> None:
     tokenizer = tokenizer_of("bert")
-    model = Model.new(ModelConfig(replace(TINY, vocabulary=tokenizer.size + 9), ("masked",)), tokenizer).eval()
+    model = Model.new(ModelConfig(replace(TINY, vocab_size=tokenizer.size + 9), ("masked",)), tokenizer).eval()
     found = shrunk(tmp_path, model)
     assert found.rows == (tokenizer.size + 9, len(found.kept))
     assert torch.equal(states(found.model, USED), states(model, USED))
@@ -265,7 +266,7 @@ def test_the_command(
     report = json.loads(results[1][1])
     assert report["covered"] == 1
     assert report["rows_before"] == len(PIECES)
-    assert report["rows_after"] == load(tmp_path / "new").config.encoder.vocabulary < len(PIECES)
+    assert report["rows_after"] == load(tmp_path / "new").config.encoder.vocab_size < len(PIECES)
     assert report["parameters_after"] < report["parameters_before"]
     assert results[2][0] == 1
     assert "too few" in results[2][2]

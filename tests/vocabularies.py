@@ -15,7 +15,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
-from conftest import PIECES, TINY, make_loud
+from helpers import PIECES, TINY, make_loud
 
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -95,7 +95,7 @@ def tokenizer_of(family: str) -> Tokenizer:
 
 def model_of(family: str, heads: tuple[str, ...] = ("masked",)) -> Model:
     tokenizer = tokenizer_of(family)
-    shape = FAMILIES[family].fresh(replace(TINY, layers=2, vocabulary=tokenizer.size))
+    shape = FAMILIES[family].fresh(replace(TINY, layers=2, vocab_size=tokenizer.size))
     model = Model.new(ModelConfig(shape, heads, family=family), tokenizer)
     make_loud(model)
     return model.eval()

@@ -14,9 +14,10 @@ from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
     from bothways.model.box import boxed
-    from bothways.model.checkpoint import load, save
+    from bothways.model.checkpoint import save
     from bothways.model.config import EncoderConfig, ModelConfig
     from bothways.model.convert import convert
+    from bothways.model.load import load
     from bothways.model.model import Model
     from bothways.model.vocabulary import extend_vocabulary, shrink_vocabulary
     from bothways.predict.classifier import Classifier
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "boxed": "bothways.model.box",
-    "load": "bothways.model.checkpoint",
+    "load": "bothways.model.load",
     "save": "bothways.model.checkpoint",
     "convert": "bothways.model.convert",
     "fill": "bothways.predict.fill",

@@ -4,8 +4,18 @@
 class BothwaysError(Exception):
     """One sentence: what was found, what was expected, what to do.
 
-    The command line prints it and exits with 1; a bug raises anything else.
+    The command line prints it and exits with 1; a bug raises anything else. Programs match `code`, which names the
+    kind of error, and `value`, which is what was wrong: the sentence may be improved at any time. Names of arguments
+    stand in backticks; the command line shows them as its options.
+
+    >>> error = BothwaysError("there is no folder nowhere", "no-folder", "nowhere")
+    >>> error.code, error.value
+    ('no-folder', 'nowhere')
     """
+
+    def __init__(self, message: str, code: str = "", value: object = None) -> None:
+        super().__init__(message)
+        self.code, self.value = code, value
 
 
 class StoppedError(BothwaysError):
@@ -15,4 +25,4 @@ class StoppedError(BothwaysError):
 def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a value that is none of those allowed: a misspelt choice must not mean another one."""
     if value not in allowed:
-        raise BothwaysError(f"{name} cannot be {value!r}: expected {', '.join(allowed)}")
+        raise BothwaysError(f"{name} cannot be {value!r}: expected {', '.join(allowed)}", "unknown-choice", value)

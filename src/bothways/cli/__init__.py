@@ -23,6 +23,7 @@ from bothways.cli import (
     suite,
     vocab,
 )
+from bothways.cli.output import with_options
 from bothways.errors import BothwaysError
 
 app = typer.Typer(
@@ -66,7 +67,7 @@ def main() -> None:
     try:
         app()
     except BothwaysError as error:
-        typer.echo(f"bothways: {error}", err=True)
+        typer.echo(f"bothways: {with_options(str(error))}", err=True)
         sys.exit(1)
     except OSError as error:
         typer.echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", err=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.choices import AnyModel
+from bothways.cli.options import AnyModel
 from bothways.cli.output import print_json, print_table, progress
 
 
@@ -31,12 +31,12 @@ def blimp(
     """
     import torch
 
-    from bothways.model.checkpoint import load
-    from bothways.predict.likelihood import prefer, read_pairs
+    from bothways.model.load import load
+    from bothways.predict.likelihood import read_pairs, score_minimal_pairs
 
     total = sum(1 for _ in read_pairs(file, limit))
     loaded = load(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    found = prefer(progress(read_pairs(file, limit), "comparing", total), loaded)
+    found = score_minimal_pairs(progress(read_pairs(file, limit), "comparing", total), loaded)
     if as_json:
         print_json(asdict(found))
         return

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.choices import AnyModel
+from bothways.cli.options import AnyModel
 from bothways.cli.output import print_json, progress, say
 from bothways.errors import BothwaysError
-from bothways.predict.choices import Combine, Long, Pool, Unit
+from bothways.predict.encode_options import Combine, Long, Pool, Unit
 
 if TYPE_CHECKING:
+    from bothways.engine.reader import Tally
     from bothways.model.model import Model
     from bothways.predict.encode import Features
-    from bothways.predict.vectors import Row
-    from bothways.tasks.reading import Tally
+    from bothways.predict.vectors import VectorRow
 
 
 def encode(
@@ -57,10 +57,10 @@ def encode(
 
     Example: bothways encode reviews.txt --model my-model --layers last-four --combine sum --out reviews.npy
     """
-    from bothways.model.checkpoint import load
+    from bothways.engine.reader import Tally
+    from bothways.model.load import load
     from bothways.predict.encode import Features
     from bothways.predict.vectors import beside, write_vectors, writer_for
-    from bothways.tasks.reading import Tally
     from bothways.text.files import STDIN, read_texts, require_files
 
     require_files([file])
@@ -82,7 +82,7 @@ def encode(
 
 def _rows(
     texts: Iterable[str], model: "Model", per: Unit, pool: Pool, features: "Features", tally: "Tally"
-) -> "Iterator[Row]":
+) -> "Iterator[VectorRow]":
     from bothways.predict.encode import iter_texts, iter_tokens
 
     if per == "text":

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.choices import BoxedTask, TunedModel, answering
+from bothways.cli.options import BoxedTask, TunedModel, answering
 from bothways.cli.output import print_json, print_table, progress, say
 from bothways.errors import BothwaysError
-from bothways.predict.choices import Long
+from bothways.predict.encode_options import Long
 
 if TYPE_CHECKING:
     from bothways.predict.evaluation import Evaluation
@@ -62,8 +62,8 @@ def evaluate(
     from bothways.predict.picture import draw_evaluation, require_picture
     from bothways.predict.predictor import Predictor
     from bothways.scoring.classification import positive_label
-    from bothways.tasks.folder import task_config
     from bothways.tasks.recipe import DataSettings
+    from bothways.tasks.registry import task_config
 
     if picture:
         require_picture(picture)
@@ -96,7 +96,7 @@ def evaluate(
     _print(found, predictor.labels, task_config(predictor.model).temperature)
     if compared:
         say(
-            f"{found.goal} of {folder} minus that of {against}: {compared.difference:+.4f}, with 95 % between "
+            f"{found.metric} of {folder} minus that of {against}: {compared.difference:+.4f}, with 95 % between "
             f"{compared.low:+.4f} and {compared.high:+.4f}; p = {compared.p:.3f}"
         )
     say(found.read)
@@ -135,7 +135,7 @@ def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> 
         say(f"it is {how}: a temperature of {found.temperature:.2f} would calibrate it")
     for error in found.worst:
         typer.echo(
-            f"{error['wrongness']:.3f}  {error['where']}: gold {error['gold']!r}, answered {_answer(error['answer'])}"
+            f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, answered {_answer(error['answer'])}"
         )
         typer.echo(f"       {_text(error)}")
 

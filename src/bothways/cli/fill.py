@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.choices import AnyModel
+from bothways.cli.options import AnyModel
 from bothways.cli.output import print_json
 from bothways.errors import BothwaysError
 

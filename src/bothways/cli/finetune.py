@@ -1,6 +1,5 @@
 """bothways finetune"""
 
-import difflib
 import os
 import shlex
 from dataclasses import asdict
@@ -9,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bothways.cli.choices import FirstModel
+from bothways.cli.options import FirstModel
 from bothways.cli.output import print_json, print_table, progress, same_command, say
-from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
     from bothways.tasks.recipe import FinetuneRecipe
@@ -46,7 +44,7 @@ def finetune(
         typer.Option(
             "--teacher",
             metavar="DIR",
-            help="A fine-tuned model to learn from; with --set model.take=3, a model of three of its layers does.",
+            help="A fine-tuned model to learn from; with --set model.keep_layers=3, a model of three of its layers does.",
             show_default=False,
         ),
     ] = None,
@@ -65,7 +63,7 @@ def finetune(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any key of a recipe, as in optim.decay=0.1.", show_default=False
+            "--set", metavar="KEY=VALUE", help="Any key of a recipe, as in optim.weight_decay=0.1.", show_default=False
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
@@ -80,15 +78,13 @@ def finetune(
     """
     from bothways.scoring.classification import positive_label, shown_name
     from bothways.tasks.finetune import finetune as run
-    from bothways.tasks.recipe import TASKS, advice_file, finetune_recipe
-    from bothways.train.recipe import read_table
+    from bothways.tasks.recipe import advice_file, finetune_recipe
+    from bothways.tasks.registry import find_task
     from bothways.train.report import Console
+    from bothways.train.strict_toml import read_table
 
-    if task not in TASKS and Path(task).suffix != ".toml" and not Path(task).exists():
-        near = difflib.get_close_matches(task, TASKS, 1)
-        hint = f"did you mean {near[0]}? The tasks are" if near else "expected"
-        raise BothwaysError(f"there is no task {task}: {hint} {', '.join(TASKS)}; or give a recipe, a .toml file")
-    table: dict[str, Any] = {"task": task} if task in TASKS else read_table(Path(task))
+    is_recipe = Path(task).suffix == ".toml" or Path(task).is_file()
+    table: dict[str, Any] = read_table(Path(task)) if is_recipe else {"task": find_task(task).name}
     given = {
         ("data", "train"): train,
         ("data", "dev"): dev,
@@ -98,7 +94,7 @@ def finetune(
         ("model", "init"): model,
         ("distill", "teacher"): teacher,
         ("run", "epochs"): epochs,
-        ("run", "batch"): batch,
+        ("run", "batch_size"): batch,
         ("run", "seed"): seed,
         ("optim", "lr"): lr,
     }

@@ -43,7 +43,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("architecture", ", ".join(facts["architectures"]) or facts["family"]),
         (
             "shape",
-            f"{shape['layers']} layers × {shape['width']}, {shape['heads']} heads, feed-forward {shape['hidden']}",
+            f"{shape['layers']} layers × {shape['width']}, {shape['num_heads']} heads, feed-forward {shape['ffn_width']}",
         ),
         ("details", f"{shape['activation']}, norm eps {shape['norm_eps']:g}, dropout {shape['dropout']:g}"),
         (

@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -16,13 +17,22 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 _WIDE = 10_000
 
 
 def say(words: str) -> None:
     """A line for the person at the terminal."""
     typer.echo(words, err=True)
+
+
+def with_options(message: str) -> str:
+    """A message of the library, with its arguments as the options of the command line.
+
+    >>> with_options("name the column with `label`, or set `max_length`")
+    'name the column with --label, or set --max-length'
+    """
+    return re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", message)
 
 
 @contextmanager
@@ -32,7 +42,7 @@ def warnings_said() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in told:
-        say(str(warning.message))
+        say(with_options(str(warning.message)))
 
 
 def same_command() -> str:
@@ -91,7 +101,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
     return table
 
 
-def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
     """The items, with a bar on standard error that shows rate and time left. Silent if nobody is watching."""
     if not sys.stderr.isatty():
         yield from items

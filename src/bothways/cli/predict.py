@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.choices import BoxedTask, TunedModel, answering
+from bothways.cli.options import BoxedTask, TunedModel, answering
 from bothways.cli.output import progress, say
 from bothways.errors import BothwaysError
-from bothways.predict.choices import Long
+from bothways.predict.encode_options import Long
 
 
 def predict(
@@ -45,9 +45,7 @@ def predict(
     Example: bothways predict examples/sample.txt --model my-classifier/model
     """
     from bothways.data.notes import Notes
-    from bothways.data.texts import UNLABELLED
     from bothways.predict.predictor import Predictor
-    from bothways.tasks.kinds import read_inputs
     from bothways.tasks.recipe import DataSettings
 
     predictor = Predictor.load(answering(model, task), long=long)
@@ -63,7 +61,7 @@ def predict(
         )
     examples: Iterable[Any]
     if len(given) == 1 and _is_file(given[0]):
-        examples = read_inputs(predictor.name, given[0], data, notes)
+        examples = predictor.task.read_inputs(given[0], data.columns, notes)
     elif not all(word.strip() for word in given):
         raise BothwaysError("there is nothing to answer: a text is empty")
     else:
@@ -71,7 +69,7 @@ def predict(
     for example, answer in predictor.answers(progress(examples, "answering"), top=top):
         sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")
     sys.stdout.flush()
-    notes.counts.pop(UNLABELLED, None)  # nobody expects labels of what is to be answered
+    notes.counts.pop("no-label-column", None)  # nobody expects labels of what is to be answered
     if notes:
         say(str(notes))
     say(str(predictor.tally))

@@ -43,8 +43,8 @@ def pretrain(
     from bothways.pretraining.pretrain import pretrain as run
     from bothways.pretraining.recipe import read_recipe
     from bothways.tasks.recipe import FinetuneRecipe
-    from bothways.train.recipe import read
     from bothways.train.report import Console
+    from bothways.train.strict_toml import read
 
     plan = read_recipe(recipe, settings or [])
     read(FinetuneRecipe, plan.finetune, "finetune")  # which fails if it is none: now, and not when it is asked for
@@ -64,13 +64,19 @@ def pretrain(
     if names:
         rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
         print_table(("held out", "before", "after"), rows, right=("before", "after"))
-    ran = read_recipe(out / "recipe.toml")
-    if ran.model.causal:  # as the model is that it began with
-        say(f"{result.folder} is a model folder: bothways info {shlex.quote(str(result.folder))}")
-        return
-    generator = result.folder.with_name("generator")  # rtd's: it fills the blanks, if the model does not
-    fills = generator if generator.exists() and not ran.rtd_fills else result.folder
-    say(f'{result.folder} is a model folder: bothways fill "…[MASK]…" --model {shlex.quote(str(fills))}')
+    beside = sorted(file.parent for file in out.glob("*/config.json"))  # the model, and what objectives have beside it
+    fills = next((folder for folder in (result.folder, *beside) if _fills(folder)), None)
+    command = (
+        f'fill "…[MASK]…" --model {shlex.quote(str(fills))}' if fills else f"info {shlex.quote(str(result.folder))}"
+    )
+    say(f"{result.folder} is a model folder: bothways {command}")
+
+
+def _fills(folder: Path) -> bool:
+    from bothways.model.load import load
+
+    model = load(folder)
+    return "masked" in model.heads and not model.config.encoder.causal
 
 
 def _shown(value: float | None) -> str:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.choices import FirstModel
+from bothways.cli.options import FirstModel
 from bothways.cli.output import json_text, print_json, print_table, same_command, say, table_text
 
 if TYPE_CHECKING:
-    from bothways.tasks.suites import Row
+    from bothways.tasks.suites import BenchmarkScore
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are.", show_default=False)]
 Out = Annotated[
@@ -119,7 +119,7 @@ def _run(
     from bothways.errors import StoppedError
     from bothways.tasks.suites import draw_rows, run_suite
 
-    rows: list[Row] = []
+    rows: list[BenchmarkScore] = []
     try:
         for row in run_suite(
             suite, folder, model or "", out, range(seeds), settings, only=only, listen=_listen, say=say
@@ -152,7 +152,7 @@ def _shown(runs: Any) -> str:
 
 
 def _listen(name: str, seed: int) -> list[Any]:
-    from bothways.train.work import Evaluated, Finished
+    from bothways.train.protocol import Evaluated, Finished
 
     def tell(event: Any) -> None:
         if isinstance(event, Evaluated):

@@ -153,7 +153,8 @@ def extend(
 
     Example: bothways vocab extend my-model --words words.txt --from notes.txt --count 500 --out my-larger-model
     """
-    from bothways.model.checkpoint import load, save
+    from bothways.model.checkpoint import save
+    from bothways.model.load import load
     from bothways.model.vocabulary import extend_vocabulary
     from bothways.text.files import read_texts, require_files
 
@@ -175,7 +176,7 @@ def extend(
         "refused": len(new.refused),
         "empty": new.empty,
         "pieces": found.model.tokenizer.size if found.model.tokenizer else 0,
-        "rows": found.model.config.encoder.vocabulary,
+        "rows": found.model.config.encoder.vocab_size,
     }
     if as_json:
         before, after = found.fertility or (None, None)
@@ -225,7 +226,8 @@ def shrink(
 
     Example: bothways vocab shrink my-multilingual-model --from german.txt --out my-german-model
     """
-    from bothways.model.checkpoint import load, save
+    from bothways.model.checkpoint import save
+    from bothways.model.load import load
     from bothways.model.vocabulary import shrink_vocabulary
 
     with bytes_bar("reading") as on_bytes:

@@ -78,7 +78,7 @@ def _sentence(text: str, tokens: list[_Token], where: str, notes: Notes) -> Tagg
     places = _find(text, tokens) if text else None
     if places is None:
         if text:
-            notes.add("sentences whose # text does not hold their words, rebuilt from these", where)
+            notes.add("text-mismatch", where)
         text, places = _rebuild(tokens)
     words: list[Place] = []
     tags: list[str] = []
@@ -90,7 +90,7 @@ def _sentence(text: str, tokens: list[_Token], where: str, notes: Notes) -> Tagg
                 tags.append(tag)
                 first += length
         else:  # du of de and le: there is no place in the text for each
-            notes.add("words written as one that cannot be parted, with their tags joined by +", where)
+            notes.add("joined-words", where)
             words.append((first, last))
             tags.append("+".join(token.tags))
     gold = None if set(tags) == {"_"} else tuple(tags)

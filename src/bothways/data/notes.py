@@ -1,34 +1,67 @@
-"""What readers left out, repaired or found odd: counted, so that nothing is dropped in silence."""
+"""What readers left out, repaired or found odd: counted by code, so that nothing is dropped silently."""
 
 from dataclasses import dataclass, field
+
+SENTENCES = {
+    "wrong-cell-count": "Rows that do not have the {value} columns of their file were left out",
+    "quoted-cells": "Rows have quoted cells with doubled quotes; they were kept as they are, as in GLUE's .tsv files",
+    "no-label-column": "Files or rows have no column that is known to be a label; they were read without one",
+    "empty-text": "Examples have an empty text; they were kept",
+    "empty-label": "Rows have an empty label; they were read without one",
+    "no-agreement": "Pairs have the label -, on which annotators did not agree; they were read without a label",
+    "repeated-question-id": "Questions had the id of another question, and were given a new one",
+    "ambiguous-answer": "Answers without an offset occur several times in their context; the first place was taken",
+    "answer-not-found": "Answers are not in their context",
+    "answer-moved": "Answers were not at their offset; the nearest place was taken",
+    "answer-not-an-option": "Questions have an answer that is none of their options; they were read without one",
+    "rejected-annotation": "Texts that the annotator rejected or ignored were left out",
+    "empty-entity": "Entities that contain no word were left out",
+    "overlapping-entity": "Entities that share a word with the one before were left out",
+    "widened-entity": "Entities that begin or end inside a word were widened to whole words",
+    "text-mismatch": "Sentences whose # text does not contain their words were rebuilt from the words",
+    "joined-words": "Words that are written as one and cannot be split have their tags joined by +",
+    "mixed-tags": "Files have some entity tags and some plain tags; all were kept as they are",
+    "broken-tags": "Tags that break the {value} scheme were read as conlleval reads them",
+    "numeric-tags": "Sentences have numbers as tags; they were kept as plain tags",
+    "unlabelled-row": "Rows without a label were left out",
+    "unknown-tags": "Texts have tags that the model does not know",
+}
+"""By code. `{value}` is what was found: a number of columns, the name of a scheme."""
 
 
 @dataclass
 class Notes:
-    """A count for each kind of thing that was noticed. Prints as one short sentence each.
+    """How often each kind of thing was noticed. Prints as one sentence each.
 
     >>> notes = Notes()
-    >>> notes.add("rows with too few columns, left out", "train.tsv, line 7")
-    >>> notes.add("rows with too few columns, left out", "train.tsv, line 9")
+    >>> notes.add("empty-text", "train.tsv, line 7")
+    >>> notes.add("empty-text", "train.tsv, line 9")
     >>> print(notes)
-    Rows with too few columns, left out: 2, first in train.tsv, line 7.
+    Examples have an empty text; they were kept: 2, first in train.tsv, line 7.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
+    """By code."""
     first: dict[str, str] = field(default_factory=dict)
-    """Where each kind was noticed first."""
+    """Where each was noticed first …"""
+    values: dict[str, object] = field(default_factory=dict)
+    """… and what was found there, for the codes that tell it."""
     whole: bool = False
-    """True if no row may be left out, because each is to have its answer: what would be is an error."""
+    """True if no row may be left out, because each is to be answered: what would be left out is an error."""
 
-    def add(self, what: str, where: str) -> None:
-        self.counts[what] = self.counts.get(what, 0) + 1
-        self.first.setdefault(what, where)
+    def add(self, code: str, where: str, value: object = None) -> None:
+        self.counts[code] = self.counts.get(code, 0) + 1
+        self.first.setdefault(code, where)
+        self.values.setdefault(code, value)
+
+    def sentence(self, code: str) -> str:
+        return SENTENCES[code].format(value=self.values[code])
 
     def __bool__(self) -> bool:
         return bool(self.counts)
 
     def __str__(self) -> str:
-        return "\n".join(
-            f"{what[0].upper()}{what[1:]}: {count:,}, first in {self.first[what]}."
-            for what, count in self.counts.items()
+        told = (
+            f"{self.sentence(code)}: {count:,}, first in {self.first[code]}." for code, count in self.counts.items()
         )
+        return "\n".join(told)

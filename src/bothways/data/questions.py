@@ -28,7 +28,7 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
         for where, value in values:
             for question in _value(value, where, notes):
                 if question.id in seen:
-                    notes.add("questions with an id that another one has, which get another", question.where)
+                    notes.add("repeated-question-id", question.where)
                     number = next(n for n in itertools.count(2) if f"{question.id} ({n})" not in seen)
                     question = replace(question, id=f"{question.id} ({number})")
                 seen.add(question.id)
@@ -133,13 +133,13 @@ def _place(text: str, start: int | None, context: str, where: str, notes: Notes)
         return start
     if start is None and text in context:
         if context.count(text) > 1:
-            notes.add("answers without a place that come several times in their context, the first taken", where)
+            notes.add("ambiguous-answer", where)
         return context.find(text)
     wanted = start if start is not None and start >= 0 else 0
     left, right = context.rfind(text, 0, wanted + len(text)), context.find(text, wanted)
     places = [place for place in (left, right) if place >= 0]
     if not places:
-        notes.add("answers that are not in their context", where)
+        notes.add("answer-not-found", where)
         return -1
-    notes.add("answers that were not where the file said, found at the nearest place", where)
+    notes.add("answer-moved", where)
     return min(places, key=lambda place: abs(place - wanted))

@@ -13,7 +13,7 @@ from bothways.text.streams import PACKED, STDIN, Meter, read_whole_lines
 from bothways.text.streams import name_of as name_of
 
 Paths = Path | str | Iterable[Path | str]
-Row = tuple[str, dict[str, Any]]
+RawRow = tuple[str, dict[str, Any]]
 """Where it stands, as in `train.tsv, line 12`, and its values by the names of the columns."""
 Namer = Callable[[list[str]], list[str] | None]
 """The names of the columns for a table whose first row has none; None if it has."""
@@ -76,7 +76,7 @@ def open_json(path: Path) -> tuple[str, Iterator[str]]:
 
 def rows_of(
     path: Path, kind: str, lines: Iterable[str], notes: Notes, namer: Namer = lambda first: None
-) -> Iterator[Row]:
+) -> Iterator[RawRow]:
     """The rows of a file of a kind, each a dictionary."""
     name = name_of(path)
     if kind == ".tsv":
@@ -127,7 +127,7 @@ def _whole(name: str, lines: list[str]) -> Any:
         raise BothwaysError(f"{name} is not JSON: {error}") from error
 
 
-def _table(name: str, rows: Iterator[tuple[int, list[str]]], notes: Notes, namer: Namer) -> Iterator[Row]:
+def _table(name: str, rows: Iterator[tuple[int, list[str]]], notes: Notes, namer: Namer) -> Iterator[RawRow]:
     """The rows of a table; those whose number of cells is wrong are left out and noted, unless they are most.
 
     Columns without a name may be many; nobody asks for them.
@@ -149,7 +149,7 @@ def _table(name: str, rows: Iterator[tuple[int, list[str]]], notes: Notes, namer
         if len(cells) == len(header):
             whole += 1
             if any(cell[:1] == cell[-1:] == '"' and '""' in cell[1:-1] for cell in cells):
-                notes.add("rows with cells in quotes, in which quotes are doubled: all kept, as in GLUE's .tsv", where)
+                notes.add("quoted-cells", where)
             yield where, dict(zip(header, cells, strict=True))
         else:
             if notes.whole:
@@ -158,7 +158,7 @@ def _table(name: str, rows: Iterator[tuple[int, list[str]]], notes: Notes, namer
                     f"out, so that every row has its answer"
                 )
             damaged, begin = damaged + 1, begin or where
-            notes.add(f"rows that do not have the {len(header)} columns of their file, left out", where)
+            notes.add("wrong-cell-count", where, len(header))
     if damaged > whole:
         raise BothwaysError(
             f"{begin} does not have the {len(header)} columns of the first line, nor do {damaged - 1} others: "

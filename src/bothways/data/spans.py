@@ -23,7 +23,7 @@ def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes)
     text is cut in the same way where nobody knows them. An entity that ends inside a word is widened to it.
     """
     if row.get("answer") in ("reject", "ignore") and not notes.whole:
-        notes.add("texts that the annotator rejected or ignored, left out", where)
+        notes.add("rejected-annotation", where)
         return None
     text = text_of(row.get("text"), where, "text")
     values = None if field is None else row[field]
@@ -86,12 +86,12 @@ def _on_words(entities: list[Span], words: Sequence[Place], where: str, notes: N
     for kind, start, end in entities:
         inside = [index for index, (first, last) in enumerate(words) if first < end and start < last]
         if not inside:
-            notes.add("entities that hold no word, left out", where)
+            notes.add("empty-entity", where)
         elif inside[0] < taken:
-            notes.add("entities that share a word with the one before, left out", where)
+            notes.add("overlapping-entity", where)
         else:
             if words[inside[0]][0] < start or end < words[inside[-1]][1]:
-                notes.add("entities that begin or end inside a word, widened to the whole of it", where)
+                notes.add("widened-entity", where)
             taken = inside[-1] + 1
             found.append((kind, inside[0], taken))
     return found

@@ -110,7 +110,7 @@ def _in_bio(path: Path, read: Reader, notes: Notes) -> Iterator[Tagged]:
     odd = [tag for tag in seen if parse(tag) is None]
     if odd and any(tag[1:2] == "-" and parse(tag) for tag in seen):
         notes.add(
-            "files in which some tags are of entities and some are not, all kept as they are",
+            "mixed-tags",
             f"{seen[odd[0]]} with {odd[0]}",
         )
     for example in read(notes):
@@ -118,7 +118,7 @@ def _in_bio(path: Path, read: Reader, notes: Notes) -> Iterator[Tagged]:
             yield example
             continue
         for _, problem in problems(example.gold, scheme):
-            notes.add(f"tags that break {scheme}, read as conlleval does", f"{example.where} ({problem})")
+            notes.add("broken-tags", f"{example.where} ({problem})", scheme)
         yield replace(example, gold=to_bio(example.gold, scheme))
 
 
@@ -216,7 +216,7 @@ def _tokens(row: dict[str, Any], key: str, field: str | None, where: str, notes:
     if len(tags) != len(words):
         raise BothwaysError(f"{where} has {len(words)} words in {key} and {len(tags)} tags in {field}")
     if any(isinstance(tag, int) for tag in tags):
-        notes.add("sentences whose tags are numbers, kept as plain tags", where)
+        notes.add("numeric-tags", where)
     return _sentence(words, list(map(str, tags)), where)
 
 

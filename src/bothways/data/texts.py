@@ -32,7 +32,6 @@ from bothways.text.streams import STDIN
 USUAL = Columns()
 MARK = "__label__"
 """What fastText puts before a label."""
-UNLABELLED = "files or rows without a column known to be a label, read without"
 _NO_NUMBER = re.compile(r"nan|n/?a|null|none|[+-]?inf(inity)?", re.IGNORECASE)
 """What tables have in a column of numbers where a number is missing, or is none."""
 
@@ -93,7 +92,7 @@ class _Rows:
                 layouts[names] = find_layout(columns, names, place, has_header=self.form in WITH_HEADER)
                 if layouts[names].label is None:
                     place = f"{name} with the columns {', '.join(names)}"
-                    notes.add(UNLABELLED, place)
+                    notes.add("no-label-column", place)
             yield where, row, layouts[names]
 
     @cached_property
@@ -145,15 +144,15 @@ def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, rows: _
     value = row[layout.label] if layout.label is not None else None
     # MNLI, SNLI, OCNLI: the annotators did not agree.
     if value == "-" and len(texts) == 2:
-        notes.add("pairs with the label -, on which annotators did not agree: they have none", where)
+        notes.add("no-agreement", where)
         return Text(texts, None, where)
     if not all(text.strip() for text in texts):
-        notes.add("examples with an empty text, kept", where)
+        notes.add("empty-text", where)
     gold = _gold(value, where, kind)
     if isinstance(gold, str) and _NO_NUMBER.fullmatch(gold) and rows.are_numbers:
         gold = float(gold) if "inf" in gold.lower() else None
     if gold is None and layout.label is not None:
-        notes.add("rows whose label is empty, read without one", where)
+        notes.add("empty-label", where)
     return Text(texts, gold, where)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from bothways.doctor import training
 from bothways.doctor.checks import Read, find_conflicts, find_copies, find_leaks
-from bothways.doctor.diagnosis import ORDER, Length, Plan, Reading, Severity
+from bothways.doctor.diagnosis import ORDER, Length, Reading, Severity, TrainingPlan
 from bothways.doctor.diagnosis import Diagnosis as Diagnosis
 from bothways.doctor.diagnosis import Finding as Finding
 from bothways.doctor.guess import guess_task, label_column
@@ -26,9 +26,9 @@ from bothways.doctor.labels import (
 from bothways.doctor.rows import find_broken_tags, find_row_faults
 from bothways.doctor.survey import Noted, Survey
 from bothways.doctor.tokens import tokenize
-from bothways.errors import BothwaysError, require_choice
-from bothways.tasks.kinds import read_examples
-from bothways.tasks.recipe import TASKS, DataSettings
+from bothways.errors import BothwaysError
+from bothways.tasks.recipe import DataSettings
+from bothways.tasks.registry import TASKS, find_task
 from bothways.text.files import STDIN
 
 Watch = Callable[[Iterable[Any], str], Iterable[Any]]
@@ -57,7 +57,7 @@ def diagnose_data(
     if not train_files:
         raise BothwaysError("no input file was given")
     task = task or guess_task(train_files[0])
-    require_choice("task", task, TASKS)
+    task = find_task(task).name
     data = DataSettings(tuple(train_files), tuple(dev_files), text, pair, label)
     return _Doctor(task, data, str(model) if model is not None else "", watch).diagnose()
 
@@ -71,7 +71,7 @@ class _Doctor:
         self.findings: list[Finding] = []
         self.not_checked: list[str] = []
         self.reading: Reading | None = None
-        self.plan: Plan | None = None
+        self.plan: TrainingPlan | None = None
 
     def diagnose(self) -> Diagnosis:
         train = self._survey(self.data.train, "reading")
@@ -101,11 +101,11 @@ class _Doctor:
         )
 
     def _read(self, files: Sequence[str]) -> Read:
-        return lambda: read_examples(self.task, files, self.data, Noted())
+        return lambda: TASKS[self.task].read(files, self.data.columns, Noted())
 
     def _survey(self, files: Sequence[str], what: str) -> Survey:
         survey = Survey()
-        for example in self.watch(read_examples(self.task, files, self.data, survey.notes), what):
+        for example in self.watch(TASKS[self.task].read(files, self.data.columns, survey.notes), what):
             survey.add(example)
         if not survey.rows:
             raise BothwaysError(f"{', '.join(files)}: no examples were found")
@@ -151,7 +151,7 @@ class _Doctor:
             self.not_checked.append("tokens, windows and time: there is nothing to learn from yet")
             return ""
         unbalanced = self.kind == "single" and any(f.what == "balance" and f.severity == "look" for f in self.findings)
-        settings = ["classify.weights=balanced", "classify.goal=macro_f1"] if unbalanced else []
+        settings = ["classify.class_weights=balanced", "classify.metric=macro_f1"] if unbalanced else []
         if self.model:
             settings += self._train(train, dev)
         else:

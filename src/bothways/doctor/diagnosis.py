@@ -64,7 +64,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How to train, and how long that will take about."""
 
     batch: int
@@ -96,7 +96,7 @@ class Diagnosis:
     command: str
     """What to run next; empty if that would fail."""
     reading: Reading | None = None
-    plan: Plan | None = None
+    plan: TrainingPlan | None = None
     not_checked: tuple[str, ...] = field(default=())
     """What would need more than was given."""
 

@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bothways.data.choices import OPTIONS
 from bothways.data.columns import LABELS
+from bothways.data.multiple_choice import OPTIONS
 from bothways.data.notes import Notes
 from bothways.data.schemes import parse
 from bothways.data.sources import ROWS, TABLES, find_sources, kind_of, open_json, read_plain, rows_of, values_of

@@ -132,9 +132,9 @@ def _balance(kind: str, what: str, counts: Counts) -> Finding:
     if ratio <= UNBALANCED or kind == "plain":
         return Finding("fine", "balance", f"{len(counts):,} {what}: {says}", count=few)
     advice = {
-        "single": "Weigh them with --set classify.weights=balanced, and choose the best model with "
-        "--set classify.goal=macro_f1; or find more rows of the rare ones.",
-        "multi": "If the rare ones matter, weigh them with --set classify.weights=balanced and look at macro_f1.",
+        "single": "Weigh them with --set classify.class_weights=balanced, and choose the best model with "
+        "--set classify.metric=macro_f1; or find more rows of the rare ones.",
+        "multi": "If the rare ones matter, weigh them with --set classify.class_weights=balanced and look at macro_f1.",
     }
     return Finding(
         "look", "balance", says, advice.get(kind, "Find more of the rare ones, or expect less of them."), few

@@ -15,26 +15,26 @@ from bothways.doctor.diagnosis import Finding, Severity, have, percent
 from bothways.doctor.identity import short
 from bothways.doctor.survey import Noted, Spots, Survey
 
-# What the readers note, by its beginning: how bad it is and what to do. "": it is told elsewhere.
+# What the readers note, by its code: how bad it is and what to do. "": it is told elsewhere.
 _NOTES: dict[str, tuple[Severity | Literal[""], str]] = {
-    "examples with an empty text": ("", ""),
-    "rows whose label is empty": ("", ""),
-    "answers that are not in their context": ("", ""),
-    "tags that break": ("", ""),
-    "pairs with the label -": ("fine", ""),
-    "rows that do not have": ("wrong", "Mend these lines: a tab or a comma is missing, or one too many is in a text."),
-    "files or rows without a column known to be a label": ("wrong", "Name the column with --label."),
-    "files in which some tags are of entities and some are not": (
+    "empty-text": ("", ""),
+    "empty-label": ("", ""),
+    "answer-not-found": ("", ""),
+    "broken-tags": ("", ""),
+    "no-agreement": ("fine", ""),
+    "wrong-cell-count": ("wrong", "Mend these lines: a tab or a comma is missing, or one too many is in a text."),
+    "no-label-column": ("wrong", "Name the column with --label."),
+    "mixed-tags": (
         "wrong",
         "Mend the odd tags: with one of them in the file, no entities are learned, only tags.",
     ),
-    "questions whose answer is none of the options": ("wrong", "Mend the answers: such questions are left out."),
-    "answers that were not where the file said": (
+    "answer-not-an-option": ("wrong", "Mend the answers: such questions are left out."),
+    "answer-moved": (
         "look",
         "The nearest place is taken: see whether it is the right one.",
     ),
-    "answers without a place": ("fine", ""),
-    "sentences whose tags are numbers": ("look", "Write their names, as in B-PER, so that entities are found."),
+    "ambiguous-answer": ("fine", ""),
+    "numeric-tags": ("look", "Write their names, as in B-PER, so that entities are found."),
 }
 
 
@@ -78,17 +78,16 @@ def _places(where: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
 
 
 def _noted(notes: Noted, what: str, count: int, files: Sequence[str]) -> Iterator[Finding]:
-    known = [told for begin, told in _NOTES.items() if what.startswith(begin)]
-    severity, do = known[0] if known else ("look", "")
+    severity, do = _NOTES.get(what, ("look", ""))
     if severity:
-        says = f"{what[0].upper()}{what[1:]}: {count:,}."
+        says = f"{notes.sentence(what)}: {count:,}."
         yield Finding(severity, "reader", says, do, count, _places(notes.places[what], files))
 
 
 def find_broken_tags(paths: Paths, column: str | None, notes: Notes, names: Sequence[str]) -> Iterator[Finding]:
     """Tags that break the scheme of their file, with the line of the word, by reading the files as they are."""
     spots, schemes = Spots(), set[str]()
-    broken = any(what.startswith("tags that break") for what in notes.counts)
+    broken = "broken-tags" in notes.counts
     for path in find_sources(paths, KINDS):
         read, plain = reader_of(path, column)
         if plain:

@@ -67,9 +67,9 @@ class Noted(Notes):
 
     places: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, what: str, where: str) -> None:
-        super().add(what, where)
-        some = self.places.setdefault(what, [])
+    def add(self, code: str, where: str, value: object = None) -> None:
+        super().add(code, where, value)
+        some = self.places.setdefault(code, [])
         if len(some) < KEEP and where not in some:
             some.append(where)
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from bothways.model.model import Model
 from bothways.tasks.recipe import FinetuneRecipe
 from bothways.tasks.task import Sample, Task
-from bothways.tasks.work import FineTuning
+from bothways.tasks.trainable import FineTuning
 from bothways.train.machine import pick_device, pick_precision
 from bothways.train.optim import make_optimizers
 from bothways.train.ranks import Ranks

@@ -11,12 +11,11 @@ from bothways.data.words import split_words
 from bothways.doctor.diagnosis import Finding, Reading, percent
 from bothways.doctor.identity import short, texts_of
 from bothways.doctor.survey import Spots
+from bothways.engine.engine import chunks
+from bothways.engine.reader import UNKNOWN
 from bothways.errors import BothwaysError
-from bothways.tasks.answer import Answer, answer_tokens
-from bothways.tasks.engine import chunks
-from bothways.tasks.kinds import in_form
-from bothways.tasks.reading import UNKNOWN
-from bothways.tasks.task import Item, Sample, Task, TaskConfig
+from bothways.tasks.answer import QuestionAnswering, answer_tokens
+from bothways.tasks.task import EncodedExample, Sample, Task, TaskConfig
 
 UNKNOWN_WRONG = 0.10
 LONG_LOOK, LONG_ANSWERS = 0.05, 0.01
@@ -32,7 +31,7 @@ class Tokenized:
     reading: Reading
     findings: list[Finding]
     settings: list[str]
-    """That the data ask for, as in answer.longest=50."""
+    """That the data ask for, as in answer.max_answer_length=50."""
     first: list[Sample]
     """The first ones of …"""
     samples: int
@@ -66,7 +65,7 @@ class _Pass:
 def tokenize(task: Task, config: TaskConfig, examples: Iterable[Any], files: Sequence[str]) -> Tokenized:
     """The labelled examples, through the task's own reader."""
     found = _Pass()
-    for some in chunks(in_form(config, example) for example in examples if example.gold is not None):
+    for some in chunks(task.normalise(config, example) for example in examples if example.gold is not None):
         for item in _items(task, some, found):
             _count(task, item, found)
     reading = Reading(
@@ -81,27 +80,27 @@ def tokenize(task: Task, config: TaskConfig, examples: Iterable[Any], files: Seq
         unknown_share=found.unknown / max(found.tokens, 1),
     )
     findings, settings = list(_judge(reading, found, files)), list[str]()
-    if isinstance(task, Answer) and found.long_answers.count:
-        finding, settings = _long_answers(found, task.config.longest, files)
+    if isinstance(task, QuestionAnswering) and found.long_answers.count:
+        finding, settings = _long_answers(found, task.options.max_answer_length, files)
         findings.append(finding)
     return Tokenized(reading, findings, settings, found.first, found.samples, found.sample_tokens)
 
 
-def _items(task: Task, examples: Sequence[Any], found: _Pass) -> Iterator[Item]:
+def _items(task: Task, examples: Sequence[Any], found: _Pass) -> Iterator[EncodedExample]:
     """The examples, encoded; those that the reader refuses are counted and left out."""
     try:
-        yield from task.items(examples)
+        yield from task.encode(examples)
     except BothwaysError:
         for example in examples:
             try:
-                item = task.items([example])
+                item = task.encode([example])
             except BothwaysError:
                 found.refused.add(example.where)
             else:
                 yield from item
 
 
-def _count(task: Task, item: Item, found: _Pass) -> None:
+def _count(task: Task, item: EncodedExample, found: _Pass) -> None:
     encodings = [read.encoding for read in item.reads]
     longest = max(map(len, encodings))
     found.rows += 1
@@ -119,9 +118,9 @@ def _count(task: Task, item: Item, found: _Pass) -> None:
     if found.rows <= _COUNTED_ROWS:
         found.words += _words(item.example)
         found.word_tokens += sum(source is not None for encoding in encodings for source in encoding.sources)
-    if isinstance(task, Answer) and (span := answer_tokens(item)):
+    if isinstance(task, QuestionAnswering) and (span := answer_tokens(item)):
         found.answer_lengths[span[1] - span[0] + 1] += 1
-        if span[1] - span[0] >= task.config.longest:
+        if span[1] - span[0] >= task.options.max_answer_length:
             found.long_answers.add(item.example.where)
 
 
@@ -165,6 +164,6 @@ def _long_answers(found: _Pass, longest: int, files: Sequence[str]) -> tuple[Fin
     if count <= LONG_ANSWERS * total:
         return Finding("fine", "long answers", says, "", count, places), []
     lengths = sorted(found.answer_lengths.elements())
-    setting = f"answer.longest={lengths[math.ceil(0.99 * total) - 1]}"
+    setting = f"answer.max_answer_length={lengths[math.ceil(0.99 * total) - 1]}"
     do = f"Allow more with --set {setting}, in which 99 % find room."
     return Finding("look", "long answers", says, do, count, places), [setting]

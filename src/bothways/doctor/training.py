@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from bothways.data.examples import Choice, Question, Tagged, Text
-from bothways.doctor.diagnosis import Plan
+from bothways.doctor.diagnosis import TrainingPlan
 from bothways.doctor.survey import Survey
 from bothways.doctor.timing import time_steps
 from bothways.doctor.tokens import Tokenized
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint
+from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.tasks.answer import Answer
 from bothways.tasks.folder import with_task
-from bothways.tasks.kinds import make_task, plan
 from bothways.tasks.recipe import DataSettings, FinetuneRecipe
+from bothways.tasks.registry import make_task, plan_task
 from bothways.tasks.task import Task, TaskConfig
 
 _SMALL = 2_000
@@ -28,7 +27,7 @@ _STEPS = 300
 
 def load_base(folder: str) -> Model:
     """The model that is to learn."""
-    model = checkpoint.load(folder)
+    model = load(folder)
     if model.tokenizer is None:
         raise BothwaysError(f"{folder} has no tokenizer: put its tokenizer.json or vocab.txt there")
     return model
@@ -36,10 +35,10 @@ def load_base(folder: str) -> Model:
 
 def with_head(base: Model, task: str, survey: Survey) -> tuple[Task, Model, TaskConfig]:
     """The model with the head that these data need, and its task; an error where training would have it too."""
-    recipe = FinetuneRecipe(task=task)
-    config, labels = plan(recipe, _one_of_each(task, survey), base.config.encoder.limit)
+    recipe, length = FinetuneRecipe(task=task), base.config.encoder.max_length
+    config, labels = plan_task(task, recipe.settings, recipe.window, _one_of_each(task, survey), length)
     model = with_task(base, config, labels, seed=recipe.run.seed)
-    return make_task(model, recipe), model, config
+    return make_task(model, recipe.settings), model, config
 
 
 def _one_of_each(task: str, survey: Survey) -> list[Any]:
@@ -55,7 +54,7 @@ def _one_of_each(task: str, survey: Survey) -> list[Any]:
     return [Text((), gold) for gold in survey.golds]
 
 
-def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float) -> Plan:
+def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float) -> TrainingPlan:
     """Settings for so many rows, and the time they will take, at the speed of a few real steps.
 
     `dev` is the size of the development data as a share of the training data.
@@ -65,7 +64,7 @@ def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float)
     steps = epochs * math.ceil(found.samples / batch)
     # A forward pass is a third of a training step.
     seconds = epochs * found.tokens * (1 + dev / 3) * speed.token + steps * speed.step
-    return Plan(batch, lr, epochs, steps, why, seconds, speed.machine)
+    return TrainingPlan(batch, lr, epochs, steps, why, seconds, speed.machine)
 
 
 def suggest(task: Task, model: Model, rows: int) -> tuple[int, float, int, str]:
@@ -76,7 +75,7 @@ def suggest(task: Task, model: Model, rows: int) -> tuple[int, float, int, str]:
     shape = model.config.encoder
     batch = 16 if rows < 5_000 else 32
     lr, size = (2e-5, "large") if shape.layers >= 24 else (5e-5, "small") if shape.width < 768 else (3e-5, "base")
-    epochs = 2 if isinstance(task, Answer) else 3
+    epochs = task.epochs
     why = f"within the ranges of BERT's paper; {lr:g} for a {size} model"
     if rows < _SMALL:
         epochs = min(max(math.ceil(_STEPS * batch / max(rows, 1)), 5), 20)
@@ -87,7 +86,7 @@ def suggest(task: Task, model: Model, rows: int) -> tuple[int, float, int, str]:
     return batch, lr, epochs, why
 
 
-def command(task: str, data: DataSettings, folder: str, made: Plan | None, settings: Sequence[str]) -> str:
+def command(task: str, data: DataSettings, folder: str, made: TrainingPlan | None, settings: Sequence[str]) -> str:
     """What to run next."""
     words = ["bothways", "finetune", task]
     for option, values in (("--train", data.train), ("--dev", data.dev), ("--model", (folder or "DIR",))):

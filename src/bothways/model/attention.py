@@ -76,8 +76,12 @@ class Grid:
     """If the rows are simply the tokens from `start` on, then `start`: they need no gathering."""
 
 
+def _no_table() -> Tensor:
+    raise AssertionError("this model has no table of relative distances")
+
+
 @dataclass(frozen=True)
-class Plan:
+class AttentionPlan:
     """How this batch will be attended: the same for every layer."""
 
     batch: Batch
@@ -87,8 +91,10 @@ class Plan:
     """(N,) for `dense`: token n of the batch stands at place order[n] of the grids, one grid after the other."""
     masks: dict[Window | None, Any] = field(default_factory=dict)
     """For `flex`: the block masks by window, made by the first layer that has it."""
-    turns: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    rotations: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """For rotary positions: cosines and sines by base, made by the first layer that has it."""
+    relative: Callable[[], Tensor] = _no_table
+    """For relative positions: the table of distances that all layers share."""
 
 
 def choose(
@@ -129,17 +135,17 @@ def choose(
     return wanted
 
 
-def make_plan(batch: Batch, backend: Backend) -> Plan:
-    """What `attend` needs to know of a batch, worked out once."""
+def make_plan(batch: Batch, backend: Backend, relative: Callable[[], Tensor] = _no_table) -> AttentionPlan:
+    """What `attend` and the layers' positions need to know of a batch, worked out once."""
     if backend != "dense" or batch.is_even:
-        return Plan(batch, backend)
+        return AttentionPlan(batch, backend, relative=relative)
     if torch.compiler.is_compiling():
-        return _still_plan(batch)
-    cu = batch.cu.tolist()
+        return _static_plan(batch, relative)
+    cu_seqlens = batch.cu_seqlens.tolist()
     grids = []
-    full = _FULL_ON_GPU if batch.cu.is_cuda else _FULL
-    for members in _alike([end - start for start, end in itertools.pairwise(cu)], full):
-        grids.append(_grid([(cu[b], cu[b + 1]) for b in members], batch.cu.device))
+    full = _FULL_ON_GPU if batch.cu_seqlens.is_cuda else _FULL
+    for members in _alike([end - start for start, end in itertools.pairwise(cu_seqlens)], full):
+        grids.append(_grid([(cu_seqlens[b], cu_seqlens[b + 1]) for b in members], batch.cu_seqlens.device))
     order = torch.empty_like(batch.ids)
     begin = 0
     for grid in grids:
@@ -149,25 +155,25 @@ def make_plan(batch: Batch, backend: Backend) -> Plan:
             order[grid.rows.flatten()] = place.flatten()
         else:
             order[grid.rows[grid.real]] = place[grid.real]
-    return Plan(batch, backend, tuple(grids), order)
+    return AttentionPlan(batch, backend, tuple(grids), order, relative=relative)
 
 
-def _still_plan(batch: Batch) -> Plan:
+def _static_plan(batch: Batch, relative: Callable[[], Tensor]) -> AttentionPlan:
     """One grid for all, as long as the longest: lengths are not looked at, so that one compiled program serves any."""
-    place = torch.arange(batch.longest, device=batch.cu.device)
+    place = torch.arange(batch.longest, device=batch.cu_seqlens.device)
     # A filler without tokens sees one that is not its own, and nobody sees what comes of it.
     real = place < batch.lengths.clamp(min=1)[:, None]
-    rows = (batch.cu[:-1, None] + torch.where(real, place, 0)).clamp(max=len(batch.ids) - 1)
+    rows = (batch.cu_seqlens[:-1, None] + torch.where(real, place, 0)).clamp(max=len(batch.ids) - 1)
     owners = batch.owners
-    inside = torch.arange(len(batch.ids), device=batch.cu.device) - batch.cu[owners]
-    return Plan(batch, "dense", (Grid(rows, real, None),), owners * batch.longest + inside)
+    inside = torch.arange(len(batch.ids), device=batch.cu_seqlens.device) - batch.cu_seqlens[owners]
+    return AttentionPlan(batch, "dense", (Grid(rows, real, None),), owners * batch.longest + inside, relative=relative)
 
 
 def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: Plan,
+    plan: AttentionPlan,
     *,
     scale: float,
     window: Window | None = None,
@@ -184,7 +190,7 @@ def maps(
 ) -> list[Tensor]:
     """The attention weights themselves, in fp32: for each sequence (H, L, L), rows are queries and sum to 1."""
     found, added = [], _pairwise(bias)
-    bounds = batch.cu.tolist()
+    bounds = batch.cu_seqlens.tolist()
     for start, end in itertools.pairwise(bounds):
         scores = torch.einsum("ihd,jhd->hij", q[start:end].float(), k[start:end].float()) * scale
         i = torch.arange(start, end, device=q.device)
@@ -198,11 +204,18 @@ def maps(
 
 
 def _reference(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, window: Window | None, bias: Bias | None, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    scale: float,
+    window: Window | None,
+    bias: Bias | None,
+    dropout: float,
 ) -> Tensor:
     """The definition, written down. Every other backend is tested against it."""
     weights = maps(q, k, plan.batch, scale=scale, window=window, bias=bias)
-    starts = plan.batch.cu.tolist()
+    starts = plan.batch.cu_seqlens.tolist()
     seen = [
         torch.einsum("hij,jhd->ihd", F.dropout(w, dropout), v[start : start + w.shape[-1]].float())
         for start, w in zip(starts, weights, strict=False)
@@ -211,7 +224,14 @@ def _reference(
 
 
 def _dense(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, window: Window | None, bias: Bias | None, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    scale: float,
+    window: Window | None,
+    bias: Bias | None,
+    dropout: float,
 ) -> Tensor:
     batch = plan.batch
     if not plan.grids:  # all sequences equally long: the grid is a view
@@ -229,21 +249,35 @@ def _dense(
 
 
 def _varlen(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, window: Window | None, bias: Bias | None, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    scale: float,
+    window: Window | None,
+    bias: Bias | None,
+    dropout: float,
 ) -> Tensor:
     # The public torch.nn.attention.varlen.varlen_attn calls this same op, but has no dropout.
     assert bias is None
-    cu, longest = plan.batch.cu, plan.batch.longest
+    cu_seqlens, longest = plan.batch.cu_seqlens, plan.batch.longest
     left, right = window or (None, None)
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        q, k, v, cu, cu, longest, longest, dropout, False, False,
+        q, k, v, cu_seqlens, cu_seqlens, longest, longest, dropout, False, False,
         scale=scale, window_size_left=left, window_size_right=right,
     )[0]  # fmt: skip
     return out
 
 
 def _flex(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float, window: Window | None, bias: Bias | None, dropout: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: AttentionPlan,
+    scale: float,
+    window: Window | None,
+    bias: Bias | None,
+    dropout: float,
 ) -> Tensor:
     assert dropout == 0.0
     flex_attention, _ = _compiled_flex()
@@ -266,7 +300,7 @@ def _flex(
 
 def _block_mask(batch: Batch, window: Window | None) -> Any:
     _, create_block_mask = _compiled_flex()
-    tokens, device = batch.ids.shape[0], batch.cu.device
+    tokens, device = batch.ids.shape[0], batch.cu_seqlens.device
     document = batch.owners
     # Tensors, not numbers: the compiler makes numbers that change symbolic, and its kernel cannot use those.
     left, right = (torch.tensor(tokens if n < 0 else n, device=device) for n in window or (-1, -1))

@@ -25,7 +25,7 @@ class Batch:
     """(N,) sentence A is 0, sentence B is 1."""
     positions: Tensor
     """(N,) the place in its own sequence, from 0."""
-    cu: Tensor
+    cu_seqlens: Tensor
     """(B+1,) int32: where each sequence starts, and N at the end."""
     longest: int
     """The length of the longest sequence, or more."""
@@ -44,24 +44,26 @@ class Batch:
             raise ValueError("a batch needs at least one sequence, and every sequence at least one token")
         flat = _flat(ids)
         kinds = torch.zeros_like(flat) if segments is None else _flat(segments)
-        cu = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths.cumsum(0)])
-        positions = torch.arange(len(flat)) - cu[:-1].repeat_interleave(lengths)
-        return cls(flat, kinds, positions, cu.int(), int(lengths.max()))
+        cu_seqlens = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths.cumsum(0)])
+        positions = torch.arange(len(flat)) - cu_seqlens[:-1].repeat_interleave(lengths)
+        return cls(flat, kinds, positions, cu_seqlens.int(), int(lengths.max()))
 
     @property
     def size(self) -> int:
         """B, the number of sequences."""
-        return self.cu.shape[0] - 1
+        return self.cu_seqlens.shape[0] - 1
 
     @property
     def first(self) -> Tensor:
         """(B,) where each sequence's first token, [CLS], stands; for an empty filler at the end, the last token."""
-        return self.cu[:-1].clamp(max=self.ids.shape[0] - 1)
+        return self.cu_seqlens[:-1].clamp(max=self.ids.shape[0] - 1)
 
     @property
     def owners(self) -> Tensor:
         """(N,) which sequence each token is of."""
-        return torch.searchsorted(self.cu[1:], torch.arange(len(self.ids), device=self.cu.device).int(), right=True)
+        return torch.searchsorted(
+            self.cu_seqlens[1:], torch.arange(len(self.ids), device=self.cu_seqlens.device).int(), right=True
+        )
 
     @property
     def is_even(self) -> bool:
@@ -71,21 +73,21 @@ class Batch:
     @property
     def lengths(self) -> Tensor:
         """(B,) the length of each sequence."""
-        return self.cu.diff()
+        return self.cu_seqlens.diff()
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        ids, segments, positions, cu = (part.to(device, non_blocking=True) for part in self._parts)
-        return Batch(ids, segments, positions, cu, self.longest)
+        ids, segments, positions, cu_seqlens = (part.to(device, non_blocking=True) for part in self._parts)
+        return Batch(ids, segments, positions, cu_seqlens, self.longest)
 
     def pin(self) -> "Batch":
         """The same batch in memory that a GPU copies from without waiting."""
-        ids, segments, positions, cu = (part.pin_memory() for part in self._parts)
-        return Batch(ids, segments, positions, cu, self.longest)
+        ids, segments, positions, cu_seqlens = (part.pin_memory() for part in self._parts)
+        return Batch(ids, segments, positions, cu_seqlens, self.longest)
 
     @property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.ids, self.segments, self.positions, self.cu
+        return self.ids, self.segments, self.positions, self.cu_seqlens
 
 
 def _flat(rows: Sequence[Numbers]) -> Tensor:

@@ -1,6 +1,6 @@
 """The parts an encoder is made of.
 
-N tokens in the batch · B sequences · H heads · D per head · W width · F feed-forward width · R buckets of distances.
+N tokens in the batch · B sequences · H heads · D per head · W width · F feed-forward width.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bothways.model.activations import ACTIVATIONS
-from bothways.model.attention import Bias, Plan, Window, attend, maps
+from bothways.model.attention import AttentionPlan, Bias, Window, attend, maps
 from bothways.model.batch import Batch
-from bothways.model.config import Disentangled, EncoderConfig
+from bothways.model.config import EncoderConfig
 from bothways.model.dropout import Dropout
-from bothways.model.positions import Positions, Table, make_positions
+from bothways.model.positions import PositionTables, Table, make_layer_positions
 
 
 def make_norm(config: EncoderConfig, width: int | None = None) -> nn.LayerNorm:
@@ -28,22 +28,22 @@ class Embeddings(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         width = config.table_width
-        self.tokens: nn.Embedding = Table(config.vocabulary, width)
+        self.tokens: nn.Embedding = Table(config.vocab_size, width)
         self.segments = Table(config.segments, width) if config.segments else None
-        self.positions: Positions = make_positions(config)
+        self.positions = PositionTables(config)
         self.norm = make_norm(config, config.width if config.project_first else width)
         self.dropout = Dropout(config.dropout)
         self.project_first = config.project_first
-        self.project = nn.Linear(width, config.width, bias=not config.project_first) if config.embedding else None
+        self.project = nn.Linear(width, config.width, bias=not config.project_first) if config.embedding_width else None
 
     def forward(self, batch: Batch) -> Tensor:
         """→ (N, W)."""
         x: Tensor = self.tokens(batch.ids)
         if self.segments is not None:
             x = x + self.segments(batch.segments)
-        placed = self.positions.at_input(batch.positions)
-        if placed is not None:
-            x = x + placed
+        rows = self.positions(batch.positions)
+        if rows is not None:
+            x = x + rows
         if self.project is not None and self.project_first:
             x = self.project(x)
         x = self.dropout(self.norm(x))
@@ -53,13 +53,11 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Every token asks (q) all tokens of its sequence, on both sides, what they hold (k) and takes it (v)."""
+    """Every token's query meets the keys of all tokens of its sequence, on both sides, and takes their values."""
 
     def __init__(self, config: EncoderConfig, window: Window | None) -> None:
         super().__init__()
-        self.heads, self.scale = config.heads, config.scale
-        self.window = window
-        self.is_local = window is not None and not config.causal
+        self.num_heads, self.scale, self.window = config.num_heads, config.scale, window
         # One product instead of three.
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.biases == "all")
         self.out = nn.Linear(config.width, config.width, bias=config.biases != "none")
@@ -68,46 +66,32 @@ class SelfAttention(nn.Module):
         if config.biases == "query-value":
             self.query_bias = nn.Parameter(torch.zeros(config.width))
             self.value_bias = nn.Parameter(torch.zeros(config.width))
-        self.distance_key = self.distance_query = None
-        if isinstance(config.positions, Disentangled) and not config.positions.shared:
-            all_biased = config.biases == "all"
-            if "c2p" in config.positions.terms:
-                self.distance_key = nn.Linear(config.width, config.width, bias=all_biased)
-            if "p2c" in config.positions.terms:
-                self.distance_query = nn.Linear(config.width, config.width)
+        self.positions = make_layer_positions(config, is_local=window is not None and not config.causal)
 
-    def forward(self, x: Tensor, plan: Plan, positions: Positions, asks: Tensor | None = None) -> Tensor:
-        """(N, W) → (N, W). Tokens ask as they are in x, or as they are in `asks`."""
-        q, k, v, bias = self.project(x, plan, positions, asks)
+    def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
+        """(N, W) → (N, W)."""
+        q, k, v, bias = self.project(x, plan)
         dropout = self.dropout if self.training else 0.0
         seen = attend(q, k, v, plan, scale=self.scale, window=self.window, bias=bias, dropout=dropout)
         out: Tensor = self.out(seen.flatten(1))
         return out
 
-    def look(self, x: Tensor, plan: Plan, positions: Positions) -> list[Tensor]:
+    def attentions(self, x: Tensor, plan: AttentionPlan) -> list[Tensor]:
         """The attention weights, for each sequence (H, its length, its length)."""
-        q, k, _, bias = self.project(x, plan, positions)
+        q, k, _, bias = self.project(x, plan)
         return maps(q, k, plan.batch, scale=self.scale, window=self.window, bias=bias)
 
-    def distances(self, table: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and queries of distances: (R, W) → (R, H, D) each."""
-        if self.distance_key is None and self.distance_query is None:
-            q, k, _ = self.qkv(table).unflatten(1, (3, self.heads, -1)).unbind(1)
-            return k, q
-        keys, queries = (table if layer is None else layer(table) for layer in (self.distance_key, self.distance_query))
-        return keys.unflatten(1, (self.heads, -1)), queries.unflatten(1, (self.heads, -1))
-
-    def project(
-        self, x: Tensor, plan: Plan, positions: Positions, asks: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
+    def project(self, x: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
         """Queries, keys and values, (N, H, D) each, and what is added to their scores."""
-        q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).unbind(1)  # (N, H, D) each
-        if asks is not None:
-            q = self.qkv(asks).unflatten(1, (3, self.heads, -1))[:, 0]
+        q, k, v = self._split(x)
         if self.query_bias is not None and self.value_bias is not None:
-            q, v = (y + b.unflatten(0, (self.heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
-        q, k = positions.turn(q, k, plan, self.is_local)
-        return q, k, v, positions.bias(q, k, self)
+            q, v = (y + b.unflatten(0, (self.num_heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
+        q, k = self.positions.rotate(q, k, plan)
+        return q, k, v, self.positions.bias(q, k, plan, lambda table: self._split(table)[:2])
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = self.qkv(x).unflatten(1, (3, self.num_heads, -1)).unbind(1)
+        return q, k, v
 
 
 class FeedForward(nn.Module):
@@ -117,9 +101,9 @@ class FeedForward(nn.Module):
         super().__init__()
         biased = config.biases != "none"
         self.gated = config.gated
-        self.up = nn.Linear(config.width, config.hidden * (2 if config.gated else 1), bias=biased)
+        self.up = nn.Linear(config.width, config.ffn_width * (2 if config.gated else 1), bias=biased)
         self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[config.activation]
-        self.down = nn.Linear(config.hidden, config.width, bias=biased)
+        self.down = nn.Linear(config.ffn_width, config.width, bias=biased)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, W) → (N, F) → (N, W)."""
@@ -146,25 +130,23 @@ class Block(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.norm_first = config.norm_first
 
-    def forward(self, x: Tensor, plan: Plan, positions: Positions, asks: Tensor | None = None) -> Tensor:
-        """(N, W) → (N, W). With `asks`, what becomes of these when they look at x."""
-        start = x if asks is None else asks
+    def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
+        """(N, W) → (N, W)."""
         if self.norm_first:
-            asking = None if asks is None else self._normed(asks)
-            x = start + self.dropout(self.attention(self._normed(x), plan, positions, asking))
+            x = x + self.dropout(self.attention(self._normed(x), plan))
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         else:
-            x = self._normed(start + self.dropout(self.attention(x, plan, positions, asks)))
+            x = self._normed(x + self.dropout(self.attention(x, plan)))
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         return x
 
-    def look(self, x: Tensor, plan: Plan, positions: Positions) -> list[Tensor]:
+    def attentions(self, x: Tensor, plan: AttentionPlan) -> list[Tensor]:
         """The attention weights that this layer uses on x."""
-        return self.attention.look(self._normed(x) if self.norm_first else x, plan, positions)
+        return self.attention.attentions(self._normed(x) if self.norm_first else x, plan)
 
-    def vectors(self, x: Tensor, plan: Plan, positions: Positions) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(self, x: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor]:
         """The queries, keys and values that this layer makes of x: (N, H, D) each."""
-        return self.attention.project(self._normed(x) if self.norm_first else x, plan, positions)[:3]
+        return self.attention.project(self._normed(x) if self.norm_first else x, plan)[:3]
 
     def _normed(self, x: Tensor) -> Tensor:
         normed: Tensor = x if self.attention_norm is None else self.attention_norm(x)

@@ -23,8 +23,8 @@ A {model.config.family} encoder saved by bothways. Fill in what it was trained o
 |---|---|
 | architecture | {architecture} |
 | parameters | {parameters:,} |
-| layers × width | {shape.layers} × {shape.width}, {shape.heads} heads, feed-forward {shape.hidden} |
-| longest input | {shape.limit} tokens |
+| layers × width | {shape.layers} × {shape.width}, {shape.num_heads} heads, feed-forward {shape.ffn_width} |
+| longest input | {shape.max_length} tokens |
 | heads | {heads} |{labels}
 | tokenizer | {tokenizer} |
 

@@ -19,11 +19,10 @@ from torch import Tensor
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model import google
-from bothways.model.box import boxed
 from bothways.model.card import model_card
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
-from bothways.model.families.family import Family, Row
+from bothways.model.families.family import Family, KeyRow
 from bothways.model.model import Model
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import READ as TOKENIZERS
@@ -36,19 +35,8 @@ _FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
-def load(folder: Path | str | None = None, *, dtype: torch.dtype = torch.float32) -> Model:
-    """Read a model folder: config.json, weights in any of the usual files, and the tokenizer if there is one.
-
-    Without a folder it is the model in the box. Whatever the file's precision, it computes in `dtype`; it comes in
-    evaluation mode.
-    """
-    folder = boxed() if folder is None else Path(folder)
-    if not folder.is_dir():
-        raise BothwaysError(f"there is no folder {folder}" if not folder.exists() else f"{folder} is not a folder")
-    if (folder / "adapter_config.json").exists():
-        from bothways.model.lora import load_adapter  # which reads its base model with this function
-
-        return load_adapter(folder).to(dtype)
+def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
+    """Read a model folder: config.json, weights in any of the usual files, and the tokenizer if there is one."""
     raw, tensors = _read_folder(folder)
     has_tokenizer = any((folder / name).exists() for name in TOKENIZERS)
     model = assemble(raw, tensors, Tokenizer.load(folder) if has_tokenizer else None, folder, dtype=dtype)
@@ -90,7 +78,7 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         described = describe(model, kind)
         (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
-            model.tokenizer.save(fresh, model.config.encoder.limit, model.config.encoder.segments)
+            model.tokenizer.save(fresh, model.config.encoder.max_length, model.config.encoder.segments)
         (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
         if model.config.advice:
             (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
@@ -289,7 +277,7 @@ def _fill(
         state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
         require_numbers(_some(row.parts), state[row.ours], folder)
         if row.by_head > 1:
-            state[row.ours] = regrouped(state[row.ours], model.config.encoder.heads, row.by_head)
+            state[row.ours] = regrouped(state[row.ours], model.config.encoder.num_heads, row.by_head)
     return state
 
 
@@ -324,10 +312,10 @@ def _some(names: Iterable[str]) -> str:
 # ---------------------------------------------------------------------- writing
 
 
-def key_table(family: Family, config: ModelConfig, names: Collection[str]) -> list[Row]:
+def key_table(family: Family, config: ModelConfig, names: Collection[str]) -> list[KeyRow]:
     """The key table of a model with parameters of these names: its layers written out, its heads added."""
     rows = [*family.body, *(row for name in config.heads for row in family.heads[name].rows)]
-    full: list[Row] = []
+    full: list[KeyRow] = []
     for row in rows:
         for i in range(config.encoder.blocks) if "{}" in row.ours else range(1):
             if row.ours.format(i) in names:
@@ -354,7 +342,7 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
     for row in rows:
         whole = state[row.ours]
         if row.by_head > 1:
-            whole = regrouped(whole, row.by_head, config.encoder.heads)
+            whole = regrouped(whole, row.by_head, config.encoder.num_heads)
         for part, tensor in zip(row.parts, whole.chunk(len(row.parts)), strict=True):
             name = part if body_only or part in apart else family.prefix + part
             if name in tensors:
@@ -382,7 +370,7 @@ def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]
     """config.json: what the folder it came from said, and over it what we know."""
     config = model.config
     architecture = _architecture(FAMILIES[config.family], set(config.heads))
-    described: dict[str, Any] = {key: value for key, value in config.foreign.items() if key != "torch_dtype"}
+    described: dict[str, Any] = {key: value for key, value in config.hf_config.items() if key != "torch_dtype"}
     if model.tokenizer:
         described = _special_ids(model.tokenizer) | described
         if "pad_token" in model.tokenizer.roles:

@@ -19,7 +19,7 @@ class Learned:
     """The row of the first token. RoBERTa's is 2: those before it were meant for padding."""
 
     @property
-    def limit(self) -> int:
+    def max_length(self) -> int:
         """The longest input."""
         return self.rows - self.offset
 
@@ -35,7 +35,7 @@ class Bucketed(Learned):
 class Rotary:
     """Queries and keys turned by angles that grow with the position (ModernBERT)."""
 
-    limit: int = 8_192
+    max_length: int = 8_192
     base: float = 160_000.0
     local_base: float = 10_000.0
     """In layers that see a window only."""
@@ -45,7 +45,7 @@ class Rotary:
 class Disentangled:
     """Scores from content to distance and from distance to content (DeBERTa)."""
 
-    limit: int = 512
+    max_length: int = 512
     span: int = 512
     """The table has 2 · span rows, one for each bucket of distances from -span up to span."""
     far: int = 0
@@ -68,11 +68,11 @@ Position = Learned | Bucketed | Rotary | Disentangled
 class EncoderConfig:
     """The shape of an encoder; the defaults are BERT-Base's."""
 
-    vocabulary: int = 30_522
+    vocab_size: int = 30_522
     width: int = 768
     layers: int = 12
-    heads: int = 12
-    hidden: int = 3_072
+    num_heads: int = 12
+    ffn_width: int = 3_072
     """Width of the feed-forward layer."""
     activation: str = "gelu"
     segments: int = 2
@@ -84,7 +84,7 @@ class EncoderConfig:
     init_std: float = 0.02
     causal: bool = False
     """Left to right: a token sees those before it only. The baseline that BERT was compared with."""
-    embedding: int = 0
+    embedding_width: int = 0
     """Width of the token table, if it is projected to that of the layers (ALBERT, ELECTRA); 0: it has theirs."""
     project_first: bool = False
     """Whether embeddings are brought to the layers' width before they are normed (DeBERTa), or after (ALBERT)."""
@@ -97,20 +97,20 @@ class EncoderConfig:
     """Which linear layers of the blocks have one. query-value: all but the key (DeBERTa v1)."""
     windows: tuple[int, ...] = ()
     """For each layer, how many tokens it sees on either side; 0 is all. Empty: all layers see all."""
-    order: tuple[int, ...] = ()
+    layer_map: tuple[int, ...] = ()
     """For each layer, which block's weights it has (ALBERT: all the same). Empty: its own."""
     convolution: int = 0
     """Tokens that a convolution beside the first layer reads (DeBERTa v2); 0: there is none."""
     convolution_activation: str = "tanh"
 
     def __post_init__(self) -> None:
-        for name in ("vocabulary", "width", "layers", "heads", "hidden"):
+        for name in ("vocab_size", "width", "layers", "num_heads", "ffn_width"):
             _require_whole(name, getattr(self, name), 1)
-        for name in ("segments", "embedding", "convolution"):
+        for name in ("segments", "embedding_width", "convolution"):
             _require_whole(name, getattr(self, name), 0)
         _check_positions(self.positions)
-        if self.width % self.heads:
-            raise BothwaysError(f"a width of {self.width} cannot be split into {self.heads} equal heads")
+        if self.width % self.num_heads:
+            raise BothwaysError(f"a width of {self.width} cannot be split into {self.num_heads} equal heads")
         for name in ("dropout", "attention_dropout"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < 1:
@@ -127,37 +127,44 @@ class EncoderConfig:
             if not isinstance(name, str) or name not in ACTIVATIONS:
                 known = ", ".join(sorted(ACTIVATIONS))
                 raise BothwaysError(f"the activation {name!r} is not known: expected one of {known}")
-        for name in ("windows", "order"):
+        for name in ("windows", "layer_map"):
             if len(getattr(self, name)) not in (0, self.layers):
                 raise BothwaysError(f"{name} has {len(getattr(self, name))} entries for {self.layers} layers")
-        if self.order and sorted(set(self.order)) != list(range(self.blocks)):
-            raise BothwaysError(f"order names the blocks {sorted(set(self.order))}: expected 0 and up, none left out")
+        if self.layer_map and sorted(set(self.layer_map)) != list(range(self.blocks)):
+            raise BothwaysError(
+                f"layer_map names the blocks {sorted(set(self.layer_map))}: expected 0 and up, none left out"
+            )
 
     @property
-    def limit(self) -> int:
+    def max_length(self) -> int:
         """The longest input in tokens, specials included."""
-        return self.positions.limit
+        return self.positions.max_length
 
     @property
     def blocks(self) -> int:
         """How many blocks have weights of their own."""
-        return max(self.order) + 1 if self.order else self.layers
+        return max(self.layer_map) + 1 if self.layer_map else self.layers
 
     @property
     def table_width(self) -> int:
         """Width of the token table."""
-        return self.embedding or self.width
+        return self.embedding_width or self.width
 
     @property
     def scale(self) -> float:
         """By which scores of attention are multiplied: they have the variance of one term, however many there are."""
         terms = 1 + len(self.positions.terms) if isinstance(self.positions, Disentangled) else 1
-        return 1 / math.sqrt(self.width // self.heads * terms)
+        return 1 / math.sqrt(self.width // self.num_heads * terms)
+
+    @property
+    def has_score_bias(self) -> bool:
+        """Whether positions add something to the attention scores: not every attention backend can."""
+        return isinstance(self.positions, Bucketed | Disentangled)
 
     @property
     def block_weights(self) -> int:
         """Numbers in the matrices of one layer: what a token meets there."""
-        return 4 * self.width**2 + (3 if self.gated else 2) * self.width * self.hidden
+        return 4 * self.width**2 + (3 if self.gated else 2) * self.width * self.ffn_width
 
 
 def _require_whole(name: str, value: object, least: int) -> None:
@@ -171,23 +178,23 @@ def _check_positions(positions: Position) -> None:
         case Learned():
             _require_whole("positions", positions.rows, 1)
             _require_whole("the offset of positions", positions.offset, 0)
-            if positions.limit < 1:
+            if positions.max_length < 1:
                 raise BothwaysError(f"{positions.rows} positions leave none after an offset of {positions.offset}")
             if isinstance(positions, Bucketed):
                 _require_whole("buckets", positions.buckets, 4)
         case Rotary():
-            _require_whole("positions", positions.limit, 1)
+            _require_whole("positions", positions.max_length, 1)
             if not all(math.isfinite(base) and base > 0 for base in (positions.base, positions.local_base)):
                 raise BothwaysError("the bases of rotary positions must be positive numbers")
         case Disentangled():
-            _require_whole("positions", positions.limit, 1)
+            _require_whole("positions", positions.max_length, 1)
             _require_whole("the span of distances", positions.span, 1)
             if unknown := [term for term in positions.terms if term not in get_args(Literal["c2p", "p2c"])]:
                 raise BothwaysError(f"the term {unknown[0]!r} of attention is not known: expected c2p and p2c")
 
 
 BASE = EncoderConfig()
-LARGE = EncoderConfig(width=1_024, layers=24, heads=16, hidden=4_096)
+LARGE = EncoderConfig(width=1_024, layers=24, num_heads=16, ffn_width=4_096)
 
 
 @dataclass(frozen=True)
@@ -199,7 +206,7 @@ class ModelConfig:
     labels: tuple[str, ...] = ()
     """The label names of a sequence or token classifier, in the order of its outputs."""
     family: str = "bert"
-    foreign: dict[str, object] = field(default_factory=dict)
+    hf_config: dict[str, object] = field(default_factory=dict)
     """The config.json this came from; what we do not use of it is written back unchanged."""
     advice: str = ""
     """The finetune.toml beside it: how this model, and any that is made of it, is best fine-tuned."""

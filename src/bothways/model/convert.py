@@ -8,6 +8,7 @@ import torch
 from bothways import atomic
 from bothways.errors import BothwaysError, require_choice
 from bothways.model import checkpoint, fairseq, google
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.dictionary import read_dictionary
 
@@ -39,7 +40,7 @@ def convert(source: Path | str, target: Path | str, *, to: Layout = "hf", dtype:
 def _open(source: Path) -> Model:
     path = fairseq.find(source)
     if path is None:
-        return checkpoint.load(source)
+        return load(source)
     raw, tensors = fairseq.read(path)
     return checkpoint.assemble(raw, tensors, read_dictionary(path.parent, raw["vocab_size"]), path)
 

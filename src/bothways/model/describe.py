@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.model.box import boxed, boxed_adapters
-from bothways.model.checkpoint import load
+from bothways.model.load import load
 from bothways.model.lora import base_of
 
 _ABILITIES = {
@@ -30,9 +30,9 @@ def describe(folder: Path | str) -> dict[str, Any]:
         "folder": str(folder),
         "adapter_of": str(base) if (base := base_of(folder)) else None,
         "family": config.family,
-        "architectures": config.foreign.get("architectures") or [],
+        "architectures": config.hf_config.get("architectures") or [],
         "encoder": asdict(config.encoder),
-        "limit": config.encoder.limit,
+        "limit": config.encoder.max_length,
         "parameters": sum(p.numel() for p in model.parameters()),
         "parameters_by_part": {
             "token table": model.encoder.embeddings.tokens.weight.numel(),

@@ -17,21 +17,21 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bothways.errors import BothwaysError
-from bothways.model.attention import Backend, Plan, Window, choose, make_plan
+from bothways.model.attention import AttentionPlan, Backend, Window, choose, make_plan
 from bothways.model.batch import Batch
 from bothways.model.blocks import Block, Convolution, Embeddings, make_norm
 from bothways.model.config import EncoderConfig
 
 
 @dataclass(frozen=True)
-class Look:
-    """What was seen inside: layer 0 is the embeddings, layer n the output of the n-th block."""
+class Activations:
+    """What was computed inside: layer 0 is the embeddings, layer n the output of the n-th block."""
 
-    hidden: dict[int, Tensor]
+    hidden_states: dict[int, Tensor]
     """By layer, (N, W)."""
-    maps: dict[int, list[Tensor]]
+    attentions: dict[int, list[Tensor]]
     """By layer from 1 on, the attention weights of each sequence: (H, its length, its length)."""
-    vectors: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    qkv: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
     """By layer from 1 on, queries, keys and values: (N, H, D) each."""
 
 
@@ -40,7 +40,7 @@ class Encoder(nn.Module):
 
     >>> from bothways.model.batch import Batch
     >>> from bothways.model.config import EncoderConfig
-    >>> encoder = Encoder(EncoderConfig(vocabulary=200, width=32, layers=2, heads=2, hidden=64))
+    >>> encoder = Encoder(EncoderConfig(vocab_size=200, width=32, layers=2, num_heads=2, ffn_width=64))
     >>> encoder(Batch.pack([[101, 7, 102], [101, 102]])).shape
     torch.Size([5, 32])
     """
@@ -54,8 +54,8 @@ class Encoder(nn.Module):
         self.norm = make_norm(config) if config.norm_first else None
         self.backend: Backend = "auto"
         """Which attention computes: see attention.py."""
-        self.recompute = False
-        """Activation checkpointing: keep only each layer's input for the backward pass, and compute it again."""
+        self.gradient_checkpointing = False
+        """Keep only each layer's input for the backward pass, and compute the rest again: less memory, more work."""
 
     def forward(self, batch: Batch) -> Tensor:
         """The last layer's states: (N, W)."""
@@ -65,41 +65,35 @@ class Encoder(nn.Module):
             x = self._through(layer, x, plan, embedded)
         return x
 
-    def decode(self, batch: Batch, places: Tensor) -> Tensor:
-        """DeBERTa's enhanced mask decoder: the states before the last layer, where each token stands (N, W) added to
-        what it asks with, through the last layer twice. (N, W)."""
-        x, plan = self._start(batch)
-        embedded = x
-        for layer in range(1, self.config.layers):
-            x = self._through(layer, x, plan, embedded)
-        asks = x + places
-        for _ in range(2):
-            asks = self._block(self.config.layers)(x, plan, self.embeddings.positions, asks)
-        return asks if self.norm is None else self.norm(asks)
+    def activations(
+        self,
+        batch: Batch,
+        *,
+        hidden_states: Collection[int] = (),
+        attentions: Collection[int] = (),
+        qkv: Collection[int] = (),
+    ) -> Activations:
+        """Hidden states, attention weights, and queries, keys and values of the layers asked for.
 
-    def look(
-        self, batch: Batch, hidden: Collection[int] = (), maps: Collection[int] = (), vectors: Collection[int] = ()
-    ) -> Look:
-        """Hidden states, attention maps and their vectors of the layers asked for; later layers are not computed.
-
-        A map is computed beside the usual pass, for its layer alone: asking for it changes no state.
+        Later layers are not computed. Attention weights are computed beside the usual pass, for their layer alone:
+        asking for them changes no state.
         """
-        self._check_layers(hidden, lowest=0)
-        self._check_layers({*maps, *vectors}, lowest=1)
+        self._check_layers(hidden_states, lowest=0)
+        self._check_layers({*attentions, *qkv}, lowest=1)
         x, plan = self._start(batch)
-        states = {0: x} if 0 in hidden else {}
-        seen, projected, embedded = {}, {}, x
-        for layer in range(1, max((0, *hidden, *maps, *vectors)) + 1):
-            if layer in maps:
-                seen[layer] = self._block(layer).look(x, plan, self.embeddings.positions)
-            if layer in vectors:
-                projected[layer] = self._block(layer).vectors(x, plan, self.embeddings.positions)
+        found = Activations({0: x} if 0 in hidden_states else {}, {}, {})
+        embedded = x
+        for layer in range(1, max((0, *hidden_states, *attentions, *qkv)) + 1):
+            if layer in attentions:
+                found.attentions[layer] = self._block(layer).attentions(x, plan)
+            if layer in qkv:
+                found.qkv[layer] = self._block(layer).qkv(x, plan)
             x = self._through(layer, x, plan, embedded)
-            if layer in hidden:
-                states[layer] = x
-        return Look(states, seen, projected)
+            if layer in hidden_states:
+                found.hidden_states[layer] = x
+        return found
 
-    def _start(self, batch: Batch) -> tuple[Tensor, Plan]:
+    def _start(self, batch: Batch) -> tuple[Tensor, AttentionPlan]:
         x = self.embeddings(batch)
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
@@ -109,24 +103,24 @@ class Encoder(nn.Module):
             dtype=dtype,
             is_even=batch.is_even,
             window=self.config.causal or any(self.config.windows),
-            bias=self.embeddings.positions.has_bias,
+            bias=self.config.has_score_bias,
             dropout=self.training and self.config.attention_dropout > 0,
         )
-        return x, make_plan(batch, backend)
+        return x, make_plan(batch, backend, self.embeddings.positions.relative)
 
     def _block(self, layer: int) -> Block:
         """The block of a layer, counted from 1."""
-        block = self.blocks[self.config.order[layer - 1] if self.config.order else layer - 1]
+        block = self.blocks[self.config.layer_map[layer - 1] if self.config.layer_map else layer - 1]
         assert isinstance(block, Block)
         return block
 
-    def _through(self, layer: int, x: Tensor, plan: Plan, embedded: Tensor) -> Tensor:
+    def _through(self, layer: int, x: Tensor, plan: AttentionPlan, embedded: Tensor) -> Tensor:
         """What a layer, counted from 1, makes of x; the last one with the norm at the end."""
-        block, positions = self._block(layer), self.embeddings.positions
-        if self.recompute and self.training:
-            x = checkpoint(block, x, plan, positions, use_reentrant=False)
+        block = self._block(layer)
+        if self.gradient_checkpointing and self.training:
+            x = checkpoint(block, x, plan, use_reentrant=False)
         else:
-            x = block(x, plan, positions)
+            x = block(x, plan)
         if layer == 1 and self.convolution is not None:
             x = self.convolution(embedded, x, plan.batch)
         if layer == self.config.layers and self.norm is not None:
@@ -142,7 +136,7 @@ class Encoder(nn.Module):
 def _window(config: EncoderConfig, block: int) -> Window | None:
     if config.causal:
         return (-1, 0)
-    layer = config.order.index(block) if config.order else block
+    layer = config.layer_map.index(block) if config.layer_map else block
     reach = config.windows[layer] if config.windows else 0
     return (reach, reach) if reach else None
 

@@ -29,7 +29,7 @@ class Pooler(nn.Module):
         return self.activation(self.dense(self.dropout(first)))
 
 
-class MaskedHead(nn.Module):
+class MaskedLMHead(nn.Module):
     """Which token stood here? The output matrix is the token table itself, plus a bias for each token."""
 
     def __init__(self, config: EncoderConfig, activation: str = "", dense_bias: bool = True) -> None:
@@ -38,7 +38,7 @@ class MaskedHead(nn.Module):
         self.dense = nn.Linear(config.width, width, bias=dense_bias)
         self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[activation or config.activation]
         self.norm = nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
-        self.bias = nn.Parameter(torch.zeros(config.vocabulary))
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, asked: Tensor, table: Tensor) -> Tensor:
         """States at the asked places (M, W) and the token table (V, E) → logits (M, V)."""
@@ -61,7 +61,7 @@ def _logits_on_gpu(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
     return F.linear(x, table.to(x.dtype))[:, :size]
 
 
-class Classifier(nn.Module):
+class LinearHead(nn.Module):
     """Dropout and one linear layer: `outputs` numbers for each vector."""
 
     def __init__(self, config: EncoderConfig, outputs: int, dropout: float) -> None:
@@ -75,7 +75,7 @@ class Classifier(nn.Module):
         return out
 
 
-class DenseClassifier(nn.Module):
+class DenseHead(nn.Module):
     """A hidden layer, then a linear one: RoBERTa's classifier, ELECTRA's detector, and others."""
 
     def __init__(

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors.torch
 import torch
@@ -32,33 +32,16 @@ _TASKS = {"sequence": "SEQ_CLS", "token": "TOKEN_CLS", "span": "QUESTION_ANS"}
 _OTHER = ("use_dora", "fan_in_fan_out", "alora_invocation_tokens", "corda_config", "eva_config")
 
 
-@dataclass(frozen=True)
-class LoraSettings:
-    """The `[lora]` part of a recipe."""
-
-    rank: int = 0
-    """Of the trained matrices; 0: no LoRA, all weights are trained."""
-    alpha: float = 16.0
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ("query", "value")
-    """The layers that get one: query, key and value are those of attention, whatever a family calls them (if it has
-    one layer for all three, that one); others by the ends of their Hugging Face names; "all-linear" means every one."""
-
-    def __post_init__(self) -> None:
-        if self.rank < 0 or self.alpha <= 0 or not 0 <= self.dropout < 1:
-            raise BothwaysError("lora.rank is 0 or more, lora.alpha above 0, lora.dropout from 0 up to 1")
-
-
 class Adapted(nn.Module):
     """A linear layer with small ones beside some of the parts that are stacked in it."""
 
-    def __init__(self, base: nn.Linear, parts: int, chosen: list[int], settings: LoraSettings) -> None:
+    def __init__(self, base: nn.Linear, parts: int, chosen: list[int], lora: "LoraShape") -> None:
         super().__init__()
         self.base, self.parts = base, parts
-        self.scale, self.dropout = settings.alpha / settings.rank, settings.dropout
+        self.rank, self.alpha, self.dropout = lora.rank, lora.alpha, lora.dropout
         out = base.out_features // parts
-        self.down = nn.ParameterDict({str(i): torch.empty(settings.rank, base.in_features) for i in chosen})
-        self.up = nn.ParameterDict({str(i): torch.zeros(out, settings.rank) for i in chosen})
+        self.down = nn.ParameterDict({str(i): torch.empty(lora.rank, base.in_features) for i in chosen})
+        self.up = nn.ParameterDict({str(i): torch.zeros(out, lora.rank) for i in chosen})
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, in) → (…, out)."""
@@ -69,22 +52,37 @@ class Adapted(nn.Module):
             for name in map(str, range(self.parts))
         ]
         nothing = y.new_zeros(1).expand(*y.shape[:-1], y.shape[-1] // self.parts)
-        return y + self.scale * torch.cat([nothing if part is None else part for part in beside], -1)
+        return y + self.alpha / self.rank * torch.cat([nothing if part is None else part for part in beside], -1)
 
 
-def adapt(model: Model, settings: LoraSettings, *, seed: int = 0) -> Model:
+class LoraShape(Protocol):
+    """What `adapt` needs to know; the settings of training have it."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def dropout(self) -> float: ...
+    @property
+    def targets(self) -> tuple[str, ...]: ...
+
+
+def adapt(model: Model, lora: LoraShape, *, seed: int = 0) -> Model:
     """Freeze the encoder and put trained layers beside the chosen ones. The model is changed in place."""
     model.encoder.requires_grad_(False)
     draws = torch.Generator().manual_seed(seed)
     is_real = model.device.type != "meta"
-    found = list(_targets(model, settings.targets))
+    found = list(_targets(model, lora.targets))
     if not found:
         raise BothwaysError(
-            f"no layer of this {model.config.family} is called {' or '.join(settings.targets)}: "
-            f"expected all-linear, query, key, value, or names such as {', '.join(_ends(model))}"
+            f"no layer of this {model.config.family} is called {' or '.join(lora.targets)}: "
+            f"expected all-linear, query, key, value, or names such as {', '.join(_ends(model))}",
+            "no-such-layer",
+            lora.targets,
         )
     for ours, theirs, chosen in found:
-        layer = Adapted(_module(model, ours), len(theirs), chosen, settings)
+        layer = Adapted(_module(model, ours), len(theirs), chosen, lora)
         for down in layer.down.values() if is_real else ():
             nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=draws)
         _put(model, ours, layer)
@@ -94,21 +92,21 @@ def adapt(model: Model, settings: LoraSettings, *, seed: int = 0) -> Model:
 # ---------------------------------------------------------------------- files
 
 
-def save_adapter(model: Model, settings: LoraSettings, base: str, folder: Path) -> None:
+def save_adapter(model: Model, base: str, folder: Path) -> None:
     """What was trained, and what it belongs to: PEFT opens it. The head is in it, and config.json has its labels."""
     family = FAMILIES[model.config.family]
     tensors: dict[str, Tensor] = {}
     names = []
     places = _places(model)
-    for ours, theirs, chosen in _targets(model, settings.targets):
-        layer = _module(model, ours)
-        assert isinstance(layer, Adapted)
-        for i in chosen:
+    adapted = [(_module(model, ours), theirs) for ours, theirs in _layers(model)]
+    adapted = [(layer, theirs) for layer, theirs in adapted if isinstance(layer, Adapted)]
+    for layer, theirs in adapted:
+        for i in map(int, layer.up):
             names.append(family.prefix + theirs[i])
             by_head = places[f"{theirs[i]}.weight"].by_head
             up: Tensor = layer.up[str(i)]
             if by_head > 1:
-                up = checkpoint.regrouped(up, by_head, model.config.encoder.heads)
+                up = checkpoint.regrouped(up, by_head, model.config.encoder.num_heads)
             tensors[f"{_ROOT}{names[-1]}.lora_A.weight"] = layer.down[str(i)]
             tensors[f"{_ROOT}{names[-1]}.lora_B.weight"] = up
     state, kept = model.state_dict(), set()
@@ -123,9 +121,9 @@ def save_adapter(model: Model, settings: LoraSettings, base: str, folder: Path) 
         "peft_type": "LORA",
         "task_type": next((_TASKS[name] for name in model.config.heads if name in _TASKS), None),
         "base_model_name_or_path": base,
-        "r": settings.rank,
-        "lora_alpha": settings.alpha,
-        "lora_dropout": settings.dropout,
+        "r": adapted[0][0].rank,
+        "lora_alpha": adapted[0][0].alpha,
+        "lora_dropout": adapted[0][0].dropout,
         "target_modules": names,
         "modules_to_save": sorted(kept - {""}),
         "bias": "none",
@@ -158,19 +156,22 @@ def trained_of(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Te
 
 def copy_adapter(source: Path, target: Path) -> None:
     """The same adapter in another folder; nothing if it is none."""
-    if (source / CONFIG).exists():
+    if is_adapter(source):
         with atomic.new_folder(target, replaces=(CONFIG, WEIGHTS, "config.json")) as fresh:
             for name in (CONFIG, WEIGHTS, "config.json"):
                 shutil.copyfile(source / name, fresh / name)
 
 
-def load_adapter(folder: Path, base: Path | str | None = None) -> Model:
-    """The base model with an adapter worked in, and the head that came with it."""
+def is_adapter(folder: Path) -> bool:
+    return (folder / CONFIG).exists()
+
+
+def with_adapter(model: Model, folder: Path) -> Model:
+    """The base model with an adapter merged into its weights, and the head that came with it."""
     config = checkpoint.read_json(folder / CONFIG)
     for key, plain in {"peft_type": "LORA", "bias": "none", **dict.fromkeys(_OTHER)}.items():
         if (config.get(key) or plain) != plain:
             raise BothwaysError(f"{folder / CONFIG} is not a plain LoRA adapter: its {key} is {config[key]}")
-    model = checkpoint.load(_base_folder(folder, config, base))
     tensors = {_plain(name): tensor.float() for name, tensor in checkpoint.read_weights(folder / WEIGHTS).items()}
     family = FAMILIES[model.config.family]
     tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
@@ -194,23 +195,19 @@ def load_adapter(folder: Path, base: Path | str | None = None) -> Model:
         target = _place(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
         by_head = places[f"{layer}.weight"].by_head
         if by_head > 1:
-            up = checkpoint.regrouped(up, model.config.encoder.heads, by_head)
+            up = checkpoint.regrouped(up, model.config.encoder.num_heads, by_head)
         target.add_(up @ down, alpha=_scale(config, family.prefix + layer, down.shape[0]))
     return model.eval()
 
 
 def base_of(folder: Path) -> Path | None:
     """The folder of the model that an adapter is for; None if it is a model itself."""
-    if not (folder / CONFIG).exists():
+    if not is_adapter(folder):
         return None
-    return _base_folder(folder, checkpoint.read_json(folder / CONFIG), None).resolve()
-
-
-def _base_folder(folder: Path, config: Mapping[str, Any], base: Path | str | None) -> Path:
-    said = Path(base or str(config.get("base_model_name_or_path")))
+    said = Path(str(checkpoint.read_json(folder / CONFIG).get("base_model_name_or_path")))
     for path in (folder / said, said):
         if path.is_dir():
-            return path
+            return path.resolve()
     raise BothwaysError(
         f"{folder} is an adapter for {said}, and that is not a folder here: give the base model's folder"
     )
@@ -283,7 +280,7 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
     chosen = family.heads[likely[0]]
     heads = tuple(name for name in family.heads if name == likely[0] or name in chosen.needs)
     kept = {
-        k: v for k, v in model.config.foreign.items() if k not in ("id2label", "label2id", "problem_type", "bothways")
+        k: v for k, v in model.config.hf_config.items() if k not in ("id2label", "label2id", "problem_type", "bothways")
     }
     labels: tuple[str, ...] = ()
     if chosen.has_labels:
@@ -291,7 +288,7 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
         last = next(str(row.theirs) for row in chosen.rows if row.ours.endswith(".linear.weight"))
         size = len(checkpoint.read_weights(folder / WEIGHTS)[_ROOT + last])
         labels = labels if len(labels) == size else checkpoint.nameless(size)
-    grown = Model.new(replace(model.config, heads=heads, labels=labels, foreign=said or kept), model.tokenizer)
+    grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=said or kept), model.tokenizer)
     state, own = model.state_dict(), grown.state_dict()
     for ours, tensor in own.items():
         if ours.startswith("encoder."):

@@ -23,9 +23,9 @@ class Model(nn.Module):
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer | None = None) -> None:
         """Weights are not set: `Model.new` draws them, `checkpoint.load` reads them."""
         super().__init__()
-        if tokenizer is not None and tokenizer.size > config.encoder.vocabulary:
+        if tokenizer is not None and tokenizer.size > config.encoder.vocab_size:
             raise BothwaysError(
-                f"the tokenizer has {tokenizer.size} pieces and the model only {config.encoder.vocabulary} "
+                f"the tokenizer has {tokenizer.size} pieces and the model only {config.encoder.vocab_size} "
                 f"token rows: they do not belong together"
             )
         self.config = config
@@ -84,13 +84,13 @@ class Model(nn.Module):
             raise BothwaysError(f"some of the layers 1 to {shape.layers}, in this order, can be taken, not {numbers}")
         if numbers[0] > 1 and shape.norm_first:
             raise BothwaysError(f"the first layer of {self.config.family} must be kept: it alone reads embeddings")
-        order = [shape.order[n - 1] if shape.order else n - 1 for n in numbers]
-        kept = sorted(set(order))
+        blocks = [shape.layer_map[n - 1] if shape.layer_map else n - 1 for n in numbers]
+        kept = sorted(set(blocks))
         smaller = replace(
             shape,
             layers=len(numbers),
             windows=tuple(shape.windows[n - 1] for n in numbers) if shape.windows else (),
-            order=tuple(kept.index(block) for block in order) if shape.order else (),
+            layer_map=tuple(kept.index(block) for block in blocks) if shape.layer_map else (),
         )
         with torch.device("meta"):
             model = Model(replace(self.config, encoder=smaller), self.tokenizer)
@@ -113,8 +113,8 @@ class Model(nn.Module):
     def batch(self, encodings: Sequence[Encoding]) -> Batch:
         """Encodings as one batch on the model's device, refused if this model cannot read them."""
         limit, vocabulary, segments = (
-            self.config.encoder.limit,
-            self.config.encoder.vocabulary,
+            self.config.encoder.max_length,
+            self.config.encoder.vocab_size,
             self.config.encoder.segments,
         )
         for i, encoding in enumerate(encodings, 1):

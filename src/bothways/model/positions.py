@@ -1,24 +1,27 @@
-"""The seam where a model learns the order of its tokens.
+"""How a model learns the order of its tokens.
+
+Tables that all layers share live in `PositionTables`, a part of the embeddings. What a layer does with positions,
+and the projections it does it with, live in that layer's own `LayerPositions`.
 
 N tokens in the batch · S sequences of a grid, L its longest · H heads · D per head · W width · R buckets of distances.
 """
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.model.attention import Bias, GridBias, Pairwise, Plan, Take
+from bothways.model.attention import AttentionPlan, Bias, GridBias, Pairwise, Take
 from bothways.model.config import Bucketed, Disentangled, EncoderConfig, Learned, Rotary
 
-if TYPE_CHECKING:
-    from bothways.model.blocks import SelfAttention
+QueryKey = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""A layer's own projection: (R, W) → queries and keys, (R, H, D) each."""
 
 
 class Table(nn.Embedding):
-    """A learned row for each token, place, and so on."""
+    """An embedding table: a learned row for each token, position, and so on."""
 
     def reset_parameters(self) -> None:
         """On the meta device there is nothing to draw, and torch loads its compiler for it: 1.4 of 4 seconds."""
@@ -26,72 +29,80 @@ class Table(nn.Embedding):
             super().reset_parameters()
 
 
-class Positions(nn.Module):
-    """A kind of position overrides the hooks it needs; the encoder calls all three."""
+class PositionTables(nn.Module):
+    """The learned tables that all layers share: absolute positions, relative distances, both or none."""
 
-    has_bias = False
-    """Whether `bias` gives one: not every attention backend can add it."""
-
-    def at_input(self, positions: Tensor) -> Tensor | None:
-        """Added to the token embeddings: (N,) → (N, W)."""
-        return None
-
-    def turn(self, q: Tensor, k: Tensor, plan: Plan, is_local: bool) -> tuple[Tensor, Tensor]:
-        """Queries and keys, turned by their positions: (N, H, D) each."""
-        return q, k
-
-    def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> Bias | None:
-        """What is added to the attention scores in this layer."""
-        return None
-
-
-def make_positions(config: EncoderConfig) -> Positions:
-    """The kind that a config names."""
-    match config.positions:
-        case Bucketed():
-            return BucketedPositions(config.positions, config.table_width, config.heads)
-        case Learned():
-            return LearnedPositions(config.positions, config.table_width)
-        case Rotary():
-            return RotaryPositions(config.positions, config.width // config.heads)
-        case Disentangled():
-            return DisentangledPositions(config, config.positions)
-
-
-class LearnedPositions(Positions):
-    """BERT's: one learned row for each place, added at the input."""
-
-    def __init__(self, config: Learned, width: int) -> None:
+    def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.rows = Table(config.rows, width)
-        self.offset = config.offset
+        kind = config.positions
+        rows = 0 if isinstance(kind, Rotary) else kind.rows
+        self.offset = kind.offset if isinstance(kind, Learned) else 0
+        self.rows = Table(rows, config.table_width) if rows else None
+        self.distances = self.norm = None
+        if isinstance(kind, Bucketed):
+            self.distances = Table(kind.buckets, config.num_heads)
+        if isinstance(kind, Disentangled):
+            self.distances = Table(2 * kind.span, config.width)
+            self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if kind.norm else None
 
-    def at_input(self, positions: Tensor) -> Tensor:
+    def forward(self, positions: Tensor) -> Tensor | None:
+        """Added to the token embeddings: (N,) → (N, W)."""
+        if self.rows is None:
+            return None
         rows: Tensor = self.rows(positions + self.offset if self.offset else positions)
         return rows
+
+    def relative(self) -> Tensor:
+        """The table of relative distances: (R, W), or (R, H) if it holds the scores themselves."""
+        assert self.distances is not None
+        table: Tensor = self.distances.weight
+        return table if self.norm is None else self.norm(table)
+
+
+class LayerPositions(nn.Module):
+    """What one layer does with positions: nothing, unless a subclass says otherwise."""
+
+    def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
+        """Queries and keys, rotated by their positions: (N, H, D) each."""
+        return q, k
+
+    def bias(self, q: Tensor, k: Tensor, plan: AttentionPlan, project: QueryKey) -> Bias | None:
+        """What is added to the attention scores."""
+        return None
+
+
+def make_layer_positions(config: EncoderConfig, is_local: bool) -> LayerPositions:
+    """The kind that a config names. `is_local`: the layer sees a window only."""
+    match config.positions:
+        case Bucketed():
+            return BucketedPositions()
+        case Rotary(base=base, local_base=local_base):
+            return RotaryPositions(local_base if is_local else base, config.width // config.num_heads)
+        case Disentangled():
+            return DisentangledPositions(config, config.positions)
+    return LayerPositions()
 
 
 # ---------------------------------------------------------------------- rotary
 
 
-class RotaryPositions(Positions):
-    """Su et al. 2021: the halves of each query and key as points in planes, turned by position · base^(-2i/D)."""
+class RotaryPositions(LayerPositions):
+    """Su et al. 2021: the halves of each query and key as points in planes, rotated by position · base^(-2i/D)."""
 
-    def __init__(self, config: Rotary, dim: int) -> None:
+    def __init__(self, base: float, dim: int) -> None:
         super().__init__()
-        self.config, self.dim = config, dim
+        self.base, self.dim = base, dim
 
-    def turn(self, q: Tensor, k: Tensor, plan: Plan, is_local: bool) -> tuple[Tensor, Tensor]:
-        base = self.config.local_base if is_local else self.config.base
-        if base not in plan.turns:
-            speeds = base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
+    def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
+        if self.base not in plan.rotations:
+            speeds = self.base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
             angles = plan.batch.positions[:, None].float() * speeds  # (N, D/2), in fp32: 8,000 must differ from 8,001
-            plan.turns[base] = angles.cos()[:, None], angles.sin()[:, None]
-        cos, sin = plan.turns[base]
-        return _turned(q, cos, sin), _turned(k, cos, sin)
+            plan.rotations[self.base] = angles.cos()[:, None], angles.sin()[:, None]
+        cos, sin = plan.rotations[self.base]
+        return _rotated(q, cos, sin), _rotated(k, cos, sin)
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.float().chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
@@ -99,17 +110,11 @@ def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- buckets of distances
 
 
-class BucketedPositions(LearnedPositions):
-    """MPNet's: learned rows at the input, and T5's buckets, one table for all layers."""
+class BucketedPositions(LayerPositions):
+    """MPNet's: T5's buckets of distances, one table of scores for all layers."""
 
-    has_bias = True
-
-    def __init__(self, config: Bucketed, width: int, heads: int) -> None:
-        super().__init__(config, width)
-        self.distances = Table(config.buckets, heads)
-
-    def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> GridBias:
-        return _TableBias(self.distances.weight)
+    def bias(self, q: Tensor, k: Tensor, plan: AttentionPlan, project: QueryKey) -> GridBias:
+        return _TableBias(plan.relative())
 
 
 class _TableBias(GridBias):
@@ -139,33 +144,38 @@ def t5_bucket(ahead: Tensor, buckets: int, far: int = 128) -> Tensor:
 # ---------------------------------------------------------------------- disentangled
 
 
-class DisentangledPositions(Positions):
+class DisentangledPositions(LayerPositions):
     """DeBERTa's: a query meets the key of its distance to a token, and a key the query of that distance.
 
         score(i, j) = (q_i · k_j + q_i · K[δ] + k_j · Q[δ]) · scale        δ the bucket of i - j
 
-    K and Q are the table of distances, projected by each layer.
+    K and Q are the table of distances, projected by this layer: by the layer's own query and key matrices (v3), or by
+    matrices of their own (v1).
     """
-
-    has_bias = True
 
     def __init__(self, config: EncoderConfig, kind: Disentangled) -> None:
         super().__init__()
-        self.kind, self.scale, self.dropout = kind, config.scale, config.dropout
-        self.rows = Table(kind.rows, config.table_width) if kind.rows else None
-        self.distances = Table(2 * kind.span, config.width)
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if kind.norm else None
+        self.kind, self.scale, self.dropout, self.num_heads = kind, config.scale, config.dropout, config.num_heads
+        self.key = self.query = None
+        if not kind.shared and "c2p" in kind.terms:
+            self.key = nn.Linear(config.width, config.width, bias=config.biases == "all")
+        if not kind.shared and "p2c" in kind.terms:
+            self.query = nn.Linear(config.width, config.width)
 
-    def at_input(self, positions: Tensor) -> Tensor | None:
-        return None if self.rows is None else self.rows(positions)
-
-    def bias(self, q: Tensor, k: Tensor, layer: "SelfAttention") -> GridBias:
-        table = self.distances.weight if self.norm is None else self.norm(self.distances.weight)
-        table = F.dropout(table, self.dropout, self.training)
-        keys, queries = layer.distances(table)
+    def bias(self, q: Tensor, k: Tensor, plan: AttentionPlan, project: QueryKey) -> GridBias:
+        table = F.dropout(plan.relative(), self.dropout, self.training)
+        queries, keys = (
+            project(table) if self.kind.shared else (self._split(self.query, table), self._split(self.key, table))
+        )
         to_place = (q * self.scale, keys) if "c2p" in self.kind.terms else None
         from_place = (k * self.scale, queries) if "p2c" in self.kind.terms else None
         return _DisentangledBias(self.kind, to_place, from_place)
+
+    def _split(self, linear: nn.Linear | None, table: Tensor) -> Tensor:
+        """(R, W) → (R, H, D)."""
+        rows: Tensor = table if linear is None else linear(table)
+        split: Tensor = rows.unflatten(1, (self.num_heads, -1))
+        return split
 
 
 Pair = tuple[Tensor, Tensor]

@@ -69,7 +69,7 @@ def extend_vocabulary(
     elif not words:
         raise BothwaysError("no words were given: name some, or give a text and how many to find in it")
     new = add_words(tokenizer, words)
-    first, size = tokenizer.size, max(new.tokenizer.size, model.config.encoder.vocabulary)
+    first, size = tokenizer.size, max(new.tokenizer.size, model.config.encoder.vocab_size)
 
     def grow(table: Tensor) -> Tensor:
         """(V, …) → (V + words, …); spare rows at the end of a table that is larger than its vocabulary are used up."""
@@ -79,7 +79,7 @@ def extend_vocabulary(
             grown[i] = table[list(cut)].float().mean(0)
         return grown
 
-    config = replace(model.config, encoder=replace(model.config.encoder, vocabulary=size))
+    config = replace(model.config, encoder=replace(model.config.encoder, vocab_size=size))
     fertility = None
     if files:
         before, after = pieces_per_word(files, (tokenizer, new.tokenizer), field=field, on_bytes=on_bytes)
@@ -104,20 +104,20 @@ def shrink_vocabulary(
     """
     tokenizer, before = model.require_tokenizer(), model.config
     counts = count_pieces(files, tokenizer, field=field, on_bytes=on_bytes)
-    named = _named_ids(before.foreign, tokenizer.size)
+    named = _named_ids(before.hf_config, tokenizer.size)
     positions = before.encoder.positions
     # RoBERTa counts positions from the row of its padding: that row must keep its number.
     front = range(min(positions.offset, tokenizer.size)) if isinstance(positions, Learned) else range(0)
     always = {i for i in (*named.values(), *front) if tokenizer.backend.id_to_token(i) is not None}
     kept = choose_pieces(tokenizer, counts, minimum=minimum, count=count, always=always)
     place = {old: new for new, old in enumerate(kept)}
-    foreign = {**before.foreign, **{key: place[i] for key, i in named.items() if i in place}}
-    config = replace(before, encoder=replace(before.encoder, vocabulary=len(kept)), foreign=foreign)
+    hf_config = {**before.hf_config, **{key: place[i] for key, i in named.items() if i in place}}
+    config = replace(before, encoder=replace(before.encoder, vocab_size=len(kept)), hf_config=hf_config)
     smaller = _changed(model, config, keep_pieces(tokenizer, kept), lambda table: table[kept])
     return Shrunk(
         smaller,
         tuple(kept),
-        (before.encoder.vocabulary, len(kept)),
+        (before.encoder.vocab_size, len(kept)),
         (sum(p.numel() for p in model.parameters()), sum(p.numel() for p in smaller.parameters())),
         (_megabytes(model), _megabytes(smaller)),
         float(counts[kept].sum() / counts.sum()),
@@ -128,11 +128,11 @@ def _megabytes(model: Model) -> float:
     return sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
 
 
-def _named_ids(foreign: Mapping[str, object], size: int) -> dict[str, int]:
+def _named_ids(hf_config: Mapping[str, object], size: int) -> dict[str, int]:
     """The ids that config.json gives by role, as in bos_token_id."""
     return {
         key: value
-        for key, value in foreign.items()
+        for key, value in hf_config.items()
         if key.endswith("_token_id") and isinstance(value, int) and 0 <= value < size
     }
 
@@ -140,7 +140,7 @@ def _named_ids(foreign: Mapping[str, object], size: int) -> dict[str, int]:
 def _changed(model: Model, config: ModelConfig, tokenizer: Tokenizer, change: Callable[[Tensor], Tensor]) -> Model:
     """The model with a change to all that has a row for each piece, whichever head it is in."""
     old, shape = model.state_dict(), model.config.encoder
-    longer = replace(model.config, encoder=replace(shape, vocabulary=shape.vocabulary + 1))
+    longer = replace(model.config, encoder=replace(shape, vocab_size=shape.vocab_size + 1))
     with torch.device("meta"):
         fresh, probe = Model(config, tokenizer), Model(longer).state_dict()
     state = {name: change(old[name]) if probe[name].shape != old[name].shape else old[name] for name in old}

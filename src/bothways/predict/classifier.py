@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
 from bothways.predict.encode import require_several
-from bothways.predict.predictor import Predictor, as_text
+from bothways.predict.predictor import Predictor
+from bothways.tasks.classify import as_text
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
 
@@ -27,7 +28,7 @@ class Classifier:
 
     Without a model it is the one in the box. Epochs, batch and lr are as the model's folder advises, unless said; where
     it has no advice, three epochs of 32 with a rate of 3e-5.
-    `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9", "classify.weights='balanced'"]. With `out` the
+    `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9", "classify.class_weights='balanced'"]. With `out` the
     run is kept there, and goes on where it stopped.
     """
 
@@ -77,7 +78,7 @@ class Classifier:
         """(texts, classes) in the order of `classes_`."""
         self._require_fit()
         require_several(texts)
-        rows = [decision for _, decision in self.predictor_.decisions(map(as_text, texts))]
+        rows = [decision for _, decision in self.predictor_.decode_all(map(as_text, texts))]
         return np.asarray(rows, np.float64).reshape(-1, len(self._order))[:, self._order]
 
     def predict(self, texts: Iterable[Any]) -> NDArray[Any]:

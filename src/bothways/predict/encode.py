@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bothways.engine.engine import Engine, chunks
+from bothways.engine.reader import Read, Reader, Tally, View, WindowSettings
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load
 from bothways.model.config import EncoderConfig
+from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.predict.choices import Combine, Long, Per, Pool
-from bothways.tasks.engine import by_budget, chunks
-from bothways.tasks.reading import Read, Reader, Tally, View, WindowSettings
+from bothways.predict.encode_options import Combine, Long, Per, Pool
 from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
@@ -120,6 +120,14 @@ class _Job:
     keep: slice
     """The rows that count: all of a text, or the part of it that this window answers for."""
 
+    @property
+    def ids(self) -> list[int]:
+        return self.view.ids
+
+    @property
+    def segments(self) -> list[int]:
+        return self.view.segments
+
 
 def encode(
     texts: Iterable[str],
@@ -166,16 +174,20 @@ def iter_texts(
 ) -> Iterator[Vectors]:
     """`encode` as a stream: memory does not grow with the number of texts. `tally` is filled on the way."""
     require_choice("pool", pool, get_args(Pool))
+    engine = Engine(model)
+
+    def pooled(batch: Batch, jobs: list[_Job]) -> list[tuple[Tensor, int]]:
+        values, counts = _pooled(_states(batch, model, features), batch, jobs, pool)
+        return list(zip(values, counts, strict=True))
+
     for _, encodings, jobs in _chunks(texts, model, features, tally):
-        # Long texts have several jobs; each yields (sum or max, count), merged here.
+        # Long texts have several jobs; each gives (sum or max, count), merged here.
         merged: list[tuple[Tensor, int]] = [(torch.empty(0), 0)] * len(encodings)
-        for group, batch, states in _run(jobs, model, features):
-            values, counts = _pooled(states, batch, group, pool)
-            for job, value, count in zip(group, values, counts, strict=True):
-                before, seen = merged[job.text]
-                if seen:
-                    value = torch.maximum(before, value) if pool == "max" else before + value
-                merged[job.text] = value, seen + count
+        for job, (value, count) in zip(jobs, engine.run(jobs, pooled), strict=True):
+            before, seen = merged[job.text]
+            if seen:
+                value = torch.maximum(before, value) if pool == "max" else before + value
+            merged[job.text] = value, seen + count
         for value, count in merged:
             yield (value if pool == "max" else value / count).numpy()
 
@@ -185,14 +197,18 @@ def iter_tokens(
 ) -> Iterator[TokenVectors]:
     """`encode_tokens` as a stream."""
     require_choice("per", per, get_args(Per))
+    engine = Engine(model)
+
+    def kept(batch: Batch, jobs: list[_Job]) -> list[Tensor]:
+        parts = _states(batch, model, features).split(batch.lengths.tolist())
+        return [rows[job.keep].clone() for job, rows in zip(jobs, parts, strict=True)]
+
     for some, encodings, jobs in _chunks(texts, model, features, tally):
-        parts: list[list[tuple[_Job, Tensor]]] = [[] for _ in encodings]
-        for group, batch, states in _run(jobs, model, features):
-            for job, rows in zip(group, states.split(batch.lengths.tolist()), strict=True):
-                parts[job.text].append((job, rows[job.keep].clone()))
+        parts: list[list[Tensor]] = [[] for _ in encodings]
+        for job, rows in zip(jobs, engine.run(jobs, kept), strict=True):
+            parts[job.text].append(rows)
         for text, encoding, found in zip(some, encodings, parts, strict=True):
-            found.sort(key=lambda part: part[0].view.shift)
-            yield _by_token(text, encoding, torch.cat([rows for _, rows in found]), per)
+            yield _by_token(text, encoding, torch.cat(found), per)
 
 
 def _warn_of_losses(tally: Tally) -> None:
@@ -211,7 +227,7 @@ def _chunks(
     """Some texts at a time, with their encodings and the jobs that cover them."""
     require_several(texts)
     features.numbers(model.config.encoder.layers)  # a wrong layer is told before any work
-    reader = Reader(model, WindowSettings(long=features.long), switch="--long")
+    reader = Reader(model, WindowSettings(long=features.long), switch="`long`")
     reader.tally = tally
     for some in chunks(map(_require_text, texts)):
         reads = reader([(text,) for text in some])
@@ -241,22 +257,20 @@ def _jobs(text: int, read: Read) -> Iterator[_Job]:
         yield _Job(text, view, keep)
 
 
-@torch.inference_mode()
-def _run(jobs: list[_Job], model: Model, features: Features) -> Iterator[tuple[list[_Job], Batch, Tensor]]:
-    """Jobs in batches of similar length, each with its combined states (N, W) in fp32 on the CPU."""
+def _states(batch: Batch, model: Model, features: Features) -> Tensor:
+    """The combined states of a batch, (N, W), in fp32 on the CPU."""
     layers = features.numbers(model.config.encoder.layers)
-    for group in by_budget(jobs, lambda job: len(job.view), model.device):
-        batch = Batch.pack([job.view.ids for job in group], [job.view.segments for job in group])
-        if features.layers == STATIC:
-            states = [model.encoder.embeddings.tokens(batch.ids.to(model.device))]
-        else:
-            look = model.encoder.look(batch.to(model.device), hidden=set(layers))
-            states = [look.hidden[n] for n in layers]
-        yield group, batch, features.combined(states).float().cpu()
+    if features.layers == STATIC:
+        states = [model.encoder.embeddings.tokens(batch.ids)]
+    else:
+        seen = model.encoder.activations(batch, hidden_states=set(layers))
+        states = [seen.hidden_states[n] for n in layers]
+    return features.combined(states).float().cpu()
 
 
 def _pooled(states: Tensor, batch: Batch, group: list[_Job], pool: Pool) -> tuple[Tensor, list[int]]:
     """For each job its sum (or maximum) over the rows that count, and how many they were: (J, W)."""
+    batch = batch.to(states.device)
     if pool == "cls":
         return states[batch.first], [1] * len(group)
     owner = torch.repeat_interleave(torch.arange(len(group)), batch.lengths)

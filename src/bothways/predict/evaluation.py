@@ -11,19 +11,19 @@ import numpy as np
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint
+from bothways.model.load import load
 from bothways.predict.predictor import Predictor
+from bothways.scoring.accumulator import Accumulator
 from bothways.scoring.calibration import COLDEST, HOTTEST, Bin, fit_temperature
 from bothways.scoring.classification import Classes
 from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
-from bothways.scoring.rows import Accumulator
 from bothways.scoring.significance import Comparison, compare, interval
 from bothways.scoring.worst import Worst
-from bothways.tasks.classify import Classify
-from bothways.tasks.folder import rewrite_config, task_config
-from bothways.tasks.kinds import in_form, read_examples
+from bothways.tasks.classify import TextClassification
+from bothways.tasks.folder import rewrite_config
 from bothways.tasks.recipe import DataSettings
+from bothways.tasks.registry import task_config
 from bothways.tasks.task import TaskConfig
 
 _TO_DRAW = 5_000  # rank correlations of more take longer than the answers
@@ -35,7 +35,7 @@ class Evaluation:
     """What a model scored."""
 
     task: str
-    goal: str
+    metric: str
     """The score that counts most …"""
     interval: tuple[float, float]
     """… and where it lies with 95 %, by the bootstrap over examples."""
@@ -72,8 +72,8 @@ def evaluate(
     what was predicted."""
     predictor = predictor if isinstance(predictor, Predictor) else Predictor.load(predictor)
     run = _Run(predictor, worst)
-    for item, decision in predictor.decisions(watch(_labelled(files, predictor, data, notes))):
-        run.add(item, decision)
+    for item, decoded in predictor.decode_all(watch(_labelled(files, predictor, data, notes))):
+        run.add(item, decoded)
     return run.result()
 
 
@@ -84,7 +84,7 @@ def calibrate(folder: Path, found: Evaluation) -> TaskConfig:
     """
     if found.temperature is None and not found.thresholds:
         raise BothwaysError(f"there is nothing to calibrate in a model for {found.task} of this kind")
-    config = task_config(checkpoint.load(folder))
+    config = task_config(load(folder))
     config = replace(
         config, temperature=found.temperature or config.temperature, thresholds=found.thresholds or config.thresholds
     )
@@ -99,11 +99,11 @@ def compare_models(
     require_same_task(first, second)
     judges = []
     for predictor in (first, second):
-        judge = predictor.task.judge()
-        for item, decision in predictor.decisions(_labelled(files, predictor, data, None)):
-            predictor.task.mark(judge, item, decision)
+        judge = predictor.task.new_scores()
+        for item, decoded in predictor.decode_all(_labelled(files, predictor, data, None)):
+            predictor.task.count(judge, item, decoded)
         judges.append(judge)
-    return compare(judges[0], judges[1], first.task.goal)
+    return compare(judges[0], judges[1], first.task.metric)
 
 
 def require_same_task(
@@ -121,13 +121,14 @@ def _labelled(
 ) -> Iterator[Any]:
     config, notes = task_config(predictor.model), notes if notes is not None else Notes()
     known = set(predictor.labels)
-    for example in read_examples(predictor.name, files, data or DataSettings(), notes, config.kind):
+    columns = (data or DataSettings()).columns
+    for example in predictor.task.read(files, columns, notes, config.options):
         if example.gold is None:
-            notes.add("rows without a label, left out", example.where)
+            notes.add("unlabelled-row", example.where)
         else:
             if isinstance(example, Tagged) and (strange := set(example.gold or ()) - known):
-                notes.add("texts with tags that the model does not know", f"{example.where} ({min(strange)})")
-            yield in_form(config, example)
+                notes.add("unknown-tags", f"{example.where} ({min(strange)})")
+            yield predictor.task.normalise(config, example)
 
 
 class _Run:
@@ -135,20 +136,24 @@ class _Run:
 
     def __init__(self, predictor: Predictor, worst: int) -> None:
         self.predictor, self.task = predictor, predictor.task
-        self.judge = self.task.judge()
+        self.judge = self.task.new_scores()
         self.worst: Worst[tuple[Any, Any]] = Worst(worst)
         self.examples = 0
         self.logs: list[Any] = []
         self.golds: list[int] = []
 
-    def add(self, item: Any, decision: Any) -> None:
-        self.task.mark(self.judge, item, decision)
+    def add(self, item: Any, decoded: Any) -> None:
+        self.task.count(self.judge, item, decoded)
         self.examples += 1
-        wrong = self.task.wrongness(item, decision)
+        wrong = self.task.error(item, decoded)
         if wrong > 0:
-            self.worst.add(wrong, (item.example, self.task.present(item, decision)))
-        if isinstance(self.task, Classify) and isinstance(self.judge, Classes) and len(self.golds) < _TO_CALIBRATE:
-            self.logs.append(np.log(np.maximum(decision, 1e-30)))
+            self.worst.add(wrong, (item.example, self.task.answer(item, decoded)))
+        if (
+            isinstance(self.task, TextClassification)
+            and isinstance(self.judge, Classes)
+            and len(self.golds) < _TO_CALIBRATE
+        ):
+            self.logs.append(np.log(np.maximum(decoded, 1e-30)))
             self.golds.append(self.task.gold(item.example))
 
     def result(self) -> Evaluation:
@@ -157,14 +162,14 @@ class _Run:
         confusion = self.judge.confusion().tolist() if isinstance(self.judge, Classes) else None
         before = task_config(self.predictor.model).temperature
         worst = [
-            {"wrongness": wrong, **_shown(example), "answer": answer} for wrong, (example, answer) in self.worst.items()
+            {"error": wrong, **_shown(example), "answer": answer} for wrong, (example, answer) in self.worst.items()
         ]
-        scores, goal = self.judge.scores(), self.task.goal
-        intervals = _intervals(self.judge, list(scores) if self.examples <= _TO_DRAW else [goal])
+        scores, metric = self.judge.scores(), self.task.metric
+        intervals = _intervals(self.judge, list(scores) if self.examples <= _TO_DRAW else [metric])
         return Evaluation(
             self.predictor.name,
-            goal,
-            intervals[goal],
+            metric,
+            intervals[metric],
             self.examples,
             scores,
             _details(self.judge),

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from bothways.data.words import is_cjk
+from bothways.engine.engine import Engine
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.box import boxed
-from bothways.model.checkpoint import load
+from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding, Tokenizer
 
 _PLAIN = ("WordPiece", "WordLevel")
 _SPACES = ("Ġ", "▁")
-_SENTENCES_AT_ONCE = 64
 _WIDEST = 256  # beam: each step runs the model on as many sentences
 
 
@@ -33,6 +33,16 @@ class Filled:
     text: str
     """The text with its blanks filled; all else is as it was written, but for the space before a blank whose mask takes
     it along (RoBERTa's), if the piece goes on with the word before."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    ids: list[int]
+    places: list[int]
+
+    @property
+    def segments(self) -> list[int]:
+        return [0] * len(self.ids)
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ def fill(text: str, model: Model | Path | str | None = None, *, top: int = 5) ->
     tokenizer = _require(model)
     if top < 1:
         raise BothwaysError(f"{top} answers were asked for: ask for at least 1")
-    encoding = tokenizer(text, limit=model.config.encoder.limit)
+    encoding = tokenizer(text, limit=model.config.encoder.max_length)
     places = [i for i, token in enumerate(encoding.ids) if token == tokenizer.id(tokenizer.mask or "")]
     if not places:
         raise BothwaysError(f"there is no blank to fill: write {tokenizer.mask} where the word is missing")
@@ -140,27 +150,25 @@ def _by_pseudo_likelihood(model: Model, encoding: Encoding, guesses: list[_Guess
     return sorted(ranked, key=lambda guess: -guess.log_probability)
 
 
-@torch.inference_mode()
 def _log_probabilities(model: Model, asked: Sequence[tuple[list[int], list[int]]]) -> list[Tensor]:
     """For each (ids, places): the log-probability of every token at each place, (places, vocabulary)."""
-    found: list[Tensor] = []
-    for start in range(0, len(asked), _SENTENCES_AT_ONCE):
-        some = asked[start : start + _SENTENCES_AT_ONCE]
-        batch = Batch.pack([ids for ids, _ in some]).to(model.device)
-        at = torch.tensor(
-            [int(first) + p for first, (_, ps) in zip(batch.first.tolist(), some, strict=True) for p in ps]
-        )
-        logits = model.masked(model.encoder(batch)[at.to(model.device)]).float()
+    never = _never(model)
+
+    def read(batch: Batch, jobs: list[_Job]) -> Sequence[Tensor]:
+        at = [first + place for first, job in zip(batch.first.tolist(), jobs, strict=True) for place in job.places]
+        logits = model.masked(model.encoder(batch)[torch.tensor(at, device=model.device)]).float()
         table = logits.log_softmax(-1).cpu()
-        table[:, _never(model)] = -math.inf  # after the softmax: what is left keeps the model's own probabilities
-        found += table.split([len(places) for _, places in some])
-    return found
+        table[:, never] = -math.inf  # after the softmax: what is left keeps the model's own probabilities
+        found: Sequence[Tensor] = table.split([len(job.places) for job in jobs])
+        return found
+
+    return list(Engine(model).run((_Job(ids, places) for ids, places in asked), read))
 
 
 def _never(model: Model) -> list[int]:
     """Ids that are no answer: specials, spare rows, and rows that the tokenizer has no piece for."""
     assert model.tokenizer is not None
-    return [*model.tokenizer.wordless_ids, *range(model.tokenizer.size, model.config.encoder.vocabulary)]
+    return [*model.tokenizer.wordless_ids, *range(model.tokenizer.size, model.config.encoder.vocab_size)]
 
 
 def _with(encoding: Encoding, guess: _Guess) -> list[int]:

@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from bothways.data.notes import Notes
 from bothways.data.sources import open_json, rows_of
+from bothways.engine.engine import Engine
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import load
+from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.tasks.engine import by_budget
 from bothways.text.files import require_files
 from bothways.text.tokenizer import Encoding
 
@@ -37,7 +37,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Preferred:
+class MinimalPairScores:
     """How often the good sentence was the likelier one."""
 
     accuracy: float
@@ -55,8 +55,9 @@ class _Job:
     places: list[int]
     words: list[int]
 
-    def __len__(self) -> int:
-        return len(self.ids)
+    @property
+    def segments(self) -> list[int]:
+        return [0] * len(self.ids)
 
 
 def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = None) -> Iterator[float]:
@@ -67,20 +68,23 @@ def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = Non
     replacement. Without a model it is the one in the box.
     """
     model = model if isinstance(model, Model) else load(model)
-    tokenizer, jobs_of = model.require_tokenizer(), _jobs_for(model)
+    tokenizer, jobs_of, engine = model.require_tokenizer(), _jobs_for(model), Engine(model)
     stream = iter(texts)
     while some := list(itertools.islice(stream, _AT_ONCE)):
         encodings = tokenizer.batch(some)
         for text, encoding in zip(some, encodings, strict=True):
-            if len(encoding) > model.config.encoder.limit:
+            if len(encoding) > model.config.encoder.max_length:
                 raise BothwaysError(
-                    f"{text[:40]!r} … has {len(encoding)} tokens and this model reads {model.config.encoder.limit}"
+                    f"{text[:40]!r} … has {len(encoding)} tokens and this model reads {model.config.encoder.max_length}"
                 )
         jobs = [job for number, encoding in enumerate(encodings) for job in jobs_of(number, encoding)]
-        yield from _sums(jobs, model, len(some))
+        sums = [0.0] * len(some)
+        for job, value in zip(jobs, engine.run(jobs, partial(_sums, model)), strict=True):
+            sums[job.text] += value
+        yield from sums
 
 
-def prefer(pairs: Iterable[Pair], model: Model) -> Preferred:
+def score_minimal_pairs(pairs: Iterable[Pair], model: Model) -> MinimalPairScores:
     """How often a model finds the good sentence of a pair likelier than the bad one."""
     right: dict[str, int] = {}
     count: dict[str, int] = {}
@@ -92,7 +96,7 @@ def prefer(pairs: Iterable[Pair], model: Model) -> Preferred:
     if not count:
         raise BothwaysError("there are no pairs of sentences to compare")
     groups = {group: right[group] / count[group] for group in count}
-    return Preferred(sum(groups.values()) / len(groups), sum(count.values()), groups)
+    return MinimalPairScores(sum(groups.values()) / len(groups), sum(count.values()), groups)
 
 
 def read_pairs(file: Path | str, limit: int = 0) -> Iterator[Pair]:
@@ -148,22 +152,15 @@ def _inside(encoding: Encoding) -> list[int]:
     return [place for place, source in enumerate(encoding.sources) if source is not None]
 
 
-@torch.inference_mode()
-def _sums(jobs: Sequence[_Job], model: Model, texts: int) -> list[float]:
-    """Of each text, the sum of the logarithms at its places."""
-    sums = torch.zeros(texts, dtype=torch.float64)
-    for group in by_budget(jobs, len, model.device):
-        batch = Batch.pack([job.ids for job in group]).to(model.device)
-        starts = batch.first.tolist()
-        at = torch.tensor([start + p for start, job in zip(starts, group, strict=True) for p in job.places])
-        words = torch.tensor([word for job in group for word in job.words])
-        each = _logarithms(model, batch, at.to(model.device), words.to(model.device)).double().cpu()
-        sums.index_add_(0, torch.tensor([job.text for job in group for _ in job.places]), each)
-    found: list[float] = sums.tolist()
-    return found
+def _sums(model: Model, batch: Batch, jobs: Sequence[_Job]) -> list[float]:
+    """Of each job, the sum of the log-probabilities at its places."""
+    at = torch.tensor([start + p for start, job in zip(batch.first.tolist(), jobs, strict=True) for p in job.places])
+    words = torch.tensor([word for job in jobs for word in job.words])
+    each = _log_probabilities(model, batch, at.to(model.device), words.to(model.device)).double().cpu()
+    return [float(part.sum()) for part in each.split([len(job.places) for job in jobs])]
 
 
-def _logarithms(model: Model, batch: Batch, at: Tensor, words: Tensor) -> Tensor:
+def _log_probabilities(model: Model, batch: Batch, at: Tensor, words: Tensor) -> Tensor:
     """(M,) how likely each asked token is: as a guess, or as no replacement."""
     states = model.encoder(batch)
     if "masked" not in model.heads:

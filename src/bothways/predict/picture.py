@@ -47,10 +47,10 @@ def _ending(path: Path) -> str:
 def _scores(axes: Any, found: Evaluation, labels: tuple[str, ...]) -> None:
     names = [name for name, value in found.scores.items() if -1 <= value <= 1][:12]
     low, high = found.interval
-    ends = [high if name == found.goal else found.scores[name] for name in names]
+    ends = [high if name == found.metric else found.scores[name] for name in names]
     _bars(axes, [shown_name(name, labels) for name in names], [found.scores[name] for name in names], ends)
-    if found.goal in names:
-        axes.plot([low, high], [names.index(found.goal)] * 2, color=_RED, linewidth=3)
+    if found.metric in names:
+        axes.plot([low, high], [names.index(found.metric)] * 2, color=_RED, linewidth=3)
     axes.set_title(f"{found.examples:,} examples (red: 95 %)", loc="left", fontsize=10)
 
 

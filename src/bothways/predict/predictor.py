@@ -1,6 +1,6 @@
 """Answers of a fine-tuned model: texts in, the dictionaries of a Hugging Face pipeline out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,17 +9,17 @@ import numpy as np
 import torch
 
 from bothways.data.examples import Choice, Question, Tagged, Text
-from bothways.data.words import join_words, split_words
+from bothways.engine.engine import Engine
+from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint
 from bothways.model.batch import Batch
+from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.predict.choices import Long
-from bothways.tasks.engine import decisions
-from bothways.tasks.folder import task_config, with_config
-from bothways.tasks.kinds import make_task
-from bothways.tasks.reading import Tally
-from bothways.tasks.task import Item
+from bothways.predict.encode_options import Long
+from bothways.tasks.answering import decode_all
+from bothways.tasks.folder import with_config
+from bothways.tasks.registry import make_task, task_config
+from bothways.tasks.task import EncodedExample
 
 
 class Predictor:
@@ -45,15 +45,15 @@ class Predictor:
             config = task_config(model)
             model = with_config(model, replace(config, window=replace(config.window, long=long)))
         kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = model.to(kind).eval()
+        self.model = Engine(model, device=kind).model
         self.name = task_config(model).task
         self.task = make_task(model)
-        self.task.reader.switch = "--long"
+        self.task.reader.switch = "`long`"
 
     @classmethod
     def load(cls, folder: Path | str, *, device: str = "auto", long: Long | None = None) -> "Predictor":
         """From a folder that `bothways finetune` made, or one of transformers' with a head that answers."""
-        return cls(checkpoint.load(folder), device=device, long=long)
+        return cls(load(folder), device=device, long=long)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -77,16 +77,18 @@ class Predictor:
     def answers(self, examples: Iterable[Any], *, top: int = 1) -> Iterator[tuple[Any, Any]]:
         """Examples as `example` makes them, or as files are read, each with its answer."""
         if top < 1:
-            raise BothwaysError(f"top says how many answers are wanted, and is {top}: expected 1 or more")
-        if top > 1 and self.name in ("tag", "score"):
-            one = "tag to each word" if self.name == "tag" else "number to each pair"
-            raise BothwaysError(f"this model gives one {one}, and top asks for {top} answers: leave it out")
-        found = self.decisions(examples)
-        return ((item.example, self.task.present(item, decision, top)) for item, decision in found)
+            raise BothwaysError(f"`top` is the number of answers, 1 or more, not {top}", "out-of-range", top)
+        if top > 1 and not self.task.has_ranking:
+            raise BothwaysError(
+                f"a model for the task {self.name} gives one answer to each input, and `top` is {top}: leave it out",
+                "one-answer",
+                top,
+            )
+        return ((item.example, self.task.answer(item, decoded, top)) for item, decoded in self.decode_all(examples))
 
-    def decisions(self, examples: Iterable[Any]) -> Iterator[tuple[Item, Any]]:
-        """Examples as the model reads them, and what it decides: all that scores need."""
-        return decisions(self.task, self._forward, examples, self.model.device)
+    def decode_all(self, examples: Iterable[Any]) -> Iterator[tuple[EncodedExample, Any]]:
+        """Examples as the model reads them, with its decoded outputs: all that scores need."""
+        return decode_all(self.task, self._forward, examples, self.model.device)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         return self.task.outputs(self.model, self.model.encoder(batch), batch)
@@ -97,49 +99,4 @@ class Predictor:
             return given
         if isinstance(given, np.ndarray):  # a row of a table of pairs or words
             given = tuple(given.tolist())
-        match self.name:
-            case "tag":
-                return _tagged(given)
-            case "answer":
-                question, context = _fields(given, ("question", "context"))
-                if not isinstance(context, str):
-                    raise BothwaysError(f"the context was expected to be a text, and {context!r} was given")
-                return Question("", question, context)
-            case "choose":
-                return _choice(given)
-        return as_text(given, needs_two=self.name == "score")
-
-
-def as_text(given: Any, needs_two: bool = False) -> Text:
-    """A text or a pair of them as an example."""
-    if isinstance(given, Mapping):
-        given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
-    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
-    if not all(isinstance(text, str) for text in texts) or len(texts) not in ((2,) if needs_two else (1, 2)):
-        wanted = "a pair of texts" if needs_two else "a text or a pair of texts"
-        raise BothwaysError(f"{wanted} was expected, and {given!r} was given")
-    return Text(texts)
-
-
-def _tagged(given: Any) -> Tagged:
-    if isinstance(given, str):
-        return Tagged(given, tuple(split_words(given)))
-    if not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
-        raise BothwaysError(f"a text or a tuple of words was expected, and {given!r} was given")
-    return Tagged(*join_words(given))
-
-
-def _choice(given: Any) -> Choice:
-    question, options = _fields(given, ("question", "options"))
-    if not isinstance(options, list | tuple) or not options or not all(isinstance(o, str) for o in options):
-        raise BothwaysError(f"a list of options was expected, each a text, and {options!r} was given")
-    context = given.get("context", "") if isinstance(given, Mapping) else ""
-    return Choice(context, question, tuple(options))
-
-
-def _fields(given: Any, names: tuple[str, str]) -> tuple[Any, Any]:
-    if isinstance(given, Mapping) and all(name in given for name in names):
-        given = given[names[0]], given[names[1]]
-    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
-        return given
-    raise BothwaysError(f"a pair of {' and '.join(names)}, or a dictionary, was expected, and {given!r} was given")
+        return self.task.parse(given)

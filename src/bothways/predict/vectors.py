@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from bothways import atomic
 from bothways.errors import BothwaysError
 
-Row = tuple[dict[str, Any], NDArray[np.float32]]
+VectorRow = tuple[dict[str, Any], NDArray[np.float32]]
 """What a vector belongs to, and the vector."""
 
 _ROWS_AT_ONCE = 4096
 
 
-def write_vectors(path: Path, rows: Iterable[Row], width: int) -> int:
+def write_vectors(path: Path, rows: Iterable[VectorRow], width: int) -> int:
     """Write rows, each of `width` numbers, to `path` and return how many there were.
 
     .jsonl and .parquet hold all fields of a row. .npy holds the vectors alone; fields that say more
@@ -28,7 +28,7 @@ def write_vectors(path: Path, rows: Iterable[Row], width: int) -> int:
     return writer_for(path)(path, rows, width)
 
 
-def writer_for(path: Path) -> Callable[[Path, Iterable[Row], int], int]:
+def writer_for(path: Path) -> Callable[[Path, Iterable[VectorRow], int], int]:
     """The writer that serves this file name; an error if none does."""
     writers = {".npy": _write_npy, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
     if path.suffix not in writers:
@@ -46,7 +46,7 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + ".jsonl")
 
 
-def _write_npy(path: Path, rows: Iterable[Row], width: int) -> int:
+def _write_npy(path: Path, rows: Iterable[VectorRow], width: int) -> int:
     count = 0
     with ExitStack() as stack:
         matrix = stack.enter_context(atomic.new_file(path)).open("wb+")
@@ -70,7 +70,7 @@ def _header(rows: int, width: int) -> dict[str, Any]:
     return {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
 
 
-def _write_jsonl(path: Path, rows: Iterable[Row], width: int) -> int:
+def _write_jsonl(path: Path, rows: Iterable[VectorRow], width: int) -> int:
     count = 0
     with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
         for fields, vector in rows:
@@ -81,12 +81,12 @@ def _write_jsonl(path: Path, rows: Iterable[Row], width: int) -> int:
     return count
 
 
-def _write_parquet(path: Path, rows: Iterable[Row], width: int) -> int:
+def _write_parquet(path: Path, rows: Iterable[VectorRow], width: int) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     count = 0
-    stream: Iterator[Row] = iter(rows)
+    stream: Iterator[VectorRow] = iter(rows)
     with atomic.new_file(path) as fresh, ExitStack() as stack:
         writer = None
         while some := list(islice(stream, _ROWS_AT_ONCE)):

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bothways.draws import Keys, mix, permute
+from bothways.hash_rng import Keys, mix, permute
 from bothways.model.batch import Batch
 from bothways.pretraining.objective import Draft, Objective, Room
-from bothways.pretraining.rows import Rows, Sampler, Spans, Stream
+from bothways.pretraining.sampler import RawSequences, Sampler, Spans, Stream
 from bothways.pretraining.shards import Numbers
-from bothways.train.work import Micro, Step
+from bothways.train.protocol import MicroBatch, Step
 
 _BLOCK = 1_000  # sequences in which a mixture's weights hold exactly
 _SHUFFLE, _SAMPLE, _MIX = range(3)
@@ -40,7 +40,7 @@ class Mixture:
         """Sequences in one epoch of everything."""
         return int(self.starts[-1])
 
-    def plan(self, index: Numbers, static: int = 0) -> list["Plan"]:
+    def plan(self, index: Numbers, static: int = 0) -> list["SourcePlan"]:
         """What the sequences of these numbers are made of, by source."""
         source, number = self._locate(index)
         plans = []
@@ -52,7 +52,7 @@ class Mixture:
                 place = _shuffled(place, epoch, size, mix(self.seed, _SHUFFLE, k))
             # Static masks: the randomness of a sequence comes back every `static` epochs.
             keys = mix(self.seed, _SAMPLE, k, epoch % static if static else epoch, place)
-            plans.append(Plan(k, here, self.samplers[k].plan(place, keys)))
+            plans.append(SourcePlan(k, here, self.samplers[k].plan(place, keys)))
         return plans
 
     def _locate(self, index: Numbers) -> tuple[Numbers, Numbers]:
@@ -68,14 +68,14 @@ class Mixture:
         source = np.searchsorted(ends, slot, side="right")
         return source, block * self.shares[source] + slot - (ends - self.shares)[source]
 
-    def build(self, plans: Sequence["Plan"]) -> Rows:
+    def build(self, plans: Sequence["SourcePlan"]) -> RawSequences:
         """The sequences themselves, in the order of their index."""
         rows = [self.samplers[plan.source].build(plan.spans) for plan in plans]
         return rows[0] if len(rows) == 1 else _interleave(rows, [plan.here for plan in plans])
 
 
 @dataclass(frozen=True)
-class Plan:
+class SourcePlan:
     """The sequences that come from one source."""
 
     source: int
@@ -83,10 +83,10 @@ class Plan:
     """Where they stand among all that were asked for, in rising order."""
     spans: Spans
 
-    def slice(self, begin: int, end: int) -> "Plan":
+    def slice(self, begin: int, end: int) -> "SourcePlan":
         """Those among the numbers begin … end-1."""
         first, last = np.searchsorted(self.here, [begin, end]).tolist()
-        return Plan(self.source, self.here[first:last], self.spans.slice(first, last))
+        return SourcePlan(self.source, self.here[first:last], self.spans.slice(first, last))
 
 
 def _shuffled(places: Numbers, rounds: Numbers, size: int, key: Keys) -> Numbers:
@@ -109,15 +109,15 @@ def _apportion(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int)
     raise AssertionError("unreachable")
 
 
-def _interleave(parts: Sequence[Rows], heres: Sequence[Numbers]) -> Rows:
+def _interleave(parts: Sequence[RawSequences], heres: Sequence[Numbers]) -> RawSequences:
     """Rows of several sources, put into one order."""
     order = np.argsort(np.concatenate(heres))
-    lengths = np.concatenate([np.diff(rows.cu) for rows in parts])
+    lengths = np.concatenate([np.diff(rows.cu_seqlens) for rows in parts])
     bases = np.concatenate([[0], np.cumsum([len(rows.ids) for rows in parts])])
-    starts = np.concatenate([rows.cu[:-1] + base for rows, base in zip(parts, bases, strict=False)])
+    starts = np.concatenate([rows.cu_seqlens[:-1] + base for rows, base in zip(parts, bases, strict=False)])
     lengths, starts = lengths[order], starts[order]
-    cu = np.concatenate([[0], np.cumsum(lengths)])
-    take = np.arange(cu[-1]) + np.repeat(starts - cu[:-1], lengths)
+    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+    take = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], lengths)
 
     def joined(name: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
         return np.concatenate([getattr(rows, name) for rows in parts])
@@ -125,7 +125,7 @@ def _interleave(parts: Sequence[Rows], heres: Sequence[Numbers]) -> Rows:
     follows = None if parts[0].follows is None else joined("follows")[order]
     tokens = (joined(name)[take] for name in ("ids", "segments", "words", "special"))
     ids, segments, words, special = tokens
-    return Rows(ids, segments, cu, words, special, joined("keys")[order], follows)  # type: ignore[arg-type]
+    return RawSequences(ids, segments, cu_seqlens, words, special, joined("keys")[order], follows)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Loader:
     """… how many sequences a step has, however long they are."""
     groups: int
     """Forward passes in a step, over all ranks."""
-    still: bool
+    static_shapes: bool
     """Fill every batch up to one shape."""
     static: int = 0
     rate: float | None = None
@@ -199,13 +199,13 @@ class Loader:
         cuts = [0, *np.searchsorted(starts, shares).tolist(), count]
         for group in range(1, self.groups):  # nobody goes without: a sequence may be longer than a share
             cuts[group] = min(max(cuts[group], cuts[group - 1] + 1), count - (self.groups - group))
-        if self.still:  # more short sequences than the room was made for wait for the next step
+        if self.static_shapes:  # more short sequences than the room was made for wait for the next step
             for group in range(self.groups):
                 fits = int(np.searchsorted(ends, ends[cuts[group]] - lengths[cuts[group]] + room.tokens, side="right"))
                 cuts[group + 1] = min(cuts[group + 1], cuts[group] + room.sequences, fits)
         return cuts
 
-    def chunks(self, count: int, room: Room) -> Iterator[list[Plan]]:
+    def chunks(self, count: int, room: Room) -> Iterator[list[SourcePlan]]:
         """The first `count` sequences in batches that fit the room, each once: for evaluation."""
         plans = self.mixture.plan(np.arange(count), self.static)
         begin = tokens = 0
@@ -216,43 +216,43 @@ class Loader:
             tokens += length
         yield [plan.slice(begin, count) for plan in plans]
 
-    def micro(self, plans: Sequence[Plan], room: Room) -> tuple[Micro, dict[str, int]]:
+    def micro(self, plans: Sequence[SourcePlan], room: Room) -> tuple[MicroBatch, dict[str, int]]:
         """These sequences, corrupted, as tensors; and how many terms each loss has."""
         rows = self.mixture.build(plans)
         draft = Draft(rows, rows.ids)
         for objective in self.objectives:
             objective.prepare(draft, room, self.rate)
-        return collate(draft, room if self.still else None), draft.counts
+        return collate(draft, room if self.static_shapes else None), draft.counts
 
 
-def _lengths(plans: Sequence[Plan]) -> Numbers:
+def _lengths(plans: Sequence[SourcePlan]) -> Numbers:
     lengths = np.empty(sum(len(plan.here) for plan in plans), np.int64)
     for plan in plans:
         lengths[plan.here] = plan.spans.lengths
     return lengths
 
 
-def collate(draft: Draft, room: Room | None) -> Micro:
+def collate(draft: Draft, room: Room | None) -> MicroBatch:
     """A draft as tensors, filled up to the room if one is given."""
     rows = draft.rows
-    ids, segments, positions, cu = draft.ids, rows.segments, rows.positions, rows.cu
-    longest = int(np.diff(cu).max())
+    ids, segments, positions, cu_seqlens = draft.ids, rows.segments, rows.positions, rows.cu_seqlens
+    longest = int(np.diff(cu_seqlens).max())
     targets = {name: target.values for name, target in draft.targets.items()}
     if room is not None:
-        tokens, sequences = len(ids), len(cu) - 1
+        tokens, sequences = len(ids), len(cu_seqlens) - 1
         left, longest = room.tokens - tokens, room.length
         assert left >= 0, "a batch has more tokens than its room"
         assert sequences <= room.sequences, "a batch has more sequences than its room"
         # Filler tokens are sequences of their own, so that no real one sees them; those left over are empty.
         fillers = np.minimum(np.arange(1, room.rows - sequences + 1) * room.length, left)
-        cu = np.concatenate([cu, tokens + fillers])
-        assert cu[-1] == room.tokens, "a filler is in no sequence"
+        cu_seqlens = np.concatenate([cu_seqlens, tokens + fillers])
+        assert cu_seqlens[-1] == room.tokens, "a filler is in no sequence"
         ids = np.pad(ids, (0, left))
         segments = np.pad(segments, (0, left))
         positions = np.concatenate([positions, np.arange(left) % room.length])
         for name, target in draft.targets.items():
             targets[name] = np.pad(target.values, (0, target.most - len(target.values)), constant_values=target.filler)
-    tensors = (torch.from_numpy(np.ascontiguousarray(x)) for x in (ids, segments, positions, cu))
+    tensors = (torch.from_numpy(np.ascontiguousarray(x)) for x in (ids, segments, positions, cu_seqlens))
     flat, kinds, places, bounds = tensors
     batch = Batch(flat, kinds, places, bounds.int(), longest)
-    return Micro(batch, {name: torch.from_numpy(value) for name, value in targets.items()}, len(rows.ids))
+    return MicroBatch(batch, {name: torch.from_numpy(value) for name, value in targets.items()}, len(rows.ids))

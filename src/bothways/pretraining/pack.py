@@ -17,12 +17,12 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bothways import atomic
-from bothways.ahead import ahead
-from bothways.draws import mix, uniform
 from bothways.errors import BothwaysError
+from bothways.hash_rng import mix, uniform
+from bothways.prefetch import prefetch
 from bothways.pretraining.shards import FORMAT, PARTS, checksum, manifest_checksum
 from bothways.text.files import Each, Meter, find_files, read_documents
-from bothways.text.segment import Segmenter, Words, find_segmenter, word_starts
+from bothways.text.segment import MaskingVocabulary, Segmenter, find_segmenter, word_starts
 from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def pack(
     dedup: bool = False,
     column: str = "text",
     each: Each = "paragraphs",
-    words: Words | Segmenter = "pieces",
+    words: MaskingVocabulary | Segmenter = "pieces",
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Turn text files into a folder of token shards.
@@ -109,7 +109,7 @@ def pack(
         segmenter = words if callable(words) else find_segmenter(words)
         writer, encoder = _Writer(fresh, tokenizer.size), _Encoder(tokenizer, segmenter)
         # Three at work: one thread reads and splits, one tokenises (on all cores), this one writes.
-        with closing(ahead(_chunks(documents), 2)) as chunks, closing(ahead(encoder.run(chunks), 2)) as encoded:
+        with closing(prefetch(_chunks(documents), 2)) as chunks, closing(prefetch(encoder.run(chunks), 2)) as encoded:
             for chunk, encodings in encoded:
                 _write(writer, encoder, chunk, encodings, tally)
                 if on_bytes:

@@ -8,20 +8,21 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES, with_pooling
+from bothways.model.load import load
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.pretraining.objective import Objective
-from bothways.pretraining.objectives import heads_for, make_objectives
-from bothways.pretraining.recipe import PretrainRecipe, read_recipe
+from bothways.pretraining.objectives import OBJECTIVES, heads_for, make_objectives
+from bothways.pretraining.recipe import PretrainRecipe, read_recipe, write_recipe
 from bothways.pretraining.shards import Corpus, Packed, Shard, open_packed
-from bothways.pretraining.work import Pretraining, Texts
+from bothways.pretraining.trainable import Pretraining, Texts
 from bothways.text.tokenizer import Tokenizer
-from bothways.train.diagnose import Diagnosis
+from bothways.train.health import HealthMonitor
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
-from bothways.train.recipe import write_table
 from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session
 from bothways.train.state import Checkpoints
+from bothways.train.strict_toml import write_table
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,15 @@ def pretrain(
                 model.config = with_pooling(model.config, pooling)
         if recipe.model.init:  # what is kept of the recipe shall be true
             recipe = replace(recipe, model=recipe.model.shaped_as(model.config.family, model.config.encoder))
-            beside = Path(recipe.model.init).resolve().with_name("generator")
-            if "rtd" in recipe.objectives and not recipe.rtd.generator and (beside / "config.json").exists():
-                recipe = replace(recipe, rtd=replace(recipe.rtd, generator=str(beside)))
+            resolved = {name: OBJECTIVES[name].resolve(recipe) for name in recipe.active}
+            recipe = replace(recipe, settings=recipe.settings | resolved)
         if recipe.lora.rank:
             adapt(model, recipe.lora, seed=recipe.run.seed)
         work = Pretraining(model, train, valid, recipe)
         if ranks.is_first:
             checksums = [one.manifest["checksum"] for one in packed]
-            claim(out, recipe, read_recipe, {"packed": checksums}, [phase.share for phase in recipe.phases])
+            shares = [phase.share for phase in recipe.phases]
+            claim(out, recipe, read_recipe, write_recipe, {"packed": checksums}, shares)
         ranks.wait()
         if not valid.sources and ranks.is_first:
             say("no text is held out, so nothing is evaluated: pack with --valid 0.5% to see how well it learns")
@@ -82,14 +83,14 @@ def pretrain(
         reports = [p.manifest["report"] for p in packed]
         tokens = sum(corpus.tokens for corpus in train.sources.values())
         plateau = sum(r["entropy"] * r["tokens"] for r in reports) / sum(r["tokens"] for r in reports)
-        diagnosis = Diagnosis(
+        diagnosis = HealthMonitor(
             plateau=plateau,
             clip=recipe.optim.clip,
             duplicates=max(r["duplicates"] for r in reports),
             tokens_per_epoch=tokens,
             scaled=recipe.run.precision == "fp16",
         )
-        alone = plateau if recipe.objectives == ("mlm",) else None  # it is a loss of words, not a sum of losses
+        alone = plateau if len(work.losses) == 1 else None  # it is the loss of one objective, not a sum of losses
         ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, diagnosis, alone)
         if ranks.is_first and ended.complete:
             _publish(out, recipe.run.keep)
@@ -131,7 +132,7 @@ def _texts(packed: Sequence[Packed], recipe: PretrainRecipe, split: str) -> Text
 
 def _model(recipe: PretrainRecipe, tokenizer: Tokenizer, say: Say = lambda words: None) -> Model:
     """A new model, or the one to go on from, with the heads that the objectives train."""
-    objectives = make_objectives(recipe.objectives, recipe.mlm, tokenizer, recipe.model.causal, recipe.rtd)
+    objectives = make_objectives(recipe, tokenizer)
     heads = heads_for(objectives)
     if not recipe.model.init:
         _require_heads(recipe.model.family, objectives)
@@ -139,13 +140,13 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer, say: Say = lambda words
         if isinstance(shape.positions, Learned) and shape.positions.offset and "pad_token" in tokenizer.roles:
             # RoBERTa's count from the padding token on, wherever the vocabulary has it.
             offset = tokenizer.id(tokenizer.roles["pad_token"]) + 1
-            shape = replace(shape, positions=replace(shape.positions, rows=shape.limit + offset, offset=offset))
+            shape = replace(shape, positions=replace(shape.positions, rows=shape.max_length + offset, offset=offset))
         config = ModelConfig(shape, heads, family=recipe.model.family)
         return Model.new(config, tokenizer, seed=recipe.run.seed)
-    model = checkpoint.load(recipe.model.init)
+    model = load(recipe.model.init)
     _require_heads(model.config.family, objectives)
-    if recipe.model.take:
-        model = model.with_layers(recipe.model.take)
+    if recipe.model.keep_layers:
+        model = model.with_layers(recipe.model.keep_layers)
     if model.tokenizer is None or model.tokenizer.fingerprint != tokenizer.fingerprint:
         raise BothwaysError(
             f"the text was packed with another tokenizer than that of {recipe.model.init}: "
@@ -166,11 +167,10 @@ def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
 
 
 def _publish(out: Path, keep: int) -> None:
-    """The last checkpoint's model as out/model, and if there is one its generator. An adapter is worked into its base,
-    and lies beside it as out/adapter."""
+    """The last checkpoint's model as out/model, and the models that objectives have beside it. An adapter is merged into
+    its base, and lies beside it as out/adapter."""
     latest = Checkpoints(out, keep).latest()
     assert latest is not None  # a run that is complete has saved
-    for name in ("model", "generator"):
-        if (latest / name).exists():
-            checkpoint.save(checkpoint.load(latest / name), out / name)
+    for file in latest.glob("*/config.json"):
+        checkpoint.save(load(file.parent), out / file.parent.name)
     copy_adapter(latest / "model", out / "adapter")

@@ -1,24 +1,19 @@
 """What a pretraining recipe can say, with BERT's values as defaults."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.config import EncoderConfig, Learned, Rotary
-from bothways.model.distill import DistillSettings
 from bothways.model.families import FAMILIES
-from bothways.model.lora import LoraSettings
-from bothways.pretraining.objectives.mlm import MaskedSettings
-from bothways.pretraining.objectives.nsp import PairSettings
-from bothways.pretraining.objectives.rtd import ReplacedSettings
-from bothways.pretraining.rows import Kind
+from bothways.pretraining.objectives import OBJECTIVES
+from bothways.pretraining.sampler import SamplingKind
 from bothways.train.optim import OptimSettings
-from bothways.train.recipe import read, read_table, with_settings
-from bothways.train.work import RunSettings
-
-OBJECTIVES = ("mlm", "nsp", "sop", "sbo", "rtd")
+from bothways.train.settings import LoraSettings, RunSettings
+from bothways.train.strict_toml import read, read_table, with_settings, write_table
 
 
 @dataclass(frozen=True)
@@ -42,16 +37,16 @@ class ModelSettings:
 
     init: str = ""
     """A model folder; its shape is then the model's, and of the rest of this part only `take` has an effect."""
-    take: int | tuple[int, ...] = 0
+    keep_layers: int | tuple[int, ...] = 0
     """Of init's layers, so many, evenly spread, or these, counted from 1: a smaller model. 0: all."""
     family: str = "bert"
     """Whose layout a new model has: what the shape below leaves open is as that family has it."""
-    embedding: int = 0
+    embedding_width: int = 0
     """Width of the token table, if it is not that of the layers."""
     width: int = 768
     layers: int = 12
-    heads: int = 12
-    hidden: int = 3_072
+    num_heads: int = 12
+    ffn_width: int = 3_072
     activation: str = "gelu"
     positions: int = 512
     dropout: float = 0.1
@@ -67,22 +62,22 @@ class ModelSettings:
 
     def shaped_as(self, family: str, encoder: EncoderConfig) -> "ModelSettings":
         """These settings with the shape of a model that is there."""
-        names = ("width", "layers", "heads", "hidden", "activation", "dropout", "attention_dropout", "norm_eps",
-                 "init_std", "causal", "embedding")  # fmt: skip
+        names = ("width", "layers", "num_heads", "ffn_width", "activation", "dropout", "attention_dropout", "norm_eps",
+                 "init_std", "causal", "embedding_width")  # fmt: skip
         shape = {name: getattr(encoder, name) for name in names}
         rotary = encoder.positions.base if isinstance(encoder.positions, Rotary) else None
         window = max(encoder.windows, default=0)
-        return replace(self, family=family, positions=encoder.limit, window=window, rotary=rotary, **shape)
+        return replace(self, family=family, positions=encoder.max_length, window=window, rotary=rotary, **shape)
 
     def encoder(self, vocabulary: int) -> EncoderConfig:
         """The shape, for this number of token rows."""
         shape = EncoderConfig(
-            vocabulary=vocabulary,
-            embedding=self.embedding,
+            vocab_size=vocabulary,
+            embedding_width=self.embedding_width,
             width=self.width,
             layers=self.layers,
-            heads=self.heads,
-            hidden=self.hidden,
+            num_heads=self.num_heads,
+            ffn_width=self.ffn_width,
             activation=self.activation,
             positions=Learned(self.positions),
             norm_eps=self.norm_eps,
@@ -124,8 +119,6 @@ class Phase:
     """… how many sequences a step has."""
     rate: float | None = None
     """Share of the tokens asked for, if it differs from mlm.rate."""
-    masked: float | None = None
-    """Share of the blanks that are the model's own, if it differs from rtd.masked; 0 for a phase without them."""
 
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.sequences is None):
@@ -138,8 +131,10 @@ class Phase:
             raise BothwaysError("a phase needs one sequence in a step or more")
         if self.rate is not None and not 0 < self.rate < 1:
             raise BothwaysError(f"a phase's rate must lie between 0 and 1, not {self.rate}")
-        if self.masked is not None and not 0 <= self.masked < 1:
-            raise BothwaysError(f"a phase's masked is a share, 0 or more and below 1, not {self.masked}")
+
+
+def _default_settings() -> dict[str, Any]:
+    return {name: objective.Settings() for name, objective in OBJECTIVES.items()}
 
 
 @dataclass(frozen=True)
@@ -147,13 +142,10 @@ class PretrainRecipe:
     """A whole recipe."""
 
     objectives: tuple[str, ...] = ("mlm", "nsp")
+    settings: dict[str, Any] = field(default_factory=_default_settings)
+    """Those of every objective by its name: in a file, a part of its own each."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
-    mlm: MaskedSettings = field(default_factory=MaskedSettings)
-    nsp: PairSettings = field(default_factory=PairSettings)
-    sop: PairSettings = field(default_factory=PairSettings)
-    rtd: ReplacedSettings = field(default_factory=ReplacedSettings)
-    distill: DistillSettings = field(default_factory=DistillSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
     optim: OptimSettings = field(default_factory=OptimSettings)
     run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))
@@ -163,70 +155,91 @@ class PretrainRecipe:
     from which `bothways finetune` takes what its user leaves open."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", _default_settings() | self.settings)
         for name in self.objectives:
-            if name not in OBJECTIVES:
-                raise BothwaysError(f"there is no objective {name!r}: expected {', '.join(OBJECTIVES)}")
-        if "mlm" not in self.objectives:
-            raise BothwaysError("a recipe needs the objective mlm; the others are added to it")
-        if len(set(self.objectives)) < len(self.objectives):
-            raise BothwaysError("an objective is named twice")
-        if {"nsp", "sop"} <= set(self.objectives):
-            raise BothwaysError("nsp and sop both decide what the second text is: choose one of them")
-        if "rtd" in self.objectives and set(self.objectives) != {"mlm", "rtd"}:
-            raise BothwaysError("rtd goes with mlm, which its generator learns by, and with nothing else")
-        if self.mlm.decoder == "enhanced" and (not set(self.objectives) <= {"mlm", "rtd"} or self.distill.teacher):
-            raise BothwaysError("the enhanced decoder changes the last layer: it goes with mlm alone, or with rtd")
-        if "rtd" in self.objectives and self.distill.teacher:
-            raise BothwaysError("a teacher teaches to fill blanks: it does not go with rtd")
-        able_family = bool(self.model.init) or "replaced" in FAMILIES[self.model.family].heads
-        if "rtd" in self.objectives and not able_family:
-            able = ", ".join(name for name, family in FAMILIES.items() if "replaced" in family.heads)
-            raise BothwaysError(f"{self.model.family} has no head for rtd: set model.family to one of {able}")
-        if self.model.causal and set(self.objectives) != {"mlm"}:
-            raise BothwaysError("a left-to-right model (model.causal) is trained with objectives = ['mlm'] alone")
-        if self.lora.rank:
-            if not self.model.init:
-                raise BothwaysError("lora.rank trains layers beside a model that is there: set model.init")
-            if self.objectives != ("mlm",) or self.mlm.decoder != "plain" or self.distill.teacher or self.model.take:
-                raise BothwaysError("lora goes with objectives = ['mlm'] alone, on the whole of model.init")
+            require_choice("an objective", name, tuple(OBJECTIVES))
+        if not self.objectives or len(set(self.objectives)) < len(self.objectives):
+            raise BothwaysError(
+                f"objectives must name one or more, each once, not {list(self.objectives)}",
+                "bad-objectives",
+                self.objectives,
+            )
+        self._check_objectives()
+        self._require_alone("model.causal", self.model.causal)
+        self._require_alone("lora.rank", self.lora.rank > 0)
+        if self.lora.rank and (not self.model.init or self.model.keep_layers):
+            raise BothwaysError(
+                "lora.rank trains layers beside a whole model that is there: set model.init, without model.keep_layers",
+                "no-model",
+            )
         if self.run.epochs:
-            raise BothwaysError("pretraining is measured in run.steps or run.minutes, not in run.epochs")
+            raise BothwaysError(
+                "the length of pretraining is set by run.steps or run.minutes, not by run.epochs", "bad-length"
+            )
         if not self.phases:
-            raise BothwaysError("a recipe needs one phase or more")
+            raise BothwaysError("a recipe needs one phase or more", "no-phases")
         for phase in self.phases:
-            if phase.masked is not None and not self.rtd_fills:
-                raise BothwaysError("a phase's masked changes rtd.masked, which is 0: say there what other phases have")
             if not self.model.init and phase.length > self.model.positions:
                 raise BothwaysError(
-                    f"a phase has sequences of {phase.length} tokens, and model.positions is {self.model.positions}"
+                    f"a phase has sequences of {phase.length} tokens, and model.positions is {self.model.positions}",
+                    "too-long",
+                    phase.length,
                 )
 
-    @property
-    def rtd_adds(self) -> bool:
-        """Whether the model's token table is the generator's with something added."""
-        return "rtd" in self.objectives and self.rtd.embeddings == "apart"
+    def _check_objectives(self) -> None:
+        for name in self.active:
+            objective = OBJECTIVES[name]
+            if missing := [other for other in objective.requires if other not in self.objectives]:
+                raise BothwaysError(f"{name} needs the objective {missing[0]} beside it", "bad-objectives", name)
+            if clash := [other for other in objective.excludes if other in self.active]:
+                raise BothwaysError(f"{name} and {clash[0]} do not go together", "bad-objectives", (name, clash[0]))
+            objective.check(self)
+
+    def _require_alone(self, key: str, is_set: bool) -> None:
+        if is_set and (others := [name for name in self.active if not OBJECTIVES[name].stands_alone]):
+            alone = [name for name, one in OBJECTIVES.items() if one.stands_alone]
+            raise BothwaysError(
+                f"{key} goes with objectives = {alone} alone, not with {others[0]}", "bad-objectives", others[0]
+            )
 
     @property
-    def rtd_fills(self) -> bool:
-        """Whether the model learns to fill blanks beside its generator."""
-        return "rtd" in self.objectives and self.rtd.masked > 0
+    def active(self) -> tuple[str, ...]:
+        """The objectives that take part: those named, and those whose settings switch them on."""
+        return tuple(name for name, objective in OBJECTIVES.items() if objective.is_on(self))
+
+    def with_settings(self, name: str, **changed: Any) -> "PretrainRecipe":
+        """This recipe with other settings of one objective."""
+        return replace(self, settings={**self.settings, name: replace(self.settings[name], **changed)})
 
     @property
-    def rows(self) -> Kind:
+    def sampling(self) -> SamplingKind:
         """How text becomes sequences."""
-        if "nsp" in self.objectives:
-            return "next"
-        return "order" if "sop" in self.objectives else self.data.rows
+        decided = [OBJECTIVES[name].sampling for name in self.active]
+        return next((kind for kind in decided if kind), self.data.rows)
 
 
-def read_recipe(source: Path | str, settings: tuple[str, ...] | list[str] = ()) -> PretrainRecipe:
+def read_recipe(source: Path | str, settings: Sequence[str] = ()) -> PretrainRecipe:
     """A recipe file, or the name of a shipped one, with changes as `--set` writes them.
 
     >>> from bothways.pretraining.recipe import read_recipe
     >>> read_recipe("bert-base", ["run.steps=10"]).run.steps
     10
     """
-    return read(PretrainRecipe, with_settings(read_table(find_recipe(source)), settings))
+    return pretrain_recipe(read_table(find_recipe(source)), settings)
+
+
+def pretrain_recipe(table: Mapping[str, Any], settings: Sequence[str] = ()) -> PretrainRecipe:
+    """A recipe from a table, with changes as `--set` writes them."""
+    table = with_settings(table, settings)
+    own: dict[str, Any] = {name: read(one.Settings, table.pop(name, {}), name) for name, one in OBJECTIVES.items()}
+    return replace(read(PretrainRecipe, {**table, "settings": {}}), settings=own)
+
+
+def write_recipe(recipe: PretrainRecipe) -> str:
+    """A recipe as TOML, every key written out: what `read_recipe` reads back to the same."""
+    table = asdict(recipe)
+    own = {name: values for name, values in table.pop("settings").items() if values}
+    return write_table({**own, **table})
 
 
 def find_recipe(source: Path | str) -> Path:

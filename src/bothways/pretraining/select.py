@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.draws import mix, uniform
-from bothways.pretraining.rows import Rows
+from bothways.hash_rng import mix, uniform
+from bothways.pretraining.sampler import RawSequences
 from bothways.pretraining.shards import Numbers
 
 Unit = Literal["token", "word", "span"]
@@ -54,10 +54,10 @@ def geometric(mean: float, longest: int) -> tuple[float, ...]:
 SPANBERT = geometric(5.0, 10)
 
 
-def select(rows: Rows, unit: Unit, rate: float, shares: Sequence[float] = SPANBERT) -> Selection:
+def select(rows: RawSequences, unit: Unit, rate: float, shares: Sequence[float] = SPANBERT) -> Selection:
     """Choose tokens to ask for; spans have 1, 2, 3 … words in these shares."""
     candidates = ~rows.special
-    sizes = np.add.reduceat(candidates.astype(np.int64), rows.cu[:-1])
+    sizes = np.add.reduceat(candidates.astype(np.int64), rows.cu_seqlens[:-1])
     budget = np.where(sizes > 0, np.maximum(1, np.floor(rate * sizes + 0.5)), 0).astype(np.int64)
     starts = _units(rows, candidates, words=unit != "token")
     ends = _ends(starts, candidates)
@@ -66,7 +66,7 @@ def select(rows: Rows, unit: Unit, rate: float, shares: Sequence[float] = SPANBE
     return _fill(rows, starts, ends, budget)
 
 
-def _units(rows: Rows, candidates: NDArray[np.bool_], words: bool) -> Numbers:
+def _units(rows: RawSequences, candidates: NDArray[np.bool_], words: bool) -> Numbers:
     """(U,) where each token or word starts; the first token after a special starts a word whatever it is."""
     if not words:
         return np.flatnonzero(candidates)
@@ -82,10 +82,10 @@ def _ends(starts: Numbers, candidates: NDArray[np.bool_]) -> Numbers:
     return ends
 
 
-def _fill(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers) -> Selection:
+def _fill(rows: RawSequences, starts: Numbers, ends: Numbers, budget: Numbers) -> Selection:
     """Units in random order, each taken if it still fits its sequence's budget."""
-    sequence = np.searchsorted(rows.cu, starts, side="right") - 1
-    draw = mix(rows.keys[sequence], starts - rows.cu[sequence], _ORDER)
+    sequence = np.searchsorted(rows.cu_seqlens, starts, side="right") - 1
+    draw = mix(rows.keys[sequence], starts - rows.cu_seqlens[sequence], _ORDER)
     order = np.argsort((sequence.astype(np.uint64) << np.uint64(40)) | (draw >> np.uint64(24)))
     sequence, size = sequence[order], (ends - starts)[order]
     taken = np.zeros(len(order), bool)
@@ -108,9 +108,9 @@ def _fill(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers) -> Select
     return Selection(starts[chosen], ends[chosen])
 
 
-def _spans(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers, shares: Sequence[float]) -> Selection:
+def _spans(rows: RawSequences, starts: Numbers, ends: Numbers, budget: Numbers, shares: Sequence[float]) -> Selection:
     """Spans of whole words at random places, one proposal after the other, none touching another."""
-    words = np.searchsorted(starts, rows.cu)  # sequence b has the words words[b] … words[b+1]-1
+    words = np.searchsorted(starts, rows.cu_seqlens)  # sequence b has the words words[b] … words[b+1]-1
     chances = np.cumsum(shares)
     chances = chances / chances[-1]
     room = budget.copy()
@@ -146,7 +146,7 @@ def _spans(rows: Rows, starts: Numbers, ends: Numbers, budget: Numbers, shares: 
     return Selection(spans[:, 0], spans[:, 1])
 
 
-def _wall(rows: Rows, start: Numbers) -> Numbers:
+def _wall(rows: RawSequences, start: Numbers) -> Numbers:
     """The first special after each place."""
     bounds = np.flatnonzero(rows.special)
     return bounds[np.searchsorted(bounds, start)]

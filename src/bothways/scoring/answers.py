@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.scoring.accumulator import Column, Floats, Resamplable, divide, no_rows, sum_rows
 from bothways.scoring.answer_rules import RULES
-from bothways.scoring.rows import Column, Floats, Rows, divide, no_rows, sum_rows
 
 CHINESE_SHARE = 0.3
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -92,7 +92,7 @@ class Answers:
                 found[f"{name}_threshold"] = self._best_threshold(name)
         return {**found, "missing": float(len(self.missing))}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The questions as one score sees them."""
         if name not in self._names():
             no_rows(name, self._names())
@@ -136,7 +136,7 @@ class Answers:
         gain = np.where(has_answer, self._values(name.removeprefix("best_")), np.where(empty, 0.0, -worth))
         return order, gain[order], worth[order]
 
-    def _best_rows(self, name: str) -> Rows:
+    def _best_rows(self, name: str) -> Resamplable:
         order, gain, worth = self._steps(name)
         kinds = np.empty_like(order)
         kinds[order] = np.arange(len(order))
@@ -145,7 +145,7 @@ class Answers:
             kept = (counts * gain).cumsum(-1).max(-1)
             return divide(counts @ worth + np.maximum(kept, 0.0), counts.sum(-1))
 
-        return Rows(kinds, score, self._examples)
+        return Resamplable(kinds, score, self._examples)
 
     def _best_threshold(self, name: str) -> float:
         order, gain, worth = self._steps(name)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bothways.errors import BothwaysError
-from bothways.scoring.rows import Floats, Whole, divide
+from bothways.scoring.accumulator import Floats, Whole, divide
 
 COLDEST, HOTTEST = 0.01, 100.0
 _STEPS = 100

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bothways.errors import BothwaysError
+from bothways.scoring.accumulator import Column, Floats, Resamplable, Whole, divide, group_sums, mean_rows, no_rows
 from bothways.scoring.calibration import Bin, bin_of, bins_table
 from bothways.scoring.counting import Detail, details, f1_score, macro_f1
-from bothways.scoring.rows import Column, Floats, Rows, Whole, divide, group_sums, mean_rows, no_rows
 
 BINS = 15
 _SMALLEST = float(np.finfo(np.float64).eps)
@@ -64,7 +64,7 @@ class Classes:
         """
         return {name: self.rows(name).value() for name in self._names()}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The texts as one score sees them: as cells of the confusion table, or each with its loss."""
         gold = self._gold.values().astype(np.int64)
         # By name: another model may know the same labels under other numbers.
@@ -80,7 +80,9 @@ class Classes:
             no_rows(name, self._names())
         size, formula = len(self.labels), _FORMULAS[name]
         cells, kinds = np.unique(gold * size + self._predicted.values(), return_inverse=True)
-        return Rows(kinds, lambda counts: formula(*_margins(counts, cells // size, cells % size, size)), examples)
+        return Resamplable(
+            kinds, lambda counts: formula(*_margins(counts, cells // size, cells % size, size)), examples
+        )
 
     def per_class(self) -> dict[str, Detail]:
         """Precision, recall, F1 and support of each class."""
@@ -103,7 +105,7 @@ class Classes:
         names = [*_FORMULAS, "negative_log_likelihood", "calibration_error", "brier"]
         return [name for name in names if name != "positive_f1" or len(self.labels) == 2]
 
-    def _calibration_rows(self, examples: int) -> Rows:
+    def _calibration_rows(self, examples: int) -> Resamplable:
         """Σ over bins of |right - sure| / N: each text is a kind of its own."""
         over = (self._gold.values() == self._predicted.values()) - self._confidences.values().astype(np.float64)
         bins = self._bins.values().astype(np.int64)
@@ -111,7 +113,7 @@ class Classes:
         def score(counts: Floats) -> Floats:
             return divide(np.abs(group_sums(counts * over, bins, BINS)).sum(-1), counts.sum(-1))
 
-        return Rows(np.arange(len(over)), score, examples)
+        return Resamplable(np.arange(len(over)), score, examples)
 
     def _checked(self, gold: NDArray[Any], probabilities: Floats) -> tuple[Whole, Floats]:
         size = len(self.labels)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.scoring.rows import Floats, divide
+from bothways.scoring.accumulator import Floats, divide
 
 
 @dataclass(frozen=True)

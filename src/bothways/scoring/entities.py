@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bothways.errors import BothwaysError
+from bothways.scoring.accumulator import Column, Floats, Resamplable, divide, group_sums, no_rows, sum_rows
 from bothways.scoring.counting import Detail, details, f1_score, macro_f1
-from bothways.scoring.rows import Column, Floats, Rows, divide, group_sums, no_rows, sum_rows
 
 Entity = tuple[str, int, int]
 """Its type, its first word, and the word after its last."""
@@ -81,14 +81,14 @@ class Entities:
         and f1; token_accuracy."""
         return {name: self.rows(name).value() for name in [*_FORMULAS, "macro_f1"]}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The sentences as one score sees them: how many entities, how many right."""
         counted = self._sentences.values().reshape(-1, _COUNTED)
         if name in _FORMULAS:
             return sum_rows(counted, _FORMULAS[name], self._examples)
         if name != "macro_f1":
             no_rows(name, [*_FORMULAS, "macro_f1"])
-        return Rows(np.arange(len(counted)), lambda counts: macro_f1(*self._of_types(counts)), self._examples)
+        return Resamplable(np.arange(len(counted)), lambda counts: macro_f1(*self._of_types(counts)), self._examples)
 
     def per_type(self) -> dict[str, Detail]:
         """Strict precision, recall, F1 and support of each type, by name."""
@@ -129,11 +129,11 @@ class Tags:
         """accuracy of words; sentence_accuracy, the part of the sentences without an error; macro_f1 of the tags."""
         return {name: self.rows(name).value() for name in ("accuracy", "sentence_accuracy", "macro_f1")}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The sentences as one score sees them."""
         lengths = self._lengths.values()
         if name == "macro_f1":
-            return Rows(np.arange(len(lengths)), lambda counts: macro_f1(*self._of_tags(counts)), self._examples)
+            return Resamplable(np.arange(len(lengths)), lambda counts: macro_f1(*self._of_tags(counts)), self._examples)
         if name not in ("accuracy", "sentence_accuracy"):
             no_rows(name, ["accuracy", "sentence_accuracy", "macro_f1"])
         sentence = np.repeat(np.arange(len(lengths)), lengths)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bothways.errors import BothwaysError
+from bothways.scoring.accumulator import Column, Floats, Resamplable, Whole, divide, mean_rows, no_rows
 from bothways.scoring.classification import checked_labels
 from bothways.scoring.counting import Detail, details, f1_score
-from bothways.scoring.rows import Column, Floats, Rows, Whole, divide, mean_rows, no_rows
 
 _NAMES = ["micro_f1", "macro_f1", "exact_match"]
 _EXACTLY = 1_000_000
@@ -65,7 +65,7 @@ class ManyLabels:
         precisions = [value for value in self.average_precisions().values() if not np.isnan(value)]
         return {**found, "macro_average_precision": float(np.mean(precisions)) if precisions else float("nan")}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The texts as one score sees them: their gold and predicted labels."""
         if name not in _NAMES:
             no_rows(name, _NAMES)  # the histogram has forgotten which text a score belongs to
@@ -80,7 +80,7 @@ class ManyLabels:
         def score(counts: Floats) -> Floats:
             return formula(counts @ of_right, counts @ of_gold, counts @ of_predicted)
 
-        return Rows(kinds.reshape(-1), score, examples)
+        return Resamplable(kinds.reshape(-1), score, examples)
 
     def per_label(self) -> dict[str, Detail]:
         """Precision, recall, F1 and support of each label."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bothways.errors import BothwaysError
+from bothways.scoring.accumulator import Column, Floats, Resamplable, mean_rows, no_rows
 from bothways.scoring.regression import Numbers
-from bothways.scoring.rows import Column, Floats, Rows, mean_rows, no_rows
 
 
 class Ranking:
@@ -55,7 +55,7 @@ class Ranking:
         """mrr@k, ndcg@k (the gain is the relevance itself), map, recall@k, accuracy@1."""
         return {name: self.rows(name).value() for name in self._names}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The queries, each with its value of that score."""
         if name not in self._names:
             no_rows(name, self._names)
@@ -99,7 +99,7 @@ class Pairs(Numbers):
         ranking = self._ranking()
         return super().scores() | (ranking.scores() if ranking else {})
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The pairs, or the queries, as one score sees them."""
         ranking = self._ranking() if "@" in name or name == "map" else None
         return ranking.rows(name) if ranking else super().rows(name)
@@ -140,7 +140,7 @@ class Right:
         """accuracy."""
         return {"accuracy": self.rows("accuracy").value()}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The answers, right or wrong."""
         if name != "accuracy":
             no_rows(name, ["accuracy"])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bothways.errors import BothwaysError
-from bothways.scoring.rows import Column, Floats, Rows, Whole, divide, group_sums, mean_rows, no_rows
+from bothways.scoring.accumulator import Column, Floats, Resamplable, Whole, divide, group_sums, mean_rows, no_rows
 
 _NAMES = ["pearson", "spearman", "mean_squared_error", "mean_absolute_error"]
 _NOISE = 1e-13  # a spread this small beside the values themselves is what rounding left
@@ -43,7 +43,7 @@ class Numbers:
         """pearson, spearman (equal numbers share their mean rank), mean_squared_error, mean_absolute_error."""
         return {name: self.rows(name).value() for name in _NAMES}
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The pairs as one score sees them: each with its error, or each pair of numbers as a kind."""
         if name not in _NAMES:
             no_rows(name, _NAMES)
@@ -65,7 +65,7 @@ class Numbers:
             def score(counts: Floats) -> Floats:
                 return _correlation(counts, pairs[0], pairs[1])
 
-        return Rows(kinds.reshape(-1), score, examples)
+        return Resamplable(kinds.reshape(-1), score, examples)
 
 
 def _correlation(counts: Floats, first: Floats, second: Floats) -> Floats:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bothways.errors import BothwaysError
-from bothways.scoring.rows import Accumulator, Floats, Rows, Whole, group_sums
+from bothways.scoring.accumulator import Accumulator, Floats, Resamplable, Whole, group_sums
 
 _COUNTS_AT_ONCE = 2_000_000
 
@@ -116,7 +116,7 @@ def _draws(generator: np.random.Generator, counts: Whole, rounds: int) -> Iterat
         yield generator.multinomial(total, counts / total, size=some).astype(np.float64)
 
 
-def _differences(a: Rows, b: Rows, rounds: int, seed: int) -> Floats:
+def _differences(a: Resamplable, b: Resamplable, rounds: int, seed: int) -> Floats:
     """The difference in each round: the same examples are drawn for both."""
     width = int(b.kinds.max()) + 1
     pairs, counts = np.unique(a.kinds * width + b.kinds, return_counts=True)

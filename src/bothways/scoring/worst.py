@@ -6,10 +6,10 @@ from typing import Generic, TypeVar
 
 from bothways.errors import BothwaysError
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 
 
-class Worst(Generic[Item]):
+class Worst(Generic[T]):
     """The `size` items with the largest losses. A loss of nan counts as infinite.
 
     >>> worst = Worst[str](2)
@@ -24,9 +24,9 @@ class Worst(Generic[Item]):
             raise BothwaysError(f"the {size} worst cannot be kept: expected 0 or more")
         self._size = size
         self._seen = 0
-        self._heap: list[tuple[float, int, Item]] = []
+        self._heap: list[tuple[float, int, T]] = []
 
-    def add(self, loss: float, item: Item) -> None:
+    def add(self, loss: float, item: T) -> None:
         """Keep the item if it is among the worst so far; of equal losses the first come stay."""
         self._seen += 1
         # The number is unlike any other, so that items are never compared.
@@ -36,6 +36,6 @@ class Worst(Generic[Item]):
         elif self._heap and entry[:2] > self._heap[0][:2]:
             heapq.heapreplace(self._heap, entry)
 
-    def items(self) -> list[tuple[float, Item]]:
+    def items(self) -> list[tuple[float, T]]:
         """Losses and items, the worst first."""
         return [(loss, item) for loss, _, item in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]

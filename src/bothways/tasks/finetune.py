@@ -10,17 +10,17 @@ from typing import Any
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
-from bothways.model.distill import Teacher
 from bothways.model.families import with_pooling
+from bothways.model.load import load
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
-from bothways.tasks.answer import NULL
-from bothways.tasks.folder import task_config, with_config, with_dropout, with_task
-from bothways.tasks.kinds import in_form, make_task, plan, read_examples
-from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe
+from bothways.tasks.folder import with_config, with_dropout, with_task
+from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
+from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
 from bothways.tasks.task import Sample, Task
-from bothways.tasks.work import FineTuning
+from bothways.tasks.trainable import FineTuning
 from bothways.text.streams import name_of
+from bothways.train.distill import Teacher
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, run_session, scores_at
@@ -45,7 +45,7 @@ class Finetuned:
     steps: int
     complete: bool
     """False if it was interrupted: the same call goes on from there."""
-    goal: str
+    metric: str
     """The score by which the best model was chosen."""
     best_step: int | None = None
     scores: dict[str, float] = field(default_factory=dict)
@@ -76,13 +76,14 @@ def finetune(
             raise BothwaysError("there is nothing to train on: set data.train, or give --train FILE")
         if not recipe.model.init:
             raise BothwaysError("the recipe names no model to start from: set model.init, or give --model DIR")
-        start = checkpoint.load(recipe.model.init)
-        if recipe.model.take:
-            start = start.with_layers(recipe.model.take)
+        start = load(recipe.model.init)
+        if recipe.model.keep_layers:
+            start = start.with_layers(recipe.model.keep_layers)
         if recipe.model.pooling:
             start.config = with_pooling(start.config, recipe.model.pooling)
         start = with_dropout(start, recipe.model.dropout, recipe.model.attention_dropout)
-        config, labels = plan(recipe, train, start.config.encoder.limit)
+        max_length = start.config.encoder.max_length
+        config, labels = plan_task(recipe.task, recipe.settings, recipe.window, train, max_length)
         model = with_task(start, config, labels, seed=recipe.run.seed)
         _freeze(model, recipe.model.freeze)
         lora = recipe.lora if recipe.lora.rank else None
@@ -91,8 +92,9 @@ def finetune(
         for name, some in (("train on", train), ("judge by", dev)):
             if nameless := sum(example.gold is None for example in some):
                 tell(f"{nameless:,} of the {len(some):,} examples to {name} without a label, left out")
-        train, dev = ([in_form(config, e) for e in some if e.gold is not None] for some in (train, dev))
-        task = make_task(model, recipe, train)
+        normalise = TASKS[recipe.task].normalise
+        train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
+        task = make_task(model, recipe.settings, [example.gold for example in train])
         for example in dev:
             task.check(example)
         samples, unfit = _samples(task, train, watch)
@@ -104,7 +106,7 @@ def finetune(
             task,
             samples,
             dev,
-            batch=recipe.run.batch,
+            batch=recipe.run.batch_size,
             micro_tokens=recipe.run.micro_tokens,
             seed=recipe.run.seed,
             lora=lora,
@@ -112,7 +114,7 @@ def finetune(
             teacher=_teacher(recipe, model),
         )
         if ranks.is_first:
-            claim(out, recipe, read_finetune_recipe, _identity(samples))
+            claim(out, recipe, read_finetune_recipe, write_finetune_recipe, _identity(samples))
         ranks.wait()
         ended = run_session(work, _in_steps(recipe, work), recipe.optim, out, ranks, listeners)
         latest = Checkpoints(out, recipe.run.keep).latest()
@@ -123,7 +125,7 @@ def finetune(
             _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores)
         ranks.wait()
         return Finetuned(
-            out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.goal, best, scores
+            out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.metric, best, scores
         )
 
 
@@ -131,7 +133,7 @@ def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say) -> list[An
     if not files:
         return []
     notes = Notes()
-    found = list(read_examples(recipe.task, files, recipe.data, notes, recipe.classify.kind))
+    found = list(TASKS[recipe.task].read(files, recipe.data.columns, notes, recipe.settings))
     if notes:
         say(str(notes))
     if not found:
@@ -145,7 +147,7 @@ def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> tuple[list[Sa
     unfit = 0
     chunks = [examples[i : i + _AT_ONCE] for i in range(0, len(examples), _AT_ONCE)]
     for chunk in watch(chunks, "reading"):
-        for item in task.items(chunk):
+        for item in task.encode(chunk):
             found = task.samples(item)
             samples += found
             unfit += not found
@@ -156,15 +158,22 @@ def _teacher(recipe: FinetuneRecipe, student: Model) -> Teacher | None:
     settings = recipe.distill
     if not settings.teacher:
         return None
-    model = checkpoint.load(settings.teacher)
-    theirs, ours = ((task_config(one).task, task_config(one).kind, one.config.labels) for one in (model, student))
+    model = load(settings.teacher)
+    theirs, ours = (_purpose(one) for one in (model, student))
     if settings.soft and theirs != ours:
-        (their_task, _, their_labels), (our_task, _, our_labels) = theirs, ours
         raise BothwaysError(
-            f"{settings.teacher} was made for {their_task} with the labels {', '.join(their_labels) or 'none'}, and "
-            f"the student is for {our_task} with {', '.join(our_labels) or 'none'}: they must be the same"
+            f"{settings.teacher} was made for {theirs[0]} with the labels {', '.join(theirs[2]) or 'none'}, and the "
+            f"student is for {ours[0]} with {', '.join(ours[2]) or 'none'}: they must be the same",
+            "other-task",
+            settings.teacher,
         )
     return Teacher(model, settings, student)
+
+
+def _purpose(model: Model) -> tuple[str, dict[str, Any], tuple[str, ...]]:
+    """The task, the kind of its outputs, and its labels."""
+    config = task_config(model)
+    return config.task, TASKS[config.task].hf_config(config), model.config.labels
 
 
 def _identity(samples: Sequence[Sample]) -> dict[str, int]:
@@ -199,10 +208,8 @@ def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> FinetuneRun:
 
 
 def _publish(out: Path, chosen: Path, scores: Mapping[str, float]) -> None:
-    """A checkpoint's model as out/model. An adapter is worked into its base, and lies beside it as out/adapter."""
-    model = checkpoint.load(chosen / "model")
+    """A checkpoint's model as out/model. An adapter is merged into its base, and lies beside it as out/adapter."""
+    model = load(chosen / "model")
     config = task_config(model)
-    if NULL in config.thresholds and "best_f1_threshold" in scores:
-        model = with_config(model, replace(config, thresholds={NULL: scores["best_f1_threshold"]}))
-    checkpoint.save(model, out / "model")
+    checkpoint.save(with_config(model, TASKS[config.task].tuned(config, scores)), out / "model")
     copy_adapter(chosen / "model", out / "adapter")

@@ -1,23 +1,21 @@
 """What a fine-tuning recipe can say, with the values of BERT's paper as defaults."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from bothways.data.columns import Columns
+from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.box import boxed, has_box
 from bothways.model.checkpoint import ADVICE
-from bothways.model.distill import DistillSettings
-from bothways.model.lora import LoraSettings, base_of
-from bothways.tasks.answer import AnswerSettings
-from bothways.tasks.classify import ClassifySettings
-from bothways.tasks.reading import WindowSettings
+from bothways.model.lora import base_of
+from bothways.tasks.registry import TASKS, find_task
+from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings
-from bothways.train.recipe import LENGTHS, read, read_table, with_settings
-from bothways.train.work import RunSettings
-
-TASKS = ("classify", "tag", "answer", "choose", "score")
+from bothways.train.settings import LoraSettings, RunSettings
+from bothways.train.strict_toml import LENGTHS, read, read_table, with_settings, write_table
 
 
 @dataclass(frozen=True)
@@ -34,6 +32,10 @@ class DataSettings:
     label: str = ""
     """… and that of the label, or of the tag in columns of words."""
 
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.text or None, self.pair or None, self.label or None)
+
 
 @dataclass(frozen=True)
 class ModelSettings:
@@ -43,14 +45,14 @@ class ModelSettings:
     """A model folder; unless said, the teacher if there is one."""
     freeze: Literal["none", "embeddings", "encoder"] | int = "none"
     """What stays as it is: nothing, the embeddings, all but the head, or the embeddings and so many lower layers."""
-    take: int | tuple[int, ...] = 0
-    """Of its layers, so many, evenly spread, or these, counted from 1: a smaller model. 0: all."""
+    keep_layers: int | tuple[int, ...] = 0
+    """The number of its layers to keep, evenly spread, or these, counted from 1: a smaller model. 0: all."""
     pooling: Literal["", "first", "mean"] = ""
     """What a classifier reads of each text: its first token, or the mean of all. Unless said, as the model has it."""
     dropout: float | None = None
-    """What training leaves out of what layers add, and in a new head with no share of its own; else the model's …"""
+    """Dropout probability of the layers, and of a new head that has none of its own. Unless said, the model's."""
     attention_dropout: float | None = None
-    """… and what it leaves out of the attention."""
+    """Dropout probability of the attention weights. Unless said, the model's."""
 
     def __post_init__(self) -> None:
         require_choice("model.pooling", self.pooling, ("", "first", "mean"))
@@ -68,15 +70,15 @@ class FinetuneRun(RunSettings):
     evaluate_first: bool = False
     compile: bool | None = False
     """torch.compile pays only for long runs here: it takes most of a minute."""
-    batch: int = 32
+    batch_size: int = 32
     """Examples, or windows of them, in a step."""
 
     def __post_init__(self) -> None:
         if not (self.steps or self.minutes or self.epochs):
             object.__setattr__(self, "epochs", 3.0)
         super().__post_init__()
-        if self.batch < 1:
-            raise BothwaysError(f"run.batch must be 1 or more, not {self.batch}")
+        if self.batch_size < 1:
+            raise BothwaysError(f"run.batch_size must be 1 or more, not {self.batch_size}")
 
 
 @dataclass(frozen=True)
@@ -87,15 +89,21 @@ class FinetuneRecipe:
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     window: WindowSettings = field(default_factory=WindowSettings)
-    classify: ClassifySettings = field(default_factory=ClassifySettings)
-    answer: AnswerSettings = field(default_factory=AnswerSettings)
+    settings: Any = None
+    """Those of the task: in a file, a part that is called as the task."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     distill: DistillSettings = field(default_factory=DistillSettings)
     optim: OptimSettings = field(default_factory=lambda: OptimSettings(lr=3e-5))
     run: FinetuneRun = field(default_factory=FinetuneRun)
 
     def __post_init__(self) -> None:
-        require_choice("task", self.task, TASKS)
+        task = find_task(self.task)
+        object.__setattr__(self, "task", task.name)
+        object.__setattr__(self, "settings", task.Settings() if self.settings is None else self.settings)
+        if type(self.settings) is not task.Settings:
+            raise BothwaysError(
+                f"{self.settings} are not settings of the task {task.name}", "other-settings", task.name
+            )
         if self.distill.teacher and not self.model.init:
             object.__setattr__(self, "model", replace(self.model, init=self.distill.teacher))
 
@@ -123,10 +131,25 @@ def finetune_recipe(
     advice = advice_file(model["init"])
     for other in (_advice(advice) if advice else {}, usual or {}):
         changed = _beneath(changed, other)
-    recipe = read(FinetuneRecipe, changed)
+    recipe = _read(changed)
     if "lr" not in changed.get("optim", {}):
         recipe = replace(recipe, optim=replace(recipe.optim, lr=FinetuneRecipe().optim.lr))
     return recipe
+
+
+def _read(table: Mapping[str, Any]) -> FinetuneRecipe:
+    """A recipe from its table; parts of other tasks than its own are checked, and left out."""
+    task = find_task(str(table.get("task", FinetuneRecipe.task)))
+    own: dict[str, Any] = {name: read(one.Settings, table.get(name, {}), name) for name, one in TASKS.items()}
+    rest = {name: value for name, value in table.items() if name not in TASKS}
+    return replace(read(FinetuneRecipe, {**rest, "task": task.name}), settings=own[task.name])
+
+
+def write_finetune_recipe(recipe: FinetuneRecipe) -> str:
+    """A recipe as TOML, every key written out: what `read_finetune_recipe` reads back to the same."""
+    table = asdict(recipe)
+    own = table.pop("settings")
+    return write_table({**table, recipe.task: own} if own else table)
 
 
 def advice_file(init: str) -> Path | None:
@@ -138,7 +161,7 @@ def advice_file(init: str) -> Path | None:
 def _advice(file: Path) -> dict[str, Any]:
     table = read_table(file)
     try:
-        read(FinetuneRecipe, table)
+        _read(table)
     except BothwaysError as error:
         raise BothwaysError(f"{file}: {error}") from error
     return table

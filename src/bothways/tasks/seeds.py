@@ -7,10 +7,11 @@ from pathlib import Path
 
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
+from bothways.model.load import load
 from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, Watch, finetune
 from bothways.tasks.recipe import FinetuneRecipe
-from bothways.tasks.work import LOWER_IS_BETTER
+from bothways.tasks.trainable import LOWER_IS_BETTER
 from bothways.train.session import Listener, Say
 
 
@@ -21,7 +22,7 @@ class Seeds:
     folder: Path
     """The model of the best run on the development data."""
     runs: list[Finetuned]
-    goal: str
+    metric: str
     best: int
     """The seed of that run."""
     scores: dict[str, Summary]
@@ -53,14 +54,14 @@ def finetune_seeds(
         runs.append(finetune(one, out / f"seed-{seed}", listen=listen(seed), say=say, watch=watch))
         if not runs[-1].complete:
             break
-    goal = runs[0].goal
-    place = max(range(len(runs)), key=lambda i: _goodness(runs[i].scores.get(goal, math.nan), goal))
+    metric = runs[0].metric
+    place = max(range(len(runs)), key=lambda i: _goodness(runs[i].scores.get(metric, math.nan), metric))
     scores = {name: summary([run.scores[name] for run in runs if run.scores]) for name in runs[0].scores}
-    found = Seeds(out / "model", runs, goal, seeds[place], scores)
+    found = Seeds(out / "model", runs, metric, seeds[place], scores)
     if found.complete:
-        checkpoint.save(checkpoint.load(runs[place].folder), out / "model")
+        checkpoint.save(load(runs[place].folder), out / "model")
     return found
 
 
-def _goodness(score: float, goal: str) -> float:
-    return -math.inf if math.isnan(score) else -score if goal in LOWER_IS_BETTER else score
+def _goodness(score: float, metric: str) -> float:
+    return -math.inf if math.isnan(score) else -score if metric in LOWER_IS_BETTER else score

@@ -20,7 +20,7 @@ from bothways.train.session import Listener, Say
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchmarkTask:
     """One task of a benchmark."""
 
     name: str
@@ -32,11 +32,11 @@ class Case:
     """What the name of its development file begins with."""
 
 
-def _classify(name: str, score: str, kind: str = "single", dev: str = "dev") -> Case:
-    return Case(name, "classify", {"classify": {"kind": kind, "goal": score}}, dev)
+def _classify(name: str, score: str, kind: str = "single", dev: str = "dev") -> BenchmarkTask:
+    return BenchmarkTask(name, "classify", {"classify": {"kind": kind, "metric": score}}, dev)
 
 
-SUITES: dict[str, tuple[Case, ...]] = {
+SUITES: dict[str, tuple[BenchmarkTask, ...]] = {
     "glue": (
         _classify("CoLA", "matthews"),
         _classify("SST-2", "accuracy"),
@@ -48,13 +48,13 @@ SUITES: dict[str, tuple[Case, ...]] = {
         _classify("RTE", "accuracy"),
         _classify("WNLI", "accuracy"),
     ),
-    "squad": (Case("SQuAD", "answer", {"optim": {"lr": 5e-5}}),),
-    "conll": (Case("CoNLL", "tag", {"optim": {"lr": 5e-5}}),),
+    "squad": (BenchmarkTask("SQuAD", "answer", {"optim": {"lr": 5e-5}}),),
+    "conll": (BenchmarkTask("CoNLL", "tag", {"optim": {"lr": 5e-5}}),),
 }
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchmarkScore:
     """One line of the table."""
 
     name: str
@@ -65,15 +65,15 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Found:
+class BenchmarkFiles:
     """A task and its files."""
 
-    case: Case
+    case: BenchmarkTask
     train: list[str]
     dev: list[str]
 
 
-def find_cases(suite: str, folder: Path) -> tuple[list[Found], list[str]]:
+def find_cases(suite: str, folder: Path) -> tuple[list[BenchmarkFiles], list[str]]:
     """The tasks whose training and development files are there, and those of which something is missing."""
     if not folder.is_dir():
         raise BothwaysError(f"there is no folder {folder}")
@@ -88,7 +88,7 @@ def find_cases(suite: str, folder: Path) -> tuple[list[Found], list[str]]:
         sets = [(_files(home, "train"), _files(home, case.dev)) for home in homes]
         whole = [(train, dev) for train, dev in sets if train and dev]
         if whole:
-            found.append(Found(case, *whole[0]))
+            found.append(BenchmarkFiles(case, *whole[0]))
         else:
             missing.append(case.name)
     return found, missing
@@ -120,7 +120,7 @@ def run_suite(
     only: Sequence[str] = (),
     listen: Callable[[str, int], Sequence[Listener]] = lambda name, seed: (),
     say: Say = lambda words: None,
-) -> Iterator[Row]:
+) -> Iterator[BenchmarkScore]:
     """Fine-tune and score every task found, a row as each is done. Done ones are not repeated.
 
     Raises StoppedError if a run was asked to stop.
@@ -143,10 +143,12 @@ def run_suite(
         result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say)
         if not result.complete:
             raise StoppedError(f"{case.name} was stopped, and has saved: the same call goes on from there")
-        yield Row(case.name, result.goal, result.runs[0].examples, result.scores[result.goal], result.scores)
+        yield BenchmarkScore(
+            case.name, result.metric, result.runs[0].examples, result.scores[result.metric], result.scores
+        )
 
 
-def draw_rows(rows: Sequence[Row], path: Path, title: str) -> bool:
+def draw_rows(rows: Sequence[BenchmarkScore], path: Path, title: str) -> bool:
     """The table as a picture: a bar for each task with its standard deviation. False without matplotlib."""
     try:
         from matplotlib.figure import Figure

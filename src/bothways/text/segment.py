@@ -7,13 +7,13 @@ from bothways.errors import BothwaysError, require_choice
 
 Segmenter = Callable[[str], Iterable[str]]
 """A text → its words, in order; what is between them is white space."""
-Words = Literal["pieces", "spaces", "jieba"]
+MaskingVocabulary = Literal["pieces", "spaces", "jieba"]
 """Who says what a word is: the tokenizer's pieces, spaces in the text, or the segmenter jieba."""
 
 
-def find_segmenter(words: Words) -> Segmenter | None:
+def find_segmenter(words: MaskingVocabulary) -> Segmenter | None:
     """The segmenter of that name; None where the tokenizer decides."""
-    require_choice("words", words, get_args(Words))
+    require_choice("words", words, get_args(MaskingVocabulary))
     if words == "pieces":
         return None
     if words == "spaces":

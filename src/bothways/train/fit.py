@@ -9,38 +9,40 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from bothways.ahead import ahead
-from bothways.draws import mix
 from bothways.errors import BothwaysError
+from bothways.hash_rng import mix
+from bothways.prefetch import prefetch
+from bothways.train.fp32_master import MasterWeights
 from bothways.train.machine import DTYPES, deterministic, interruptible, measure_ceiling, pick_device, pick_precision
-from bothways.train.masters import Weights
 from bothways.train.optim import OptimSettings, make_optimizers, rate, set_rate
-from bothways.train.ranks import Ranks, held_back, spread, whole
-from bothways.train.state import Checkpoints, State, collect, restore
-from bothways.train.work import (
+from bothways.train.protocol import (
     Evaluated,
     Event,
     Finished,
-    Micro,
-    RunSettings,
+    MicroBatch,
     Saved,
     Started,
     Step,
     Stepped,
     Stopping,
-    Work,
+    Trainable,
+    WholeStep,
     phase_at,
+    sent,
 )
+from bothways.train.ranks import Ranks, held_back, spread, whole
+from bothways.train.settings import RunSettings
+from bothways.train.state import Checkpoints, State, collect, restore
 
 
-def fit(work: Work, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> Iterator[Event]:
+def fit(work: Trainable, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> Iterator[Event]:
     """Train until the steps or the minutes are over. If `out` has checkpoints, go on from the latest."""
     loop = _Loop(work, run, optim, out, ranks)
     with deterministic(run.deterministic), interruptible() as interrupted, closing(loop):
@@ -48,11 +50,11 @@ def fit(work: Work, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ra
 
 
 class _Loop:
-    def __init__(self, work: Work, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> None:
+    def __init__(self, work: Trainable, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> None:
         self.work, self.run, self.optim, self.ranks = work, run, optim, ranks
         self.device = pick_device(run.device, ranks)
         self.precision = pick_precision(run.precision, self.device)
-        self.still = run.compile if run.compile is not None else self.device.type == "cuda"
+        self.static_shapes = run.compile if run.compile is not None else self.device.type == "cuda"
         self.checkpoints = Checkpoints(out, run.keep)
         # In bf16 on a GPU the module itself is bf16; elsewhere autocast chooses, operation by operation.
         half = torch.bfloat16 if self.precision == "bf16" and self.device.type == "cuda" else None
@@ -60,17 +62,17 @@ class _Loop:
         module, splits = work.module.to(self.device), ranks.size > 1 and run.parallel == "fsdp"
         if splits and optim.name == "muon":
             raise BothwaysError("muon needs whole matrices, and fsdp splits them: use run.parallel = 'ddp'")
-        self.weights = Weights(module, None if splits else half)
+        self.weights = MasterWeights(module, None if splits else half)
         self.module = spread(module, work.blocks(), ranks, run.parallel, half)
         if splits:  # FSDP2 has put its own parameters in place of the module's
-            self.weights = Weights(self.module, None)
-        self.call = torch.compile(self.module, dynamic=False) if self.still else self.module
+            self.weights = MasterWeights(self.module, None)
+        self.call = torch.compile(self.module, dynamic=False) if self.static_shapes else self.module
         self.parameters = list(self.weights.trained.values())
         self.optimizers = make_optimizers(self.weights.trained, optim)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
         self.shares = self._sent(list(work.losses.values()))
         self.state = State()
-        self.feed: ahead[Step] | None = None
+        self.feed: prefetch[Step] | None = None
         self.pending: list[tuple[Stepped, Tensor, torch.cuda.Event | None]] = []
         """Steps not yet told of: their losses and gradient norm, on their way to the CPU until the event."""
         self.score: tuple[int, float] | None = None
@@ -135,22 +137,14 @@ class _Loop:
             self.state = replace(self.state, phase=phase, index=0, best=None, best_step=None, stale=0, lowest=None)
             self.close()
         if self.feed is None:
-            steps = self.work.feed(phase, self.state.index, self.ranks, self.still)
-            self.feed = ahead(map(self._pinned, steps), 2)
+            steps = self.work.feed(phase, self.state.index, self.ranks, self.static_shapes)
+            self.feed = prefetch(map(self._pinned, steps), 2)
         step = next(self.feed)
         factor = rate(self.optim, self.state.step, done)
         set_rate(self.optimizers, factor)
         terms = self.ranks.sum([step.counts[name] for name in self.work.losses])
         counts = self._sent([n or 1.0 for n in terms])
-        total = torch.zeros(len(terms), device=self.device)
-        for number, micro in enumerate(step.micros):
-            self._set_draws(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
-            with held_back(self.module, hold=self.weights.is_own and number + 1 < len(step.micros)):
-                means = self._forward(micro) / counts
-                # DDP and FSDP2 take the mean over ranks, and this is a share of a sum.
-                self.scaler.scale((means * self.shares).sum() * self.ranks.size).backward()
-            self.weights.gather()
-            total += means.detach()
+        total = self._backward(step, counts) if step.whole is None else self._backward_whole(step, step.whole, counts)
         norm = self._update()
         self.state = replace(
             self.state,
@@ -161,6 +155,57 @@ class _Loop:
         lr = self.optim.lr * factor
         taken = Stepped(self.state.step, phase, 0.0, {}, lr, 0.0, self.state.tokens, 0.0, 0.0, done, 0.0)
         self.pending.append((taken, *self._fetched(torch.cat([total, norm.view(1)]))))
+
+    def _backward(self, step: Step, counts: Tensor) -> Tensor:
+        """The gradients of a step, micro-batch by micro-batch; (K,) the means of its losses over this rank's share."""
+        total = torch.zeros(len(counts), device=self.device)
+        for number, micro in enumerate(step.micros):
+            with self._pass(number, step):
+                means = self._forward(micro) / counts
+                # DDP and FSDP2 take the mean over ranks, and this is a share of a sum.
+                self.scaler.scale((means * self.shares).sum() * self.ranks.size).backward()
+            self.weights.gather()
+            total += means.detach()
+        return total
+
+    def _backward_whole(self, step: Step, whole: WholeStep, counts: Tensor) -> Tensor:
+        """The same for a loss over all vectors of the step (GradCache, Gao et al. 2021).
+
+        First the vectors, without gradients; then the loss over those of all ranks, and its gradient for each vector;
+        then every micro-batch again, with the same dropout, and back through it.
+        """
+        found = []
+        if len(step.micros) == 1 and self.ranks.size == 1:
+            with self._pass(0, step):
+                means = whole.loss(self._forward(step.micros[0]).float(), sent(whole.targets, self.device)) / counts
+                self.scaler.scale((means * self.shares).sum()).backward()
+            self.weights.gather()
+            return means.detach()
+        with torch.no_grad():
+            for number, micro in enumerate(step.micros):
+                with self._pass(number, step):
+                    vectors = self._forward(micro)
+                found.append(vectors[:0] if micro.is_spare else vectors)
+        everyone = self.ranks.gather(torch.cat(found).float(), whole.sizes).requires_grad_()
+        means = whole.loss(everyone, sent(whole.targets, self.device)) / counts
+        self.scaler.scale((means * self.shares).sum()).backward()
+        assert everyone.grad is not None
+        mine = everyone.grad.split(list(whole.sizes))[self.ranks.rank]
+        for number, (micro, gradient) in enumerate(zip(step.micros, mine.split([len(v) for v in found]), strict=True)):
+            with self._pass(number, step):
+                vectors = self._forward(micro).float()
+                if micro.is_spare:
+                    gradient = torch.zeros_like(vectors)
+                ((vectors * gradient).sum() * self.ranks.size).backward()
+            self.weights.gather()
+        return means.detach() / self.ranks.size  # every rank has all of it, and they will be added up
+
+    @contextmanager
+    def _pass(self, number: int, step: Step) -> Iterator[None]:
+        """One of a step's passes: its own dropout, and gradients that stay on their rank until the last."""
+        self._set_draws(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
+        with held_back(self.module, hold=self.weights.is_own and number + 1 < len(step.micros)):
+            yield
 
     def _update(self) -> Tensor:
         """Clip, move the weights; the gradient's norm."""
@@ -174,7 +219,7 @@ class _Loop:
         self.weights.publish()
         return whole(norm.detach())
 
-    def _forward(self, micro: Micro) -> Tensor:
+    def _forward(self, micro: MicroBatch) -> Tensor:
         micro = micro.to(self.device)
         with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.autocast):
             out: Tensor = self.call(micro.batch, micro.targets)
@@ -208,11 +253,11 @@ class _Loop:
 
     def _compile_ahead(self) -> None:
         """Every shape of batch goes through once before the clock starts."""
-        if not self.still:
+        if not self.static_shapes:
             return
         looks_first = self.state.step == 0 and self.run.evaluate_first
         for phase in range(self.state.phase, len(self.work.phases())):
-            step = next(self.work.feed(phase, 0, self.ranks, self.still))
+            step = next(self.work.feed(phase, 0, self.ranks, self.static_shapes))
             self._forward(step.micros[0]).sum().backward()
             self.module.zero_grad(set_to_none=True)
             if phase > self.state.phase or not looks_first:
@@ -263,7 +308,7 @@ class _Loop:
     def _evaluate(self, final: bool = False) -> Iterator[Evaluated]:
         self._require_numbers()
         if scores := self._scores(self.state.phase, final):
-            bad, lowest = self.work.badness(scores), self.state.lowest
+            bad, lowest = self.work.selection_loss(scores), self.state.lowest
             if self.score is None or self.score[0] != self.state.step:  # the last may be looked at twice
                 better = lowest is None or bad < lowest
                 self.state = replace(
@@ -275,7 +320,7 @@ class _Loop:
     def _scores(self, phase: int, final: bool = False) -> dict[str, float]:
         self.module.eval()
         with torch.no_grad():
-            scores = self.work.evaluate(self._forward, phase, self.ranks, self.still, final)
+            scores = self.work.evaluate(self._forward, phase, self.ranks, self.static_shapes, final)
         self.module.train()
         return scores
 

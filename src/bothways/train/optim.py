@@ -27,7 +27,7 @@ class OptimSettings:
     lr: float = 1e-4
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
-    decay: float = 0.01
+    weight_decay: float = 0.01
     clip: float = 1.0
     """The gradient is scaled down to this norm if it is larger; 0 leaves it alone."""
     schedule: Schedule = "linear"
@@ -42,7 +42,7 @@ class OptimSettings:
     the embeddings."""
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
-    muon_decay: float = 0.1
+    muon_weight_decay: float = 0.1
     """Muon's steps are as large however small the gradient is. With a tenth of this (and of AdamW's decay, which
     was 0.1 too) matrices grew four times as large: the encoder guessed words as well and fine-tuned badly."""
 
@@ -52,7 +52,7 @@ class OptimSettings:
         for name in ("lr", "eps", "muon_lr"):
             if not getattr(self, name) > 0:
                 raise BothwaysError(f"optim.{name} must be above 0, not {getattr(self, name)}")
-        for name in ("decay", "muon_decay", "clip", "warmup", "head_lr"):
+        for name in ("weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr"):
             if not getattr(self, name) >= 0:
                 raise BothwaysError(f"optim.{name} must be 0 or more, not {getattr(self, name)}")
         if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
@@ -97,7 +97,7 @@ def make_optimizers(trained: Mapping[str, nn.Parameter], settings: OptimSettings
     layers = 1 + max((int(found[1]) for found in map(_BLOCK.search, trained) if found), default=-1)
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, p in rest.items():
-        decay = settings.decay if p.ndim >= 2 else 0.0
+        decay = settings.weight_decay if p.ndim >= 2 else 0.0
         groups.setdefault((_peak(name, layers, settings), decay), []).append(p)
     fused = all(p.device.type in ("cuda", "cpu") for p in rest.values())
     adamw = torch.optim.AdamW(
@@ -110,7 +110,9 @@ def make_optimizers(trained: Mapping[str, nn.Parameter], settings: OptimSettings
     found: list[Optimizer] = [adamw]
     if matrices:
         rates = {name: settings.muon_lr * _layer_share(name, layers, settings) for name in matrices}
-        found.append(Muon(matrices.items(), rates, momentum=settings.muon_momentum, decay=settings.muon_decay))
+        found.append(
+            Muon(matrices.items(), rates, momentum=settings.muon_momentum, weight_decay=settings.muon_weight_decay)
+        )
     for optimizer in found:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
@@ -157,14 +159,14 @@ class Muon(Optimizer):
         named: Iterable[tuple[str, nn.Parameter]],
         lr: float | Mapping[str, float],
         momentum: float = 0.95,
-        decay: float = 0.0,
+        weight_decay: float = 0.0,
     ) -> None:
         groups: dict[float, list[nn.Parameter]] = {}
         self._parts: dict[nn.Parameter, int] = {}
         for name, p in named:
             groups.setdefault(lr[name] if isinstance(lr, Mapping) else lr, []).append(p)
             self._parts[p] = 3 if name.endswith("qkv.weight") else 1
-        defaults: dict[str, Any] = {"momentum": momentum, "decay": decay}
+        defaults: dict[str, Any] = {"momentum": momentum, "weight_decay": weight_decay}
         super().__init__([{"params": group, "lr": own} for own, group in groups.items()], defaults)
 
     @torch.no_grad()
@@ -187,7 +189,7 @@ class Muon(Optimizer):
         updates = _orthogonal(ahead, self._parts)
         for group, parameters in groups:
             if parameters:
-                torch._foreach_mul_(parameters, 1 - group["lr"] * group["decay"])
+                torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
                 torch._foreach_add_(parameters, [updates[p] for p in parameters], alpha=-group["lr"])
 
 

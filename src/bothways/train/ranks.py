@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 Parallel = Literal["ddp", "fsdp"]
 
 
@@ -38,7 +38,7 @@ class Ranks:
         found: list[float] = table.tolist()
         return found
 
-    def share(self, items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
+    def share(self, items: Iterable[T]) -> Iterator[tuple[T, bool]]:
         """This rank's part of some items. All ranks get equally many, as FSDP2 wants it: the last may not count.
 
         >>> from bothways.train.ranks import Ranks
@@ -51,6 +51,16 @@ class Ranks:
                 yield item, True
         if count and self.rank >= (count % self.size or self.size):
             yield item, False
+
+    def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The rows of all ranks, one rank after the other, of which each has as many as `sizes` says."""
+        if self.size == 1:
+            return rows
+        padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        everyone = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(everyone, padded)
+        return torch.cat([part[:size] for part, size in zip(everyone, sizes, strict=True)])
 
     def wait(self) -> None:
         """Until every rank is here."""

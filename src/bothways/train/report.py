@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.train.curve import entries
-from bothways.train.diagnose import Smooth
-from bothways.train.work import Evaluated, Event, Finished, Saved, Started, Stepped, Stopping
+from bothways.train.health import Smooth
+from bothways.train.protocol import Evaluated, Event, Finished, Saved, Started, Stepped, Stopping
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

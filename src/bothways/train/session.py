@@ -12,14 +12,14 @@ from typing import Any
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.train.curve import draw_curve, entries
-from bothways.train.diagnose import Diagnosis
 from bothways.train.fit import fit
+from bothways.train.health import HealthMonitor
 from bothways.train.optim import OptimSettings, rate
+from bothways.train.protocol import Event, Finished, Started, Trainable, phase_at
 from bothways.train.ranks import Ranks
-from bothways.train.recipe import write
 from bothways.train.report import Log, TensorBoard
+from bothways.train.settings import RunSettings
 from bothways.train.state import Checkpoints, read_state
-from bothways.train.work import Event, Finished, RunSettings, Started, Work, phase_at
 
 _LOCK = ".lock"
 FINAL = -1
@@ -38,13 +38,13 @@ class Listeners:
 
 
 def run_session(
-    work: Work,
+    work: Trainable,
     run: RunSettings,
     optim: OptimSettings,
     out: Path,
     ranks: Ranks,
     listeners: Listeners,
-    diagnosis: Diagnosis | None = None,
+    diagnosis: HealthMonitor | None = None,
     plateau: float | None = None,
 ) -> Finished:
     """Train, writing metrics.jsonl and at the end curve.png, in which `plateau` is a line to compare with."""
@@ -95,7 +95,7 @@ def _evaluations(out: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 # What may differ when a run goes on: where and how it computes, and what it tells; not what it learns.
-_FREE = ("device", "precision", "compile", "recompute", "deterministic", "micro_tokens", "parallel", "evaluate_every",
+_FREE = ("device", "precision", "compile", "gradient_checkpointing", "deterministic", "micro_tokens", "parallel", "evaluate_every",
          "evaluate_first", "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
 
 
@@ -120,7 +120,12 @@ def _held(out: Path, ranks: Ranks) -> Iterator[None]:
 
 
 def claim(
-    out: Path, recipe: Any, read: Callable[[Path], Any], data: Mapping[str, Any], shares: Sequence[float] = (1.0,)
+    out: Path,
+    recipe: Any,
+    read: Callable[[Path], Any],
+    write: Callable[[Any], str],
+    data: Mapping[str, Any],
+    shares: Sequence[float] = (1.0,),
 ) -> None:
     """Write the recipe, and what identifies its data, into the run's folder.
 

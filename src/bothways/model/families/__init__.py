@@ -30,4 +30,4 @@ def with_pooling(config: ModelConfig, reads: str) -> ModelConfig:
         raise BothwaysError(f"model.pooling is for {', '.join(able)}: what {config.family} reads is fixed")
     names = {"first": "cls", "mean": "mean"}
     require_choice("model.pooling", reads, tuple(names))
-    return replace(config, foreign={**config.foreign, "classifier_pooling": names[reads]})
+    return replace(config, hf_config={**config.hf_config, "classifier_pooling": names[reads]})

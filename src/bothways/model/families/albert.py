@@ -7,15 +7,17 @@ from typing import Any
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, Row, dropout_of, give, linear, refuse_other, stacked, take
-from bothways.model.heads import Classifier, MaskedHead, Pooler
+from bothways.model.families.family import Family, Head, KeyRow, dropout_of, give, linear, refuse_other, stacked, take
+from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
     "inner_group_num": (1,),  # no published one has another
     "tie_word_embeddings": (True,),
 }
-_KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"} | {"embedding_size": "embedding"}
+_KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"} | {
+    "embedding_size": "embedding_width"
+}
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
@@ -26,7 +28,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     if not isinstance(groups, int) or not 1 <= groups <= layers:
         raise BothwaysError(f"config.json has num_hidden_groups = {groups!r} for {layers} layers")
     order = tuple(int(layer / (layers / groups)) for layer in range(layers))
-    return EncoderConfig(positions=Learned(values.pop("rows")), order=order, **values)
+    return EncoderConfig(positions=Learned(values.pop("rows")), layer_map=order, **values)
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
@@ -45,8 +47,8 @@ def _rate(config: ModelConfig) -> float:
     return dropout_of(config, "classifier_dropout_prob")
 
 
-def _labelled(config: ModelConfig) -> Classifier:
-    return Classifier(config.encoder, len(config.labels), _rate(config))
+def _labelled(config: ModelConfig) -> LinearHead:
+    return LinearHead(config.encoder, len(config.labels), _rate(config))
 
 
 _BLOCK = "encoder.albert_layer_groups.{}.albert_layers.0"
@@ -67,20 +69,20 @@ FAMILY = Family(
         *linear(f"{_BLOCK}.full_layer_layer_norm", "encoder.blocks.{}.feed_forward_norm"),
     ),
     fresh=lambda shape: replace(
-        shape, order=(0,) * shape.layers, embedding=shape.embedding or 128, activation="gelu_new"
+        shape, layer_map=(0,) * shape.layers, embedding_width=shape.embedding_width or 128, activation="gelu_new"
     ),
     heads={
         "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
         "masked": Head(
-            lambda c: MaskedHead(c.encoder),
+            lambda c: MaskedLMHead(c.encoder),
             (
                 *linear("predictions.dense", "heads.masked.dense"),
                 *linear("predictions.LayerNorm", "heads.masked.norm"),
-                Row("predictions.bias", "heads.masked.bias"),
+                KeyRow("predictions.bias", "heads.masked.bias"),
             ),
         ),
         "next": Head(
-            lambda c: Classifier(c.encoder, 2, _rate(c)),
+            lambda c: LinearHead(c.encoder, 2, _rate(c)),
             linear("sop_classifier.classifier", "heads.next.linear"),
             reads="pooled",
             needs=("pooler",),
@@ -94,7 +96,7 @@ FAMILY = Family(
         ),
         "token": Head(_labelled, linear("classifier", "heads.token.linear"), has_labels=True),
         "choice": Head(
-            lambda c: Classifier(c.encoder, 1, _rate(c)),
+            lambda c: LinearHead(c.encoder, 1, _rate(c)),
             linear("classifier", "heads.choice.linear"),
             reads="pooled",
             needs=("pooler",),

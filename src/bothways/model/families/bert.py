@@ -7,7 +7,7 @@ from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families.family import (
     Family,
     Head,
-    Row,
+    KeyRow,
     dropout_of,
     give,
     linear,
@@ -16,7 +16,7 @@ from bothways.model.families.family import (
     stacked,
     take,
 )
-from bothways.model.heads import Classifier, MaskedHead, Pooler
+from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
 
 # Settings that change what the model computes and that no published BERT uses, with the value we can read.
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -27,11 +27,11 @@ _FIXED: dict[str, tuple[Any, ...]] = {
 }
 
 KEYS = {
-    "vocab_size": "vocabulary",
+    "vocab_size": "vocab_size",
     "hidden_size": "width",
     "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "intermediate_size": "hidden",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "ffn_width",
     "hidden_act": "activation",
     "type_vocab_size": "segments",
     "layer_norm_eps": "norm_eps",
@@ -70,9 +70,9 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 EMBEDDINGS = (
-    Row("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
-    Row("embeddings.token_type_embeddings.weight", "encoder.embeddings.segments.weight"),
-    Row("embeddings.position_embeddings.weight", "encoder.embeddings.positions.rows.weight"),
+    KeyRow("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
+    KeyRow("embeddings.token_type_embeddings.weight", "encoder.embeddings.segments.weight"),
+    KeyRow("embeddings.position_embeddings.weight", "encoder.embeddings.positions.rows.weight"),
     *linear("embeddings.LayerNorm", "encoder.embeddings.norm"),
 )
 LAYERS = (
@@ -86,8 +86,8 @@ LAYERS = (
 BODY = (*EMBEDDINGS, *LAYERS)
 
 
-def _labelled(config: ModelConfig) -> Classifier:
-    return Classifier(config.encoder, len(config.labels), dropout_of(config))
+def _labelled(config: ModelConfig) -> LinearHead:
+    return LinearHead(config.encoder, len(config.labels), dropout_of(config))
 
 
 _CLASSIFIER = "classifier"  # three of their heads use this one name; config.json's "architectures" tells them apart
@@ -95,15 +95,15 @@ _CLASSIFIER = "classifier"  # three of their heads use this one name; config.jso
 HEADS = {
     "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),
     "masked": Head(
-        lambda c: MaskedHead(c.encoder),
+        lambda c: MaskedLMHead(c.encoder),
         (
             *linear("cls.predictions.transform.dense", "heads.masked.dense"),
             *linear("cls.predictions.transform.LayerNorm", "heads.masked.norm"),
-            Row("cls.predictions.bias", "heads.masked.bias"),
+            KeyRow("cls.predictions.bias", "heads.masked.bias"),
         ),
     ),
     "next": Head(
-        lambda c: Classifier(c.encoder, 2, 0.0),
+        lambda c: LinearHead(c.encoder, 2, 0.0),
         linear("cls.seq_relationship", "heads.next.linear"),
         reads="pooled",
         needs=("pooler",),
@@ -117,12 +117,12 @@ HEADS = {
     ),
     "token": Head(_labelled, linear(_CLASSIFIER, "heads.token.linear"), has_labels=True),
     "choice": Head(
-        lambda c: Classifier(c.encoder, 1, dropout_of(c)),
+        lambda c: LinearHead(c.encoder, 1, dropout_of(c)),
         linear(_CLASSIFIER, "heads.choice.linear"),
         reads="pooled",
         needs=("pooler",),
     ),
-    "span": Head(lambda c: Classifier(c.encoder, 2, 0.0), linear("qa_outputs", "heads.span.linear")),
+    "span": Head(lambda c: LinearHead(c.encoder, 2, 0.0), linear("qa_outputs", "heads.span.linear")),
 }
 
 FAMILY = Family(

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from bothways.errors import BothwaysError
 from bothways.model.config import Disentangled, EncoderConfig, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, Row, dropout_of, give, linear, refuse_other, stacked, take
-from bothways.model.heads import Classifier, DenseClassifier, Pooler
+from bothways.model.families.family import Family, Head, KeyRow, dropout_of, give, linear, refuse_other, stacked, take
+from bothways.model.heads import DenseHead, LinearHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "relative_attention": (True,),
@@ -29,16 +29,16 @@ def _common(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     refuse_other(raw, _FIXED)
     if not raw.get("relative_attention", False):
         raise BothwaysError("config.json has no relative_attention = true, and only such models can be read here")
-    values = take(raw, {**_KEYS, "max_position_embeddings": "limit"}, bert.MAY_MISS)
-    limit = values.pop("limit")
+    values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"}, bert.MAY_MISS)
+    max_length = values.pop("max_length")
     far = raw.get("max_relative_positions", -1)
     width = raw.get("embedding_size", values["width"])
-    values |= {"embedding": width if width != values["width"] else 0, "project_first": True}
+    values |= {"embedding_width": width if width != values["width"] else 0, "project_first": True}
     places = {
-        "limit": limit,
-        "span": far if far >= 1 else limit,
+        "max_length": max_length,
+        "span": far if far >= 1 else max_length,
         "terms": _terms(raw),
-        "rows": limit if raw.get("position_biased_input", True) else 0,
+        "rows": max_length if raw.get("position_biased_input", True) else 0,
     }
     return values, places
 
@@ -73,7 +73,7 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
         "relative_attention": True,
         "position_biased_input": places.rows > 0,
         "pos_att_type": list(places.terms),
-        "max_position_embeddings": places.limit,
+        "max_position_embeddings": places.max_length,
         "max_relative_positions": places.far or places.span,
         "legacy": True,
     }
@@ -94,21 +94,21 @@ def _write_second(config: EncoderConfig) -> dict[str, Any]:
 
 def _fresh(shape: EncoderConfig, places: Disentangled, biases: Literal["all", "query-value"]) -> EncoderConfig:
     """A new one, as v1 was published, or v3."""
-    embedding = 0 if shape.embedding == shape.width else shape.embedding  # then nothing is projected
+    embedding = 0 if shape.embedding_width == shape.width else shape.embedding_width  # then nothing is projected
     return replace(
-        shape, positions=places, segments=0, norm_eps=1e-7, biases=biases, project_first=True, embedding=embedding
+        shape, positions=places, segments=0, norm_eps=1e-7, biases=biases, project_first=True, embedding_width=embedding
     )
 
 
 def _pooler(config: ModelConfig) -> Pooler:
-    activation = str(config.foreign.get("pooler_hidden_act", "gelu"))
-    rate = config.foreign.get("pooler_dropout", 0.0)
+    activation = str(config.hf_config.get("pooler_hidden_act", "gelu"))
+    rate = config.hf_config.get("pooler_dropout", 0.0)
     return Pooler(config.encoder, activation, rate if isinstance(rate, int | float) else 0.0)
 
 
 HEADS = {
     "replaced": Head(  # v3's; transformers has no class for it
-        lambda c: DenseClassifier(c.encoder, 1, c.encoder.activation, norm="before"),
+        lambda c: DenseHead(c.encoder, 1, c.encoder.activation, norm="before"),
         (
             *linear("mask_predictions.LayerNorm", "heads.replaced.norm"),
             *linear("mask_predictions.dense", "heads.replaced.dense"),
@@ -119,19 +119,19 @@ HEADS = {
     "pooler": Head(_pooler, linear("pooler.dense", "heads.pooler.dense")),
     "masked": bert.HEADS["masked"],
     "sequence": Head(
-        lambda c: Classifier(c.encoder, len(c.labels), dropout_of(c, "cls_dropout")),
+        lambda c: LinearHead(c.encoder, len(c.labels), dropout_of(c, "cls_dropout")),
         linear("classifier", "heads.sequence.linear"),
         reads="pooled",
         has_labels=True,
         needs=("pooler",),
     ),
     "token": Head(
-        lambda c: Classifier(c.encoder, len(c.labels), c.encoder.dropout),
+        lambda c: LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
         linear("classifier", "heads.token.linear"),
         has_labels=True,
     ),
     "choice": Head(
-        lambda c: Classifier(c.encoder, 1, dropout_of(c, "cls_dropout")),
+        lambda c: LinearHead(c.encoder, 1, dropout_of(c, "cls_dropout")),
         linear("classifier", "heads.choice.linear"),
         reads="pooled",
         needs=("pooler",),
@@ -140,8 +140,8 @@ HEADS = {
 }
 _EMBEDDINGS = (
     *bert.EMBEDDINGS,
-    Row("embeddings.embed_proj.weight", "encoder.embeddings.project.weight"),
-    Row("encoder.rel_embeddings.weight", "encoder.embeddings.positions.distances.weight"),
+    KeyRow("embeddings.embed_proj.weight", "encoder.embeddings.project.weight"),
+    KeyRow("encoder.rel_embeddings.weight", "encoder.embeddings.positions.distances.weight"),
 )
 _SELF, _OURS = "encoder.layer.{}.attention.self", "encoder.blocks.{}.attention"
 _AFTER_ATTENTION = bert.LAYERS[2:]
@@ -176,15 +176,15 @@ FIRST = Family(
     write_config=_write,
     body=(
         *_EMBEDDINGS,
-        Row(f"{_SELF}.in_proj.weight", f"{_OURS}.qkv.weight", by_head=3),
-        Row(f"{_SELF}.q_bias", f"{_OURS}.query_bias"),
-        Row(f"{_SELF}.v_bias", f"{_OURS}.value_bias"),
-        Row(f"{_SELF}.pos_proj.weight", f"{_OURS}.distance_key.weight"),
-        *linear(f"{_SELF}.pos_q_proj", f"{_OURS}.distance_query"),
+        KeyRow(f"{_SELF}.in_proj.weight", f"{_OURS}.qkv.weight", by_head=3),
+        KeyRow(f"{_SELF}.q_bias", f"{_OURS}.query_bias"),
+        KeyRow(f"{_SELF}.v_bias", f"{_OURS}.value_bias"),
+        KeyRow(f"{_SELF}.pos_proj.weight", f"{_OURS}.positions.key.weight"),
+        *linear(f"{_SELF}.pos_q_proj", f"{_OURS}.positions.query"),
         *_AFTER_ATTENTION,
     ),
     heads=HEADS,
-    fresh=lambda shape: _fresh(shape, Disentangled(shape.limit, shape.limit), "query-value"),
+    fresh=lambda shape: _fresh(shape, Disentangled(shape.max_length, shape.max_length), "query-value"),
     architectures=_architectures("Deberta"),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
@@ -202,13 +202,13 @@ SECOND = Family(
         *linear("encoder.conv.conv", "encoder.convolution"),
         *linear("encoder.conv.LayerNorm", "encoder.convolution.norm"),
         *stacked(_SELF, ("query_proj", "key_proj", "value_proj"), f"{_OURS}.qkv"),
-        *linear(f"{_SELF}.pos_key_proj", f"{_OURS}.distance_key"),
-        *linear(f"{_SELF}.pos_query_proj", f"{_OURS}.distance_query"),
+        *linear(f"{_SELF}.pos_key_proj", f"{_OURS}.positions.key"),
+        *linear(f"{_SELF}.pos_query_proj", f"{_OURS}.positions.query"),
         *_AFTER_ATTENTION,
     ),
     heads=HEADS,
     fresh=lambda shape: _fresh(
-        shape, Disentangled(shape.limit, shape.limit // 2, shape.limit, shared=True, norm=True), "all"
+        shape, Disentangled(shape.max_length, shape.max_length // 2, shape.max_length, shared=True, norm=True), "all"
     ),
     architectures=_architectures("DebertaV2"),
     ignored=("embeddings.position_ids",),

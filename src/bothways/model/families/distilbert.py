@@ -8,7 +8,7 @@ from bothways.model.config import EncoderConfig, Learned
 from bothways.model.families.family import (
     Family,
     Head,
-    Row,
+    KeyRow,
     dropout_of,
     give,
     linear,
@@ -17,15 +17,15 @@ from bothways.model.families.family import (
     stacked,
     take,
 )
-from bothways.model.heads import Classifier, DenseClassifier, MaskedHead
+from bothways.model.heads import DenseHead, LinearHead, MaskedLMHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"tie_weights_": (True,), "tie_word_embeddings": (True,), "pruned_heads": ({},)}
 _KEYS = {
-    "vocab_size": "vocabulary",
+    "vocab_size": "vocab_size",
     "dim": "width",
     "n_layers": "layers",
-    "n_heads": "heads",
-    "hidden_dim": "hidden",
+    "n_heads": "num_heads",
+    "hidden_dim": "ffn_width",
     "activation": "activation",
     "dropout": "dropout",
     "attention_dropout": "attention_dropout",
@@ -55,8 +55,8 @@ FAMILY = Family(
     read_config=read_config,
     write_config=write_config,
     body=(
-        Row("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
-        Row("embeddings.position_embeddings.weight", "encoder.embeddings.positions.rows.weight"),
+        KeyRow("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
+        KeyRow("embeddings.position_embeddings.weight", "encoder.embeddings.positions.rows.weight"),
         *linear("embeddings.LayerNorm", "encoder.embeddings.norm"),
         *stacked(f"{_LAYER}.attention", ("q_lin", "k_lin", "v_lin"), f"{_BLOCK}.attention.qkv"),
         *linear(f"{_LAYER}.attention.out_lin", f"{_BLOCK}.attention.out"),
@@ -68,31 +68,31 @@ FAMILY = Family(
     fresh=lambda shape: replace(plain(shape), segments=0),
     heads={
         "masked": Head(
-            lambda c: MaskedHead(c.encoder),
+            lambda c: MaskedLMHead(c.encoder),
             (
                 *linear("vocab_transform", "heads.masked.dense"),
                 *linear("vocab_layer_norm", "heads.masked.norm"),
-                Row("vocab_projector.bias", "heads.masked.bias"),
+                KeyRow("vocab_projector.bias", "heads.masked.bias"),
             ),
         ),
         "sequence": Head(
-            lambda c: DenseClassifier(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+            lambda c: DenseHead(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
             (*linear("pre_classifier", "heads.sequence.dense"), *linear("classifier", "heads.sequence.linear")),
             reads="first",
             has_labels=True,
         ),
         "token": Head(
-            lambda c: Classifier(c.encoder, len(c.labels), c.encoder.dropout),
+            lambda c: LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
             linear("classifier", "heads.token.linear"),
             has_labels=True,
         ),
         "choice": Head(
-            lambda c: DenseClassifier(c.encoder, 1, "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+            lambda c: DenseHead(c.encoder, 1, "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
             (*linear("pre_classifier", "heads.choice.dense"), *linear("classifier", "heads.choice.linear")),
             reads="first",
         ),
         "span": Head(
-            lambda c: Classifier(c.encoder, 2, dropout_of(c, "qa_dropout")), linear("qa_outputs", "heads.span.linear")
+            lambda c: LinearHead(c.encoder, 2, dropout_of(c, "qa_dropout")), linear("qa_outputs", "heads.span.linear")
         ),
     },
     architectures=(

@@ -6,16 +6,18 @@ from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, take
-from bothways.model.heads import DenseClassifier, MaskedHead
+from bothways.model.families.family import Family, Head, KeyRow, dropout_of, linear, take
+from bothways.model.heads import DenseHead, MaskedLMHead
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
     bert.refuse(raw)
-    values = take(raw, {**bert.KEYS, "embedding_size": "embedding", "max_position_embeddings": "rows"}, bert.MAY_MISS)
-    if values["embedding"] == values["width"]:
-        values["embedding"] = 0  # then nothing is projected
+    values = take(
+        raw, {**bert.KEYS, "embedding_size": "embedding_width", "max_position_embeddings": "rows"}, bert.MAY_MISS
+    )
+    if values["embedding_width"] == values["width"]:
+        values["embedding_width"] = 0  # then nothing is projected
     return EncoderConfig(positions=Learned(values.pop("rows")), **values)
 
 
@@ -24,13 +26,13 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     return bert.write_config(config) | {"embedding_size": config.table_width}
 
 
-def _dense(config: ModelConfig) -> DenseClassifier:
+def _dense(config: ModelConfig) -> DenseHead:
     rate = dropout_of(config)
-    return DenseClassifier(config.encoder, len(config.labels), "gelu", (rate, rate))
+    return DenseHead(config.encoder, len(config.labels), "gelu", (rate, rate))
 
 
-def _choice(config: ModelConfig) -> DenseClassifier:
-    return DenseClassifier(config.encoder, 1, "gelu", (0.0, dropout_of(config, "summary_last_dropout")))
+def _choice(config: ModelConfig) -> DenseHead:
+    return DenseHead(config.encoder, 1, "gelu", (0.0, dropout_of(config, "summary_last_dropout")))
 
 
 FAMILY = Family(
@@ -39,21 +41,23 @@ FAMILY = Family(
     read_config=read_config,
     write_config=write_config,
     body=(*bert.EMBEDDINGS, *linear("embeddings_project", "encoder.embeddings.project"), *bert.LAYERS),
-    fresh=lambda shape: replace(shape, embedding=0 if shape.embedding == shape.width else shape.embedding),
+    fresh=lambda shape: replace(
+        shape, embedding_width=0 if shape.embedding_width == shape.width else shape.embedding_width
+    ),
     heads={
         "replaced": Head(
-            lambda c: DenseClassifier(c.encoder, 1, c.encoder.activation),
+            lambda c: DenseHead(c.encoder, 1, c.encoder.activation),
             (
                 *linear("discriminator_predictions.dense", "heads.replaced.dense"),
                 *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),
             ),
         ),
         "masked": Head(
-            lambda c: MaskedHead(c.encoder, "gelu"),
+            lambda c: MaskedLMHead(c.encoder, "gelu"),
             (
                 *linear("generator_predictions.dense", "heads.masked.dense"),
                 *linear("generator_predictions.LayerNorm", "heads.masked.norm"),
-                Row("generator_lm_head.bias", "heads.masked.bias"),
+                KeyRow("generator_lm_head.bias", "heads.masked.bias"),
             ),
         ),
         "sequence": Head(

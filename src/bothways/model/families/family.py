@@ -15,7 +15,7 @@ all, or the pooler's output."""
 
 
 @dataclass(frozen=True)
-class Row:
+class KeyRow:
     """One parameter of ours and where it is in their files. `{}` stands for the block's number.
 
     Several names on their side are stacked in this order along the first dimension. A row whose parameter a model does
@@ -37,7 +37,7 @@ class Head:
     """A head: how it is built, where its tensors are, and what it reads."""
 
     build: Callable[[ModelConfig], nn.Module]
-    rows: tuple[Row, ...]
+    rows: tuple[KeyRow, ...]
     reads: Reads | Callable[[ModelConfig], Reads] = "tokens"
     has_labels: bool = False
     """True if it has one output for each label."""
@@ -61,7 +61,7 @@ class Family:
     """What stands before the body's tensor names when a head is saved with it, as in `bert.`"""
     read_config: Callable[[Mapping[str, Any]], EncoderConfig]
     write_config: Callable[[EncoderConfig], dict[str, Any]]
-    body: tuple[Row, ...]
+    body: tuple[KeyRow, ...]
     heads: Mapping[str, Head]
     fresh: Callable[[EncoderConfig], EncoderConfig]
     """A new model of this family, of the size that a plain BERT's config says."""
@@ -78,15 +78,15 @@ class Family:
 # ---------------------------------------------------------------------- what tables are written with
 
 
-def linear(theirs: str, ours: str) -> tuple[Row, Row]:
+def linear(theirs: str, ours: str) -> tuple[KeyRow, KeyRow]:
     """A weight and a bias."""
-    return Row(f"{theirs}.weight", f"{ours}.weight"), Row(f"{theirs}.bias", f"{ours}.bias")
+    return KeyRow(f"{theirs}.weight", f"{ours}.weight"), KeyRow(f"{theirs}.bias", f"{ours}.bias")
 
 
-def stacked(theirs: str, names: tuple[str, ...], ours: str) -> tuple[Row, Row]:
+def stacked(theirs: str, names: tuple[str, ...], ours: str) -> tuple[KeyRow, KeyRow]:
     """Several layers of theirs that are one of ours."""
     weights, biases = ([f"{theirs}.{name}.{kind}" for name in names] for kind in ("weight", "bias"))
-    return Row(tuple(weights), f"{ours}.weight"), Row(tuple(biases), f"{ours}.bias")
+    return KeyRow(tuple(weights), f"{ours}.weight"), KeyRow(tuple(biases), f"{ours}.bias")
 
 
 def refuse_other(raw: Mapping[str, Any], fixed: Mapping[str, tuple[Any, ...]]) -> None:
@@ -115,12 +115,12 @@ def give(config: EncoderConfig, keys: Mapping[str, str]) -> dict[str, Any]:
 
 def plain(config: EncoderConfig) -> EncoderConfig:
     """A new model of this shape, whose token table is as wide as its layers."""
-    if config.embedding:
+    if config.embedding_width:
         raise BothwaysError("model.embedding is for families with a narrower token table: albert, electra, deberta")
     return config
 
 
 def dropout_of(config: ModelConfig, key: str = "classifier_dropout") -> float:
     """A head's own dropout, or that of the encoder."""
-    own = config.foreign.get(key)
+    own = config.hf_config.get(key)
     return own if isinstance(own, int | float) else config.encoder.dropout

@@ -6,16 +6,27 @@ from typing import Any
 
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, ModelConfig, Rotary
-from bothways.model.families.family import Family, Head, Reads, Row, dropout_of, give, linear, plain, refuse_other, take
-from bothways.model.heads import DenseClassifier, MaskedHead
+from bothways.model.families.family import (
+    Family,
+    Head,
+    KeyRow,
+    Reads,
+    dropout_of,
+    give,
+    linear,
+    plain,
+    refuse_other,
+    take,
+)
+from bothways.model.heads import DenseHead, MaskedLMHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"decoder_bias": (True,), "tie_word_embeddings": (True,)}
 _KEYS = {
-    "vocab_size": "vocabulary",
+    "vocab_size": "vocab_size",
     "hidden_size": "width",
     "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "intermediate_size": "hidden",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "ffn_width",
     "hidden_activation": "activation",
     "norm_eps": "norm_eps",
     "norm_bias": "norm_bias",
@@ -29,7 +40,7 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours, in its old form and in that of transformers 5."""
     refuse_other(raw, _FIXED)
-    values = take(raw, {**_KEYS, "max_position_embeddings": "limit"})
+    values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"})
     if raw.get("attention_bias", False) != raw.get("mlp_bias", False):
         raise BothwaysError("config.json has attention_bias and mlp_bias apart, and only both or none can be read here")
     every = raw.get("global_attn_every_n_layers", 3)
@@ -37,7 +48,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     reach = raw.get("local_attention", 128) // 2
     windows = tuple(reach if kind == _LOCAL else 0 for kind in kinds)
     positions = Rotary(
-        values.pop("limit"),
+        values.pop("max_length"),
         _base(raw, _GLOBAL, raw.get("global_rope_theta") or 160_000.0),
         _base(raw, _LOCAL, raw.get("local_rope_theta") or 10_000.0),
     )
@@ -65,7 +76,7 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     values = give(config, _KEYS)
     bases = {_GLOBAL: config.positions.base, _LOCAL: config.positions.local_base}
     return values | {
-        "max_position_embeddings": config.positions.limit,
+        "max_position_embeddings": config.positions.max_length,
         "attention_bias": config.biases == "all",
         "mlp_bias": config.biases == "all",
         "layer_types": [_LOCAL if reach else _GLOBAL for reach in config.windows or (0,) * config.layers],
@@ -78,7 +89,7 @@ def _fresh(shape: EncoderConfig) -> EncoderConfig:
     """A new one, with windows of 128 in two layers of three."""
     return replace(
         plain(shape),
-        positions=Rotary(shape.limit),
+        positions=Rotary(shape.max_length),
         segments=0,
         norm_eps=1e-5,
         gated=True,
@@ -90,20 +101,20 @@ def _fresh(shape: EncoderConfig) -> EncoderConfig:
 
 
 def _classifier(outputs: int | None = None) -> Any:
-    def build(config: ModelConfig) -> DenseClassifier:
-        return DenseClassifier(
+    def build(config: ModelConfig) -> DenseHead:
+        return DenseHead(
             config.encoder,
             outputs or len(config.labels),
-            str(config.foreign.get("classifier_activation", "gelu")),
+            str(config.hf_config.get("classifier_activation", "gelu")),
             (0.0, dropout_of(config)),
             norm="between",
-            dense_bias=bool(config.foreign.get("classifier_bias", False)),
+            dense_bias=bool(config.hf_config.get("classifier_bias", False)),
         )
 
     return build
 
 
-def _rows(name: str) -> tuple[Row, ...]:
+def _rows(name: str) -> tuple[KeyRow, ...]:
     return (
         *linear("head.dense", f"heads.{name}.dense"),
         *linear("head.norm", f"heads.{name}.norm"),
@@ -112,7 +123,7 @@ def _rows(name: str) -> tuple[Row, ...]:
 
 
 def _pooling(config: ModelConfig) -> Reads:
-    return "mean" if config.foreign.get("classifier_pooling") == "mean" else "first"
+    return "mean" if config.hf_config.get("classifier_pooling") == "mean" else "first"
 
 
 FAMILY = Family(
@@ -121,7 +132,7 @@ FAMILY = Family(
     read_config=read_config,
     write_config=write_config,
     body=(
-        Row("embeddings.tok_embeddings.weight", "encoder.embeddings.tokens.weight"),
+        KeyRow("embeddings.tok_embeddings.weight", "encoder.embeddings.tokens.weight"),
         *linear("embeddings.norm", "encoder.embeddings.norm"),
         *linear("layers.{}.attn_norm", "encoder.blocks.{}.attention_norm"),
         *linear("layers.{}.attn.Wqkv", "encoder.blocks.{}.attention.qkv"),
@@ -134,15 +145,15 @@ FAMILY = Family(
     fresh=_fresh,
     heads={
         "masked": Head(
-            lambda c: MaskedHead(
+            lambda c: MaskedLMHead(
                 c.encoder,
-                str(c.foreign.get("classifier_activation", "gelu")),
-                dense_bias=bool(c.foreign.get("classifier_bias", False)),
+                str(c.hf_config.get("classifier_activation", "gelu")),
+                dense_bias=bool(c.hf_config.get("classifier_bias", False)),
             ),
             (
                 *linear("head.dense", "heads.masked.dense"),
                 *linear("head.norm", "heads.masked.norm"),
-                Row("decoder.bias", "heads.masked.bias"),
+                KeyRow("decoder.bias", "heads.masked.bias"),
             ),
         ),
         "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),

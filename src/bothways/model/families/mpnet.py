@@ -6,7 +6,7 @@ from typing import Any
 
 from bothways.model.config import Bucketed, EncoderConfig
 from bothways.model.families import bert, roberta
-from bothways.model.families.family import Family, Row, give, linear, plain, refuse_other, stacked, take
+from bothways.model.families.family import Family, KeyRow, give, linear, plain, refuse_other, stacked, take
 
 _FIXED: dict[str, tuple[Any, ...]] = {"tie_word_embeddings": (True,), "relative_attention_num_buckets": (32,)}
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs not in ("is_decoder", "type_vocab_size")}
@@ -39,7 +39,7 @@ FAMILY = Family(
     write_config=write_config,
     body=(
         *bert.EMBEDDINGS,
-        Row("encoder.relative_attention_bias.weight", "encoder.embeddings.positions.distances.weight"),
+        KeyRow("encoder.relative_attention_bias.weight", "encoder.embeddings.positions.distances.weight"),
         *stacked(f"{_LAYER}.attention.attn", ("q", "k", "v"), f"{_BLOCK}.attention.qkv"),
         *linear(f"{_LAYER}.attention.attn.o", f"{_BLOCK}.attention.out"),
         *linear(f"{_LAYER}.attention.LayerNorm", f"{_BLOCK}.attention_norm"),
@@ -49,7 +49,7 @@ FAMILY = Family(
     ),
     heads=roberta.HEADS,
     fresh=lambda shape: replace(
-        plain(shape), positions=Bucketed(shape.limit + _OFFSET, _OFFSET), segments=0, norm_eps=1e-5
+        plain(shape), positions=Bucketed(shape.max_length + _OFFSET, _OFFSET), segments=0, norm_eps=1e-5
     ),
     architectures=(
         ("MPNetForSequenceClassification", frozenset({"sequence"})),

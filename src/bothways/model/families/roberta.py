@@ -7,8 +7,8 @@ from typing import Any
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, Row, dropout_of, linear, plain, take
-from bothways.model.heads import DenseClassifier, MaskedHead
+from bothways.model.families.family import Family, Head, KeyRow, dropout_of, linear, plain, take
+from bothways.model.heads import DenseHead, MaskedLMHead
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
@@ -29,22 +29,22 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 def fresh(shape: EncoderConfig) -> EncoderConfig:
     """A new one: as many positions as asked for, and two more."""
-    return replace(plain(shape), positions=Learned(shape.limit + 2, offset=2), segments=1, norm_eps=1e-5)
+    return replace(plain(shape), positions=Learned(shape.max_length + 2, offset=2), segments=1, norm_eps=1e-5)
 
 
-def _dense(config: ModelConfig) -> DenseClassifier:
+def _dense(config: ModelConfig) -> DenseHead:
     rate = dropout_of(config)
-    return DenseClassifier(config.encoder, len(config.labels), "tanh", (rate, rate))
+    return DenseHead(config.encoder, len(config.labels), "tanh", (rate, rate))
 
 
 HEADS = {
     "pooler": bert.HEADS["pooler"],
     "masked": Head(
-        lambda c: MaskedHead(c.encoder, "gelu"),  # whatever the layers have
+        lambda c: MaskedLMHead(c.encoder, "gelu"),  # whatever the layers have
         (
             *linear("lm_head.dense", "heads.masked.dense"),
             *linear("lm_head.layer_norm", "heads.masked.norm"),
-            Row("lm_head.bias", "heads.masked.bias"),
+            KeyRow("lm_head.bias", "heads.masked.bias"),
         ),
     ),
     "sequence": Head(

@@ -1,39 +1,36 @@
-"""The objectives by the names that recipes call them."""
+"""The objectives by the names that recipes call them. A new one is a file here and a line in this list."""
 
 from collections.abc import Mapping
 
-from bothways.model.distill import Teacher
-from bothways.pretraining.objective import Objective, Words
+from bothways.pretraining.objective import Objective, Recipe
 from bothways.pretraining.objectives.distill import Distillation
-from bothways.pretraining.objectives.mlm import MaskedSettings, MaskedWords
-from bothways.pretraining.objectives.nsp import NextSentence
-from bothways.pretraining.objectives.rtd import ReplacedSettings, ReplacedTokens
-from bothways.pretraining.objectives.sbo import SpanBoundary
-from bothways.pretraining.objectives.sop import SentenceOrder
+from bothways.pretraining.objectives.mlm import MaskedLM
+from bothways.pretraining.objectives.nsp import NextSentencePrediction
+from bothways.pretraining.objectives.rtd import ReplacedTokenDetection
+from bothways.pretraining.objectives.sbo import SpanBoundaryObjective
+from bothways.pretraining.objectives.sop import SentenceOrderPrediction
 from bothways.text.tokenizer import Tokenizer
 
+_ALL: tuple[type[Objective], ...] = (
+    MaskedLM,  # first: the others may read what it chose
+    NextSentencePrediction,
+    SentenceOrderPrediction,
+    SpanBoundaryObjective,
+    ReplacedTokenDetection,
+    Distillation,
+)
+OBJECTIVES: dict[str, type[Objective]] = {objective.name: objective for objective in _ALL}
 
-def make_objectives(
-    names: tuple[str, ...],
-    masked: MaskedSettings,
-    tokenizer: Tokenizer,
-    causal: bool,
-    replaced: ReplacedSettings | None = None,
-    teacher: Teacher | None = None,
-) -> dict[str, Objective]:
-    """By name, `mlm` first: the others may read what it chose."""
-    known: dict[str, Objective] = {
-        "mlm": MaskedWords(masked, Words.of(tokenizer), causal),
-        "nsp": NextSentence(),
-        "sop": SentenceOrder(),
-        "sbo": SpanBoundary(),
-        "rtd": ReplacedTokens(replaced or ReplacedSettings()),
-    }
-    chosen = {name: objective for name, objective in known.items() if name in names}
-    return chosen if teacher is None else {**chosen, "distill": Distillation(teacher)}
+
+def make_objectives(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, Objective]:
+    """Those that a recipe asks for, by name; without those that another one runs itself."""
+    made: dict[str, Objective] = {}
+    for name, objective in OBJECTIVES.items():
+        if objective.is_on(recipe):
+            made[name] = objective.make(recipe, tokenizer, made)
+    return {name: one for name, one in made.items() if name not in {other.wraps for other in made.values()}}
 
 
 def heads_for(objectives: Mapping[str, Objective]) -> tuple[str, ...]:
-    """The heads that the model itself needs; with rtd, mlm is the generator's."""
-    own = [objective for name, objective in objectives.items() if not (name == "mlm" and "rtd" in objectives)]
-    return tuple(dict.fromkeys(head for objective in own for head in objective.heads))
+    """The heads that the model needs."""
+    return tuple(dict.fromkeys(head for objective in objectives.values() for head in objective.heads))

@@ -1,46 +1,78 @@
-"""Distillation: a student learns from what a trained model makes of the same text. See model/distill.py."""
+"""Distillation: a student learns from what a trained model makes of the same text. See train/distill.py."""
+
+from collections.abc import Mapping
 
 import numpy as np
 from torch import Tensor, nn
 
+from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.distill import Seen, Teacher, soft_distance
+from bothways.model.encoder import Activations
+from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, Room, Score, Target
+from bothways.pretraining.objective import Draft, LossTerm, Objective, Recipe, Room, Target, Terms
+from bothways.pretraining.shards import Numbers
+from bothways.text.tokenizer import Tokenizer
+from bothways.train.distill import DistillSettings, EncoderOutputs, Teacher, soft_distance
 
 
-class Distillation:
+class Distillation(Objective):
     """On when a recipe names a teacher."""
 
+    name = "distill"
+    Settings = DistillSettings
+    excludes = ("rtd",)
     heads: tuple[str, ...] = ("masked",)
 
-    def __init__(self, teacher: Teacher) -> None:
-        self.teacher = teacher
-        self.over_all = teacher.settings.over == "all"
+    def __init__(self, settings: DistillSettings) -> None:
+        self.settings, self.scales_others = settings, settings.hard
+        self.over_all = settings.over == "all"
 
-    def parts(self, model: Model) -> None:
-        return None
+    @classmethod
+    def is_on(cls, recipe: Recipe) -> bool:
+        return bool(recipe.settings[cls.name].teacher)
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
-        """Every token is looked at, and those asked for are guessed."""
+    @classmethod
+    def make(cls, recipe: Recipe, tokenizer: Tokenizer, others: Mapping[str, Objective]) -> "Distillation":
+        return cls(recipe.settings[cls.name])
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return self.settings.weights
+
+    def attach(self, model: Model) -> None:
+        taught = load(self.settings.teacher)
+        if self.settings.soft and "masked" not in taught.heads:
+            raise BothwaysError(
+                f"{self.settings.teacher} has no masked language modelling head, so it has no predictions to learn "
+                f"from: set distill.soft to 0",
+                "teacher-without-head",
+                self.settings.teacher,
+            )
+        self.teacher = Teacher(taught, self.settings, model)
+        self.frozen = self.teacher.model
+        self.qkv_layers = (model.config.encoder.layers,) if self.settings.relations else ()
+
+    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
+        """Every token's state is compared, and the predictions where tokens are asked for."""
         tokens = len(draft.ids)
         draft.targets["is_token"] = Target(np.ones(tokens, np.int64), room.tokens, 0)
         counts = {"soft": tokens if self.over_all else draft.counts["mlm"], "cosine": tokens, "relations": tokens}
-        draft.counts |= {name: counts[name] for name in self.teacher.settings.weights}
+        draft.counts |= {name: counts[name] for name in self.settings.weights}
 
     def losses(
-        self, model: Model, parts: nn.Module | None, states: Tensor, batch: Batch, targets: dict[str, Tensor]
-    ) -> dict[str, Score]:
-        """`targets` holds the student's vectors as `q`, `k` and `v` if relations are learned."""
-        taught, is_token = self.teacher.show(batch), targets["is_token"]
-        found: dict[str, Score] = {}
-        if self.teacher.settings.soft:
+        self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
+        targets: dict[str, Tensor],
+    ) -> Terms:  # fmt: skip
+        taught, is_token = self.teacher.outputs(batch), targets["is_token"]
+        found: Terms = {}
+        if self.settings.soft:
             asked, counts = targets["asked"], (targets["words"] >= 0).long()
             own_states, other_states = (x if self.over_all else x[asked] for x in (states, taught.states))
             counts = is_token if self.over_all else counts
             own, other = model.masked(own_states), self.teacher.model.masked(other_states)
-            each = soft_distance(own, other, self.teacher.settings.temperature) * counts
-            found["soft"] = Score(each.sum(), own.detach(), other.argmax(-1).masked_fill(counts == 0, -1))
-        seen = Seen(states, tuple(targets[name] for name in ("q", "k", "v") if name in targets))
-        inside = self.teacher.inside(seen, taught, batch, is_token)
-        return found | {name: Score(loss) for name, loss in inside.items()}
+            each = soft_distance(own, other, self.settings.temperature) * counts
+            found["soft"] = LossTerm(each.sum(), own.detach(), other.argmax(-1).masked_fill(counts == 0, -1))
+        qkv = [x.flatten(1) for layer in self.qkv_layers for x in seen.qkv[layer]]
+        inside = self.teacher.inside(EncoderOutputs(states, tuple(qkv)), taught, batch, is_token)
+        return found | {name: LossTerm(loss) for name, loss in inside.items()}

@@ -1,14 +1,20 @@
 """Next sentence prediction: does B follow A, or does it come from another document? (BERT)"""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
+from bothways.model.encoder import Activations
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, Room, Score, Target
+from bothways.pretraining.objective import Draft, Objective, Recipe, Room, Target, Terms
 from bothways.pretraining.objectives.mlm import NOTHING, score
+from bothways.pretraining.sampler import SamplingKind
+from bothways.pretraining.shards import Numbers
+from bothways.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -16,29 +22,39 @@ class PairSettings:
     """The `[nsp]` or `[sop]` part of a recipe."""
 
     short: float = 0.1
-    """Share of the sequences that aim at a random shorter length, so that short texts are seen too."""
+    """Share of the sequences with a random shorter target length, so that short texts are seen too."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.short <= 1:
-            raise BothwaysError(f"the share of short sequences must lie from 0 to 1, not {self.short}")
+            raise BothwaysError(
+                f"nsp.short and sop.short are from 0 to 1, not {self.short}", "out-of-range", self.short
+            )
 
 
-class NextSentence:
-    """`nsp`: label 0 means that B follows A. The sampler makes the pairs (rows.py)."""
+class NextSentencePrediction(Objective):
+    """`nsp`: label 0 means that B follows A. The sampler makes the pairs."""
 
-    heads: tuple[str, ...] = ("pooler", "next")
     name = "nsp"
+    Settings = PairSettings
+    excludes = ("sop", "rtd")
+    sampling: ClassVar[SamplingKind | None] = "next"
+    heads: tuple[str, ...] = ("pooler", "next")
 
-    def parts(self, model: Model) -> None:
-        return None
+    def __init__(self, settings: PairSettings | None = None) -> None:
+        self.short = (settings or PairSettings()).short
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
+    @classmethod
+    def make(cls, recipe: Recipe, tokenizer: Tokenizer, others: Mapping[str, Objective]) -> Objective:
+        return cls(recipe.settings[cls.name])
+
+    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
         follows = draft.rows.follows
         assert follows is not None
         draft.targets["follows"] = Target(follows, room.rows, NOTHING)
         draft.counts[self.name] = len(follows)
 
     def losses(
-        self, model: Model, parts: nn.Module | None, states: Tensor, batch: Batch, targets: dict[str, Tensor]
-    ) -> dict[str, Score]:
+        self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
+        targets: dict[str, Tensor],
+    ) -> Terms:  # fmt: skip
         return {self.name: score(model.logits("next", states, batch), targets["follows"])}

@@ -1,4 +1,4 @@
-"""The span boundary objective: a hidden token from the two tokens around its span (SpanBERT).
+"""The span boundary objective: a masked token from the two tokens around its span (SpanBERT).
 
     y = f(x[start - 1], x[end], p[place in the span])        f: two layers of norm(gelu(linear))
 
@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bothways.model.batch import Batch
+from bothways.model.encoder import Activations
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, Room, Score, Target
+from bothways.pretraining.objective import Draft, Objective, Room, Target, Terms
 from bothways.pretraining.objectives.mlm import score
+from bothways.pretraining.shards import Numbers
 
 _PLACES = 200  # the width of a place's embedding, as in SpanBERT
 _LONGEST = 64  # tokens of a span that have a row of their own; those after them share the last one
 
 
-class Boundary(nn.Module):
+class BoundaryHead(nn.Module):
     """States on both sides of a span and a place in it → a state to look the word up with."""
 
     def __init__(self, width: int, eps: float) -> None:
@@ -38,15 +40,17 @@ class Boundary(nn.Module):
         return out
 
 
-class SpanBoundary:
+class SpanBoundaryObjective(Objective):
     """`sbo`."""
 
+    name = "sbo"
+    excludes = ("rtd",)
     heads: tuple[str, ...] = ("masked",)
 
-    def parts(self, model: Model) -> Boundary:
-        return Boundary(model.config.encoder.width, model.config.encoder.norm_eps)
+    def attach(self, model: Model) -> BoundaryHead:
+        return BoundaryHead(model.config.encoder.width, model.config.encoder.norm_eps)
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None) -> None:
+    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
         chosen = draft.selection
         assert chosen is not None
         most = draft.targets["asked"].most
@@ -57,10 +61,11 @@ class SpanBoundary:
         draft.counts["sbo"] = len(left)
 
     def losses(
-        self, model: Model, parts: nn.Module | None, states: Tensor, batch: Batch, targets: dict[str, Tensor]
-    ) -> dict[str, Score]:
-        assert parts is not None
-        seen = parts(states[targets["left"]], states[targets["right"]], targets["place"])
-        # The word table and its bias are those of the masked-word head.
-        logits = F.linear(seen, model.encoder.embeddings.tokens.weight, model.heads["masked"].bias)  # type: ignore[arg-type]
+        self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
+        targets: dict[str, Tensor],
+    ) -> Terms:  # fmt: skip
+        assert part is not None
+        between = part(states[targets["left"]], states[targets["right"]], targets["place"])
+        # The token table and its bias are those of the masked language modelling head.
+        logits = F.linear(between, model.encoder.embeddings.tokens.weight, model.heads["masked"].bias)  # type: ignore[arg-type]
         return {"sbo": score(logits, targets["words"])}

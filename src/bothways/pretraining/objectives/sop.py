@@ -3,10 +3,12 @@
 The head and the loss are those of `nsp`; the pairs are harder, because both stretches have the same topic.
 """
 
-from bothways.pretraining.objectives.nsp import NextSentence
+from bothways.pretraining.objectives.nsp import NextSentencePrediction
 
 
-class SentenceOrder(NextSentence):
-    """`sop`: label 0 means that A and B are in order. The sampler makes the pairs (rows.py)."""
+class SentenceOrderPrediction(NextSentencePrediction):
+    """`sop`: label 0 means that A and B are in order. The sampler makes the pairs."""
 
     name = "sop"
+    excludes = ("nsp", "rtd")
+    sampling = "order"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from bothways.draws import Keys, below, mix, permute, uniform
+from bothways.hash_rng import Keys, below, mix, permute, uniform
 
 # Every key below is fixed, so no test is ever unlucky; the bound says how unlucky fair numbers would have to be.
 FAIR = 1e-4

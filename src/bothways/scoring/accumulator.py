@@ -23,17 +23,17 @@ from bothways.errors import BothwaysError
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
-Score = Callable[[Floats], Floats]
+ScoreFunction = Callable[[Floats], Floats]
 """Counts of each kind (..., K) → scores (...)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Resamplable:
     """The examples as one score sees them."""
 
     kinds: Whole
     """(N,) Each example's kind, from 0 to K - 1; examples of one kind count alike, and none is without examples."""
-    score: Score
+    score: ScoreFunction
     examples: int
     """A checksum of the gold answers: two models were asked the same if theirs are equal."""
 
@@ -53,7 +53,7 @@ class Accumulator(Protocol):
         """Every score by name."""
         ...
 
-    def rows(self, name: str) -> Rows:
+    def rows(self, name: str) -> Resamplable:
         """The examples as the score of that name sees them; an error for what cannot be drawn again."""
         ...
 
@@ -82,18 +82,18 @@ class Column:
         return len(self._bytes) // self._kind.itemsize
 
 
-def mean_rows(values: NDArray[Any], examples: int) -> Rows:
+def mean_rows(values: NDArray[Any], examples: int) -> Resamplable:
     """Rows of a score that is the mean of one value for each example. values: (N,)."""
     distinct, kinds = np.unique(values, return_inverse=True)
     distinct = distinct.astype(np.float64)
-    return Rows(kinds, lambda counts: counts @ distinct / counts.sum(-1), examples)
+    return Resamplable(kinds, lambda counts: counts @ distinct / counts.sum(-1), examples)
 
 
-def sum_rows(values: NDArray[Any], formula: Score, examples: int) -> Rows:
+def sum_rows(values: NDArray[Any], formula: ScoreFunction, examples: int) -> Resamplable:
     """Rows of a score that is a formula over sums. values: (N, S); formula: sums (..., S) → scores (...)."""
     distinct, kinds = np.unique(values, axis=0, return_inverse=True)
     distinct = distinct.astype(np.float64)
-    return Rows(kinds.reshape(-1), lambda counts: formula(counts @ distinct), examples)
+    return Resamplable(kinds.reshape(-1), lambda counts: formula(counts @ distinct), examples)
 
 
 def group_sums(values: Floats, groups: Whole, size: int) -> Floats:

@@ -106,5 +106,5 @@ def _gold(row: dict[str, Any], options: tuple[str, ...], letters: list[str], whe
     for names in ways:
         if str(answer).strip() in names:
             return names.index(str(answer).strip())
-    notes.add("questions whose answer is none of the options, kept without one", f"{where} ({answer!r})")
+    notes.add("answer-not-an-option", f"{where} ({answer!r})")
     return None

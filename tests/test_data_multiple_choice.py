@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bothways.data.choices import read_choices
 from bothways.data.examples import Choice
+from bothways.data.multiple_choice import read_choices
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from bothways.errors import BothwaysError
-from bothways.train.work import Evaluated, Event, Started, Stepped
+from bothways.train.protocol import Evaluated, Event, Started, Stepped
 
 _FIRST = 8
 """So many steps are the beginning of a run."""
@@ -69,11 +69,11 @@ class _Phase:
     """Evaluations in a row that were clearly worse."""
 
 
-class Diagnosis:
+class HealthMonitor:
     """Listens to a run and returns the sentences that its user should read now.
 
-    >>> from bothways.train.diagnose import Diagnosis
-    >>> from bothways.train.work import Started
+    >>> from bothways.train.health import Diagnosis
+    >>> from bothways.train.protocol import Started
     >>> look = Diagnosis(plateau=6.9, clip=1.0, duplicates=0.12, tokens_per_epoch=None)
     >>> look(Started(0, 1000, "cpu", "fp32", 1e11))[0][:40]
     '12 % of the documents are copies of othe'

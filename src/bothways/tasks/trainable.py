@@ -11,22 +11,24 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from bothways.draws import mix, permute
 from bothways.errors import BothwaysError
+from bothways.hash_rng import mix, permute
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
-from bothways.model.distill import Pupil, Teacher
-from bothways.model.lora import LoraSettings, adapt, save_adapter, trained_of
+from bothways.model.load import load
+from bothways.model.lora import adapt, save_adapter, trained_of
 from bothways.model.model import Model
-from bothways.tasks.engine import decisions
+from bothways.tasks.answering import decode_all
 from bothways.tasks.task import Sample, Task
+from bothways.train.distill import StudentModule, Teacher
+from bothways.train.protocol import Forward, MicroBatch, Step, WholeStep
 from bothways.train.ranks import Ranks
-from bothways.train.work import Forward, Micro, Step
+from bothways.train.settings import LoraSettings
 
 LOWER_IS_BETTER = ("negative_log_likelihood", "calibration_error", "brier", "mean_squared_error", "mean_absolute_error")
 
 
-class TaskModule(Pupil):
+class TaskModule(StudentModule):
     """A model and its task: in training (K,), the sums of the losses; in evaluation the outputs."""
 
     def __init__(self, model: Model, task: Task, teacher: Teacher | None = None) -> None:
@@ -34,17 +36,20 @@ class TaskModule(Pupil):
         self.model = model
         self.task = task
         self.teacher = teacher
+        self.frozen = () if teacher is None else (teacher.model,)
 
     def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
         if not self.training:
             return self.task.outputs(self.model, self.model.encoder(batch), batch)
+        if self.task.whole_step:
+            return self.task.outputs(self.model, self.model.encoder(batch), batch)
         if self.teacher is not None:
-            return self._taught(self.teacher, batch, targets) * targets["counts"]
+            return self._distilled(self.teacher, batch, targets) * targets["counts"]
         return self.task.loss(self.model, self.model.encoder(batch), batch, targets).view(1) * targets["counts"]
 
-    def _taught(self, teacher: Teacher, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
+    def _distilled(self, teacher: Teacher, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
         """The task's own loss, and those that compare with the teacher."""
-        seen, taught = teacher.watch(self.model, batch), teacher.show(batch)
+        seen, taught = teacher.student_outputs(self.model, batch), teacher.outputs(batch)
         losses = [self.task.loss(self.model, seen.states, batch, targets)]
         if teacher.settings.soft:
             own = self.task.outputs(self.model, seen.states, batch)
@@ -74,7 +79,9 @@ class FineTuning:
     ) -> None:
         """With `lora`, the model has been adapted, and `base` is the folder it came from."""
         if not samples:
-            raise BothwaysError("there is nothing to train on: the data have no labelled rows")
+            raise BothwaysError("there is nothing to train on: the data have no labelled rows", "no-data")
+        if task.whole_step and teacher is not None:
+            raise BothwaysError(f"{task.name} compares whole steps, and cannot be distilled", "not-distillable")
         self.task, self.samples, self.dev = task, samples, dev
         self.batch, self.micro_tokens, self.seed = batch, micro_tokens, seed
         self.config, self.tokenizer = model.config, model.tokenizer
@@ -97,7 +104,7 @@ class FineTuning:
 
     # ------------------------------------------------------------------ data
 
-    def feed(self, phase: int, index: int, ranks: Ranks, still: bool) -> Iterator[Step]:
+    def feed(self, phase: int, index: int, ranks: Ranks, static_shapes: bool) -> Iterator[Step]:
         """Epoch after epoch, each in its own order; the last step of an epoch may be smaller."""
         size = len(self.samples)
         for epoch in itertools.count(index // size):
@@ -113,6 +120,13 @@ class FineTuning:
         # Every rank makes as many passes as the others, for they wait for each other: some then count nothing.
         spare = max(map(len, shares)) - len(mine)
         made = [self._micro(samples, 1.0) for samples in mine] + [self._micro(chosen[:1], 0.0)] * spare
+        if self.task.whole_step:
+            ordered = [[sample for samples in share for sample in samples] for share in shares]
+            targets, count = self.task.step_targets(list(itertools.chain.from_iterable(ordered)))
+            sizes = [sum(len(sample.ids) for sample in some) for some in ordered]
+            whole = WholeStep(lambda vectors, t: self.task.step_loss(vectors, t).view(1), targets, sizes)
+            counts = {name: count / ranks.size for name in self.losses}
+            return Step([micro for micro, _ in made], counts, sum(map(len, chosen)), len(chosen), whole)
         count = sum(count for _, count in made)
         tokens = float(sum(map(len, itertools.chain.from_iterable(mine))))
         counts = {name: count if name in ("loss", "hard", "soft") else tokens for name in self.losses}
@@ -130,29 +144,32 @@ class FineTuning:
             tokens += len(sample)
         return groups
 
-    def _micro(self, samples: Sequence[Sample], counts: float) -> tuple[Micro, float]:
+    def _micro(self, samples: Sequence[Sample], counts: float) -> tuple[MicroBatch, float]:
         ids = list(itertools.chain.from_iterable(sample.ids for sample in samples))
         batch = Batch.pack(ids, list(itertools.chain.from_iterable(sample.segments for sample in samples)))
         targets, count = self.task.collate(samples, batch)
-        return Micro(batch, {**targets, "counts": torch.tensor([counts])}, len(batch.ids)), count * counts
+        targets = {**targets, "counts": torch.tensor([counts])}
+        return MicroBatch(batch, targets, len(batch.ids), is_spare=counts == 0), count * counts
 
     # ------------------------------------------------------------------ evaluation
 
-    def evaluate(self, forward: Forward, phase: int, ranks: Ranks, still: bool, final: bool) -> dict[str, float]:
+    def evaluate(
+        self, forward: Forward, phase: int, ranks: Ranks, static_shapes: bool, final: bool
+    ) -> dict[str, float]:
         """The task's scores on the development set. Every rank sees all of it."""
         if not self.dev:
             return {}
         device = next(self.module.parameters()).device
-        judge = self.task.judge()
-        for item, decision in decisions(self.task, lambda batch: self.module(batch, {}), self.dev, device):
-            self.task.mark(judge, item, decision)
-        return judge.scores()
+        scores = self.task.new_scores()
+        for item, decoded in decode_all(self.task, lambda batch: self.module(batch, {}), self.dev, device):
+            self.task.count(scores, item, decoded)
+        return scores.scores()
 
-    def badness(self, scores: Mapping[str, float]) -> float:
-        score = scores[self.task.goal]
+    def selection_loss(self, scores: Mapping[str, float]) -> float:
+        score = scores[self.task.metric]
         if math.isnan(score):  # such as the correlation with one number for all
             return math.inf
-        return score if self.task.goal in LOWER_IS_BETTER else -score
+        return score if self.task.metric in LOWER_IS_BETTER else -score
 
     def flops(self, phase: int) -> float:
         """Six for every weight of the blocks, twelve for every token it looks at and every width and layer."""
@@ -166,13 +183,13 @@ class FineTuning:
         if self.lora is None:
             checkpoint.save(self.model_of(weights), folder / "model")
             return
-        save_adapter(self.model_of(weights), self.lora, self.base, folder / "model")
+        save_adapter(self.model_of(weights), self.base, folder / "model")
         safetensors.torch.save_file(trained_of(self.module, weights), folder / "parts.safetensors")
 
     def load(self, folder: Path) -> dict[str, Tensor]:
         if self.lora is not None:
             return dict(self.module.named_parameters()) | safetensors.torch.load_file(folder / "parts.safetensors")
-        model = checkpoint.load(folder / "model")
+        model = load(folder / "model")
         if (model.config.encoder, model.config.labels) != (self.config.encoder, self.config.labels):
             raise BothwaysError(f"{folder} holds a model of another shape or with other labels: use another --out")
         return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}

@@ -114,7 +114,7 @@ class Reader:
         self, model: Model, settings: WindowSettings, part: Part = "longer", switch: str = "window.long"
     ) -> None:
         """Of a pair, windows go over its longer text or its second. `switch` is where a user sets `long`."""
-        limit = model.config.encoder.limit
+        limit = model.config.encoder.max_length
         if settings.length > limit:
             raise BothwaysError(f"window.length is {settings.length}, and this model reads {limit} tokens")
         self.tokenizer, self.settings, self.part = model.require_tokenizer(), settings, part

@@ -16,18 +16,28 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats  # type: ignore[import-untyped]
 
-from bothways.draws import Keys, mix
 from bothways.errors import BothwaysError
-from bothways.pretraining.rows import Kind, Marks, Pairs, Pieces, Rows, Sampler, Spans, Stream, sampler
+from bothways.hash_rng import Keys, mix
+from bothways.pretraining.sampler import (
+    Pieces,
+    RawSequences,
+    Sampler,
+    SamplingKind,
+    SentencePairs,
+    Spans,
+    SpecialIds,
+    Stream,
+    sampler,
+)
 from bothways.pretraining.shards import Corpus, Shard
 from bothways.text.tokenizer import Tokenizer
 
 # Every key below is fixed, so no test is ever unlucky; the bound says how unlucky fair draws would have to be.
 FAIR = 1e-4
-MARKS = Marks(cls=1, sep=2)
+MARKS = SpecialIds(cls=1, sep=2)
 FIRST = 10
 """The id of the first token of a text; that of token T is FIRST + T."""
-KINDS: tuple[Kind, ...] = ("documents", "stream", "next", "order")
+KINDS: tuple[SamplingKind, ...] = ("documents", "stream", "next", "order")
 
 Document = list[int]
 """The lengths of its sentences."""
@@ -96,7 +106,7 @@ def keys_for(places: NDArray[np.int64], seed: int = 0) -> Keys:
     return mix(seed, places)
 
 
-def epoch(made: Sampler, seed: int = 0) -> tuple[Spans, Rows]:
+def epoch(made: Sampler, seed: int = 0) -> tuple[Spans, RawSequences]:
     """All sequences of one epoch."""
     places = np.arange(made.size)
     spans = made.plan(places, keys_for(places, seed))
@@ -124,11 +134,11 @@ class Row:
         return found
 
 
-def apart(rows: Rows) -> list[Row]:
-    assert rows.cu[0] == 0
-    assert rows.cu[-1] == len(rows.ids) == len(rows.segments) == len(rows.words) == len(rows.special)
+def apart(rows: RawSequences) -> list[Row]:
+    assert rows.cu_seqlens[0] == 0
+    assert rows.cu_seqlens[-1] == len(rows.ids) == len(rows.segments) == len(rows.words) == len(rows.special)
     found = []
-    for b, (start, end) in enumerate(itertools.pairwise(rows.cu.tolist())):
+    for b, (start, end) in enumerate(itertools.pairwise(rows.cu_seqlens.tolist())):
         ids, segments, words, special = (
             x[start:end].tolist() for x in (rows.ids, rows.segments, rows.words, rows.special)
         )
@@ -170,7 +180,7 @@ def test_documents_are_read_whole_and_once(text: Text, length: int) -> None:
 def test_a_document_that_just_fits_is_one_sequence() -> None:
     text = make_text([[10, 10], [10, 11], [9, 10]])
     _, rows = epoch(Pieces(text.corpus, MARKS, length=22))
-    assert np.diff(rows.cu).tolist() == [22, 12, 13, 21]
+    assert np.diff(rows.cu_seqlens).tolist() == [22, 12, 13, 21]
 
 
 # ---------------------------------------------------------------------- stream
@@ -213,7 +223,7 @@ def two(row: Row) -> tuple[range, range]:
     return a, b
 
 
-class Uncut(Pairs):
+class Uncut(SentencePairs):
     """Remembers what the pairs were before anything was cut off."""
 
     uncut: Spans
@@ -235,7 +245,7 @@ class Pair:
     """Of the chunk."""
 
 
-def pairs(text: Text, length: int, kind: Kind, short: float, seed: int = 0) -> list[Pair]:
+def pairs(text: Text, length: int, kind: SamplingKind, short: float, seed: int = 0) -> list[Pair]:
     """An epoch of pairs, after a check of all that holds for every one."""
     made = Uncut(text.corpus, MARKS, length, kind, short)
     spans, rows = epoch(made, seed)
@@ -267,13 +277,13 @@ def bert_lengths(a: int, b: int, room: int) -> tuple[int, int]:
     return a, b
 
 
-PAIRS: tuple[Kind, ...] = ("next", "order")
+PAIRS: tuple[SamplingKind, ...] = ("next", "order")
 
 
 @pytest.mark.parametrize("kind", PAIRS)
 @given(text=TEXTS, length=st.integers(8, 40), short=st.sampled_from([0.0, 0.3, 1.0]))
 @settings(max_examples=40)
-def test_pairs_obey_the_rules(kind: Kind, text: Text, length: int, short: float) -> None:
+def test_pairs_obey_the_rules(kind: SamplingKind, text: Text, length: int, short: float) -> None:
     assume(max(map(len, text.sentences if kind == "next" else text.documents)) > 1)
     room = length - 3
     for pair in pairs(text, length, kind, short):
@@ -296,7 +306,7 @@ def test_pairs_obey_the_rules(kind: Kind, text: Text, length: int, short: float)
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_a_chunk_fills_the_sequence_and_no_more(kind: Kind) -> None:
+def test_a_chunk_fills_the_sequence_and_no_more(kind: SamplingKind) -> None:
     """Sentences are added until the sequence is full; one that is not full ends with its document."""
     text, room = make_text(random_documents(60, seed=5)), 40
     for pair in pairs(text, room + 3, kind, short=0.0):
@@ -317,7 +327,7 @@ def test_a_chunk_fills_the_sequence_and_no_more(kind: Kind) -> None:
 @pytest.mark.parametrize("kind", PAIRS)
 @given(documents=DOCUMENTS, length=st.integers(8, 30))
 @settings(max_examples=30)
-def test_an_epoch_starts_in_every_document(kind: Kind, documents: list[Document], length: int) -> None:
+def test_an_epoch_starts_in_every_document(kind: SamplingKind, documents: list[Document], length: int) -> None:
     text = make_text([*documents, [3, 3]])
     seen = Counter(pair.document for pair in pairs(text, length, kind, short=0.1))
     for d, places in enumerate(text.documents):
@@ -326,7 +336,7 @@ def test_an_epoch_starts_in_every_document(kind: Kind, documents: list[Document]
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_the_chunks_of_a_document_begin_all_over_it(kind: Kind) -> None:
+def test_the_chunks_of_a_document_begin_all_over_it(kind: SamplingKind) -> None:
     """Chunk j begins with the first sentence past j · room tokens, unless only one sentence is left there; or with the
     sentence that is there, if that is so long that the next one is more than a chunk away."""
     long = [[10, 300, 20, 20], [300, 5], [4, 90], [30, 60, 90, 1]]
@@ -349,7 +359,7 @@ FINE = [[1] * 60 for _ in range(200)]
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_the_cut_is_anywhere_between_sentences(kind: Kind) -> None:
+def test_the_cut_is_anywhere_between_sentences(kind: SamplingKind) -> None:
     room = 12
     made = pairs(make_text(FINE), room + 3, kind, short=0.0)
     cuts = []
@@ -362,7 +372,7 @@ def test_the_cut_is_anywhere_between_sentences(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("short", [0.0, 0.1, 0.5, 1.0])
-def test_so_many_sequences_are_short(kind: Kind, short: float) -> None:
+def test_so_many_sequences_are_short(kind: SamplingKind, short: float) -> None:
     text, room = make_text(FINE), 12  # divides the documents, so every chunk could be full
     made = pairs(text, room + 3, kind, short)
     lengths = [
@@ -388,7 +398,7 @@ def test_so_many_sequences_are_short(kind: Kind, short: float) -> None:
 
 @pytest.mark.parametrize("kind", PAIRS)
 @pytest.mark.parametrize("short", [0.0, 0.1])
-def test_half_of_the_labels_are_one(kind: Kind, short: float) -> None:
+def test_half_of_the_labels_are_one(kind: SamplingKind, short: float) -> None:
     documents = [[n + 1 for n in document] * 2 for document in random_documents(300, seed=4)]  # two sentences or more
     made = pairs(make_text(documents), 35, kind, short)
     assert len(made) > 1_000
@@ -414,7 +424,7 @@ def test_the_choices_of_a_pair_know_nothing_of_one_another() -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_another_key_is_another_choice(kind: Kind) -> None:
+def test_another_key_is_another_choice(kind: SamplingKind) -> None:
     text = make_text(random_documents(60, seed=1))
     first, second = pairs(text, 30, kind, 0.1, seed=0), pairs(text, 30, kind, 0.1, seed=1)
     assert first == pairs(text, 30, kind, 0.1, seed=0)
@@ -519,7 +529,7 @@ def test_order_needs_a_document_of_two_tokens() -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_tokens_are_cut_off_at_both_ends_by_coin(kind: Kind) -> None:
+def test_tokens_are_cut_off_at_both_ends_by_coin(kind: SamplingKind) -> None:
     """BERT throws a coin for every token: the share in front is binomial, of A and B, if not too many go."""
     documents, room = [[290, 280, 40, 260, 230, 7] for _ in range(200)], 200
     made = pairs(make_text(documents), room + 3, kind, short=0.0)
@@ -573,7 +583,7 @@ def test_of_more_than_a_sequence_any_part_is_kept(gone: int) -> None:
 
 
 @pytest.mark.parametrize("kind", PAIRS)
-def test_epoch_after_epoch_all_text_is_read(kind: Kind) -> None:
+def test_epoch_after_epoch_all_text_is_read(kind: SamplingKind) -> None:
     """Of sentences longer than a sequence only the middle was, once: nearly half of a text of such."""
     text = make_text([[10, 300, 20, 90], [300], [5, 150, 150], [8, 400]] * 3)
     made = sampler(kind, text.corpus, MARKS, 67, short=0.1)
@@ -587,24 +597,24 @@ def test_epoch_after_epoch_all_text_is_read(kind: Kind) -> None:
 # ---------------------------------------------------------------------- in any company
 
 
-def same(a: Spans | Rows, b: Spans | Rows) -> bool:
+def same(a: Spans | RawSequences, b: Spans | RawSequences) -> bool:
     assert type(a) is type(b)
     values = [(getattr(a, field.name), getattr(b, field.name)) for field in fields(a)]
     return all((x is None and y is None) or np.array_equal(x, y) for x, y in values)
 
 
-def joined(parts: Sequence[Rows]) -> Rows:
+def joined(parts: Sequence[RawSequences]) -> RawSequences:
     def column(name: str) -> NDArray[np.generic]:
         return np.concatenate([getattr(part, name) for part in parts])
 
-    cu = np.cumsum([0, *(len(part.ids) for part in parts)])
+    cu_seqlens = np.cumsum([0, *(len(part.ids) for part in parts)])
     follows = None if parts[0].follows is None else column("follows")
     tokens = [column(name) for name in ("ids", "segments", "words", "special")]
-    return Rows(tokens[0], tokens[1], cu, tokens[2], tokens[3], column("keys"), follows)  # type: ignore[arg-type]
+    return RawSequences(tokens[0], tokens[1], cu_seqlens, tokens[2], tokens[3], column("keys"), follows)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_sequence_is_the_same_in_any_batch(kind: Kind) -> None:
+def test_a_sequence_is_the_same_in_any_batch(kind: SamplingKind) -> None:
     """Alone, among all, in another order, and twice."""
     made = sampler(kind, make_text(random_documents(40, seed=3)).corpus, MARKS, 30, short=0.3)
     places = np.concatenate([np.random.default_rng(0).permutation(made.size), [3, 3]])
@@ -614,7 +624,7 @@ def test_a_sequence_is_the_same_in_any_batch(kind: Kind) -> None:
         alone = made.plan(places[k : k + 1], keys[k : k + 1])
         assert same(alone, batch.slice(k, k + 1))
     rows = made.build(batch)
-    assert np.array_equal(np.diff(rows.cu), batch.lengths)
+    assert np.array_equal(np.diff(rows.cu_seqlens), batch.lengths)
     assert same(rows, joined([made.build(batch.slice(k, k + 1)) for k in range(len(places))]))
     assert np.array_equal(rows.sequence, np.repeat(np.arange(len(places)), batch.lengths))
     assert rows.positions.tolist() == [i for n in batch.lengths.tolist() for i in range(n)]
@@ -622,7 +632,7 @@ def test_a_sequence_is_the_same_in_any_batch(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shards", [2, 5, 40])
-def test_how_a_text_is_split_into_shards_does_not_matter(kind: Kind, shards: int) -> None:
+def test_how_a_text_is_split_into_shards_does_not_matter(kind: SamplingKind, shards: int) -> None:
     documents = random_documents(40, seed=6)
     one, many = (make_text(documents, shards=n).corpus for n in (1, shards))
     assert len(many.shards) == shards
@@ -632,9 +642,9 @@ def test_how_a_text_is_split_into_shards_does_not_matter(kind: Kind, shards: int
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_name_of_a_kind_gives_its_sampler(kind: Kind) -> None:
+def test_the_name_of_a_kind_gives_its_sampler(kind: SamplingKind) -> None:
     made = sampler(kind, make_text(random_documents(9)).corpus, MARKS, 20, short=0.3)
-    assert isinstance(made, {"documents": Pieces, "stream": Stream}.get(kind, Pairs))
+    assert isinstance(made, {"documents": Pieces, "stream": Stream}.get(kind, SentencePairs))
     assert getattr(made, "kind", kind) == kind
     assert getattr(made, "short", 0.3) == 0.3
 
@@ -643,7 +653,7 @@ def test_the_name_of_a_kind_gives_its_sampler(kind: Kind) -> None:
 
 
 def test_the_marks_are_those_of_the_tokenizer(tokenizer: Tokenizer) -> None:
-    assert Marks.of(tokenizer) == Marks(tokenizer.id("[CLS]"), tokenizer.id("[SEP]")) == Marks(101, 102)
+    assert SpecialIds.of(tokenizer) == SpecialIds(tokenizer.id("[CLS]"), tokenizer.id("[SEP]")) == SpecialIds(101, 102)
 
 
 def test_a_tokenizer_without_marks_is_refused() -> None:
@@ -651,4 +661,4 @@ def test_a_tokenizer_without_marks_is_refused() -> None:
 
     bare = Tokenizer(tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "[CLS]": 1}, unk_token="a")))
     with pytest.raises(BothwaysError, match="no sep_token"):
-        Marks.of(bare)
+        SpecialIds.of(bare)

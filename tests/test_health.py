@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from bothways.errors import BothwaysError
-from bothways.train.diagnose import Diagnosis, Smooth
-from bothways.train.work import Evaluated, Event, Finished, Started, Stepped
+from bothways.train.health import HealthMonitor, Smooth
+from bothways.train.protocol import Evaluated, Event, Finished, Started, Stepped
 
 PLATEAU = 6.9
 Curve = Callable[[float], float]
 
 
-def diagnosis(**changed: Any) -> Diagnosis:
+def diagnosis(**changed: Any) -> HealthMonitor:
     settings: dict[str, Any] = {"plateau": PLATEAU, "clip": 1.0, "duplicates": 0.0, "tokens_per_epoch": 10_000}
-    return Diagnosis(**(settings | changed))
+    return HealthMonitor(**(settings | changed))
 
 
 def healthy(done: float, pace: float = 1.0) -> float:
@@ -56,7 +56,7 @@ def run(
         yield Stepped(step + 1, phase, loss + next_loss, losses, lr, size, 100 * (step + 1), 1e4, 1e9, done, step * 0.1)
 
 
-def told(look: Diagnosis, events: Iterable[Event]) -> list[str]:
+def told(look: HealthMonitor, events: Iterable[Event]) -> list[str]:
     return [sentence for event in events for sentence in look(event)]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Weights:
+class MasterWeights:
     """The parameters by name, as the optimiser sees them."""
 
     def __init__(self, module: nn.Module, half: torch.dtype | None) -> None:

@@ -6,6 +6,7 @@ import json
 import tomllib
 import types
 import typing
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,14 +18,58 @@ LENGTHS = ("steps", "minutes", "epochs")
 """Of `[run]`: how long it takes, in one of these."""
 
 
+RENAMED = {
+    "model.hidden": "ffn_width",
+    "model.heads": "num_heads",
+    "model.embedding": "embedding_width",
+    "model.take": "keep_layers",
+    "optim.decay": "weight_decay",
+    "optim.muon_decay": "muon_weight_decay",
+    "run.recompute": "gradient_checkpointing",
+    "run.batch": "batch_size",
+    "classify.smoothing": "label_smoothing",
+    "classify.focal": "focal_gamma",
+    "classify.weights": "class_weights",
+    "classify.goal": "metric",
+    "answer.longest": "max_answer_length",
+    "distill.heads": "relation_heads",
+    "distill.layer": "relation_layer",
+}
+"""Keys of version 0.1 and their names since 0.2, which accepts both; 0.3 will not."""
+_GONE = {"mlm.decoder": "plain"}
+"""Keys of version 0.1 that are no more, with the only value that still means something."""
+
+
 def read_table(path: Path) -> dict[str, Any]:
     """The content of a recipe file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return with_new_names(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise BothwaysError(f"there is no recipe {path}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BothwaysError(f"{path} is not a TOML file: {error}") from error
+
+
+def with_new_names(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the keys of version 0.1 as they are called now, and a warning for each."""
+    found: dict[str, Any] = {}
+    for section, values in table.items():
+        if isinstance(values, Mapping):
+            values = {
+                _new_name(f"{section}.{key}").rpartition(".")[2]: value
+                for key, value in values.items()
+                if _GONE.get(f"{section}.{key}") != value
+            }
+        found[section] = values
+    return found
+
+
+def _new_name(path: str) -> str:
+    if path not in RENAMED:
+        return path
+    new = f"{path.partition('.')[0]}.{RENAMED[path]}"
+    warnings.warn(f"the recipe key {path} is called {new} now: the old name will not be read any more", stacklevel=2)
+    return new
 
 
 def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -32,7 +77,7 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
 
     A number in the path picks from a list: `phases.0.length=64`.
     """
-    changed: dict[str, Any] = json.loads(json.dumps(table))
+    changed: dict[str, Any] = json.loads(json.dumps(with_new_names(table)))
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path:
@@ -41,7 +86,7 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value  # a bare word is a string
-        *parents, last = path.split(".")
+        *parents, last = _new_name(path).split(".")
         place: Any = changed
         for name in parents:
             place = _enter(place, name, setting)

@@ -17,7 +17,7 @@ _ROUNDS = 6  # of the Feistel network; four already look random
 def mix(*parts: ArrayLike) -> Keys:
     """One key out of several whole numbers, or arrays of them that broadcast.
 
-    >>> from bothways.draws import mix
+    >>> from bothways.hash_rng import mix
     >>> bool(mix(0, 1) == mix(0, 1)), bool(mix(0, 1) == mix(1, 0))
     (True, False)
     """
@@ -46,7 +46,7 @@ def permute(places: ArrayLike, size: int, key: ArrayLike) -> NDArray[np.int64]:
     A Feistel network is a permutation of all numbers of some bits, whatever its round function; what falls
     beyond `size` is sent through again until it falls inside.
 
-    >>> from bothways.draws import permute
+    >>> from bothways.hash_rng import permute
     >>> sorted(permute(range(5), 5, key=7).tolist())
     [0, 1, 2, 3, 4]
     """

@@ -15,26 +15,26 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.draws import Keys, below, mix, uniform
 from bothways.errors import BothwaysError
+from bothways.hash_rng import Keys, below, mix, uniform
 from bothways.pretraining.shards import Corpus, Numbers
 from bothways.text.tokenizer import Tokenizer
 
-Kind = Literal["documents", "stream", "next", "order"]
+SamplingKind = Literal["documents", "stream", "next", "order"]
 
 # What a draw is for: a part of its key, so that two draws for one sequence are independent.
 _SHORT, _TARGET, _CUT, _COIN, _DOCUMENT, _SENTENCE, _FRONT_A, _FRONT_B, _ANYWHERE = range(100, 109)
 
 
 @dataclass(frozen=True)
-class Marks:
+class SpecialIds:
     """The ids that stand around text."""
 
     cls: int
     sep: int
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "Marks":
+    def of(cls, tokenizer: Tokenizer) -> "SpecialIds":
         missing = [role for role in ("cls_token", "sep_token") if role not in tokenizer.roles]
         if missing:
             raise BothwaysError(f"this tokenizer has no {' and no '.join(missing)}: pretraining needs both")
@@ -42,14 +42,14 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RawSequences:
     """Sequences before anything is masked, one after the other."""
 
     ids: Numbers
     """(N,)"""
     segments: Numbers
     """(N,)"""
-    cu: Numbers
+    cu_seqlens: Numbers
     """(B+1,) where each sequence starts, and the end."""
     words: NDArray[np.bool_]
     """(N,) True where a word starts, and at specials."""
@@ -63,12 +63,12 @@ class Rows:
     @property
     def sequence(self) -> Numbers:
         """(N,) the number of the sequence that each token is in."""
-        return np.repeat(np.arange(len(self.cu) - 1), np.diff(self.cu))
+        return np.repeat(np.arange(len(self.cu_seqlens) - 1), np.diff(self.cu_seqlens))
 
     @property
     def positions(self) -> Numbers:
         """(N,) the place of each token in its sequence."""
-        positions: Numbers = np.arange(len(self.ids)) - np.repeat(self.cu[:-1], np.diff(self.cu))
+        positions: Numbers = np.arange(len(self.ids)) - np.repeat(self.cu_seqlens[:-1], np.diff(self.cu_seqlens))
         return positions
 
 
@@ -100,22 +100,22 @@ class Sampler(Protocol):
 
     def plan(self, places: Numbers, keys: Keys) -> Spans: ...
 
-    def build(self, spans: Spans) -> Rows: ...
+    def build(self, spans: Spans) -> RawSequences: ...
 
 
-def sampler(kind: Kind, corpus: Corpus, marks: Marks, length: int, short: float = 0.0) -> Sampler:
+def sampler(kind: SamplingKind, corpus: Corpus, marks: SpecialIds, length: int, short: float = 0.0) -> Sampler:
     """The sampler of this kind for sequences of up to `length` tokens, specials included."""
     if kind == "stream":
         return Stream(corpus, marks, length)
     if kind == "documents":
         return Pieces(corpus, marks, length)
-    return Pairs(corpus, marks, length, kind, short)
+    return SentencePairs(corpus, marks, length, kind, short)
 
 
 class Pieces:
     """A document, or, if it is too long, equal parts of it."""
 
-    def __init__(self, corpus: Corpus, marks: Marks, length: int) -> None:
+    def __init__(self, corpus: Corpus, marks: SpecialIds, length: int) -> None:
         self.corpus, self.marks, self.room = corpus, marks, length - 2
         self.counts = -(-np.diff(corpus.document_starts) // self.room)
         self.starts = np.concatenate([[0], np.cumsum(self.counts)])
@@ -128,14 +128,14 @@ class Pieces:
         cuts = [begin + (end - begin) * number // parts for number in (part, part + 1)]
         return Spans(keys, cuts[0], cuts[1] - cuts[0])
 
-    def build(self, spans: Spans) -> Rows:
+    def build(self, spans: Spans) -> RawSequences:
         return _assemble(self.corpus, self.marks, spans)
 
 
 class Stream:
     """Text as it comes, cut into full sequences. A [SEP] stands between documents."""
 
-    def __init__(self, corpus: Corpus, marks: Marks, length: int) -> None:
+    def __init__(self, corpus: Corpus, marks: SpecialIds, length: int) -> None:
         self.corpus, self.marks, self.room = corpus, marks, length - 2
         # With the separators, document d starts d tokens later.
         self.starts = corpus.document_starts + np.arange(corpus.documents + 1)
@@ -146,7 +146,7 @@ class Stream:
     def plan(self, places: Numbers, keys: Keys) -> Spans:
         return Spans(keys, places * self.room, np.full(places.shape, self.room))
 
-    def build(self, spans: Spans) -> Rows:
+    def build(self, spans: Spans) -> RawSequences:
         begin = spans.a[:, None] + np.arange(self.room)
         document = np.searchsorted(self.starts, begin, side="right") - 1
         between = begin + 1 == self.starts[document + 1]
@@ -157,11 +157,11 @@ class Stream:
         spread = np.full(full.shape, self.marks.sep), np.ones(full.shape, bool), np.ones(full.shape, bool)
         for target, source in zip(spread, (rows.ids, rows.words, rows.special), strict=True):
             target[full] = source
-        cu = np.arange(len(spans.a) + 1) * (self.room + 2)
-        return Rows(spread[0], np.zeros_like(spread[0]), cu, spread[1], spread[2], spans.keys)
+        cu_seqlens = np.arange(len(spans.a) + 1) * (self.room + 2)
+        return RawSequences(spread[0], np.zeros_like(spread[0]), cu_seqlens, spread[1], spread[2], spans.keys)
 
 
-class Pairs:
+class SentencePairs:
     """Two stretches of whole sentences: [CLS] A [SEP] B [SEP].
 
     BERT's procedure, made a function of the place. A stretch is a chunk of sentences that fills the sequence (or,
@@ -175,7 +175,7 @@ class Pairs:
     sequence holds, as such a sentence does, loses any part of it in front: coins would always leave the middle.
     """
 
-    def __init__(self, corpus: Corpus, marks: Marks, length: int, kind: Kind, short: float) -> None:
+    def __init__(self, corpus: Corpus, marks: SpecialIds, length: int, kind: SamplingKind, short: float) -> None:
         self.corpus, self.marks, self.room = corpus, marks, length - 3
         self.kind, self.short = kind, short
         lengths = np.diff(corpus.document_starts)
@@ -261,7 +261,7 @@ class Pairs:
         is_much = lost > self.room
         return np.where(is_much, below(mix(keys, _ANYWHERE), lost + 1), _heads(keys, np.where(is_much, 0, lost)))
 
-    def build(self, spans: Spans) -> Rows:
+    def build(self, spans: Spans) -> RawSequences:
         return _assemble(self.corpus, self.marks, spans)
 
 
@@ -275,27 +275,27 @@ def _heads(keys: Keys, flips: Numbers) -> Numbers:
     return heads
 
 
-def _assemble(corpus: Corpus, marks: Marks, spans: Spans, text: Numbers | None = None) -> Rows:
+def _assemble(corpus: Corpus, marks: SpecialIds, spans: Spans, text: Numbers | None = None) -> RawSequences:
     """[CLS] A [SEP], or [CLS] A [SEP] B [SEP]. `text`: the places of A's tokens, if they are no stretches."""
-    cu = np.concatenate([[0], np.cumsum(spans.lengths)])
-    is_text = np.ones(int(cu[-1]), bool)
-    is_text[cu[:-1]] = False
-    is_text[cu[:-1] + 1 + spans.a_length] = False
+    cu_seqlens = np.concatenate([[0], np.cumsum(spans.lengths)])
+    is_text = np.ones(int(cu_seqlens[-1]), bool)
+    is_text[cu_seqlens[:-1]] = False
+    is_text[cu_seqlens[:-1] + 1 + spans.a_length] = False
     segments = np.zeros(len(is_text), np.int64)
     starts, lengths = spans.a, spans.a_length
     if spans.b is not None and spans.b_length is not None:
-        is_text[cu[1:] - 1] = False
+        is_text[cu_seqlens[1:] - 1] = False
         in_b = spans.b_length + 1
-        segments[_ranges(cu[1:] - in_b, in_b)] = 1
+        segments[_ranges(cu_seqlens[1:] - in_b, in_b)] = 1
         starts = np.stack([spans.a, spans.b], 1).ravel()
         lengths = np.stack([spans.a_length, spans.b_length], 1).ravel()
     if text is not None:
         starts, lengths = text, np.ones_like(text)
     ids = np.full(len(is_text), marks.sep)
-    ids[cu[:-1]] = marks.cls
+    ids[cu_seqlens[:-1]] = marks.cls
     words = np.ones(len(is_text), bool)
     ids[is_text], words[is_text] = corpus.take(starts, lengths)
-    return Rows(ids, segments, cu, words, ~is_text, spans.keys, spans.follows)
+    return RawSequences(ids, segments, cu_seqlens, words, ~is_text, spans.keys, spans.follows)
 
 
 def _ranges(starts: Numbers, lengths: Numbers) -> Numbers:

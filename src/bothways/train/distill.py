@@ -38,17 +38,17 @@ class DistillSettings:
     """Guesses are compared as softmax(logits / temperature)."""
     over: Literal["asked", "all"] = "asked"
     """In pretraining: compare guesses where words are asked for, or at every token, as DistilBERT did: much slower."""
-    layer: int = 0
+    relation_layer: int = 0
     """The teacher's layer whose relations are learned by the student's last; 0: its last."""
-    heads: int = 0
-    """Into so many heads both split their vectors for relations; 0: as many as the teacher has."""
+    relation_heads: int = 0
+    """The number of heads into which both split their vectors for relations; 0: as many as the teacher has."""
 
     def __post_init__(self) -> None:
         require_choice("distill.over", self.over, ("asked", "all"))
         if min(self.hard, self.soft, self.cosine, self.relations) < 0 or not self.temperature > 0:
             raise BothwaysError("the weights in distill must be 0 or more, and distill.temperature above 0")
-        if self.layer < 0 or self.heads < 0:
-            raise BothwaysError("distill.layer and distill.heads must be 0 or more")
+        if self.relation_layer < 0 or self.relation_heads < 0:
+            raise BothwaysError("distill.relation_layer and distill.relation_heads must be 0 or more")
         if self.teacher and not self.weights:
             raise BothwaysError("a teacher is named, and distill.soft, distill.cosine and distill.relations are all 0")
 
@@ -60,8 +60,8 @@ class DistillSettings:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What one of the two made of a batch."""
+class EncoderOutputs:
+    """What the student or the teacher made of a batch."""
 
     states: Tensor
     """(N, W)."""
@@ -75,54 +75,56 @@ class Teacher:
     def __init__(self, model: Model, settings: DistillSettings, student: Model) -> None:
         self.model, self.settings = model.eval().requires_grad_(False), settings
         here, there = student.config.encoder, model.config.encoder
-        self.heads = settings.heads or there.heads
-        self.layer = settings.layer or there.layers
+        self.num_heads = settings.relation_heads or there.num_heads
+        self.layer = settings.relation_layer or there.layers
         if student.tokenizer and (not model.tokenizer or model.tokenizer.fingerprint != student.tokenizer.fingerprint):
             raise BothwaysError("the teacher has another vocabulary than the student, and must read what it reads")
-        if there.limit < here.limit:
-            raise BothwaysError(f"the teacher reads {there.limit} tokens, and the student {here.limit}")
+        if there.max_length < here.max_length:
+            raise BothwaysError(f"the teacher reads {there.max_length} tokens, and the student {here.max_length}")
         if settings.cosine and here.width != there.width:
             raise BothwaysError(
                 f"states of {here.width} and {there.width} numbers cannot be compared: set distill.cosine to 0, "
                 "and distill.relations above 0 to learn from the teacher's inside all the same"
             )
         if settings.relations and self.layer > there.layers:
-            raise BothwaysError(f"distill.layer is {self.layer}, and the teacher has {there.layers} layers")
-        if settings.relations and (here.width % self.heads or there.width % self.heads):
-            raise BothwaysError(f"widths of {here.width} and {there.width} do not both split into {self.heads} heads")
+            raise BothwaysError(f"distill.relation_layer is {self.layer}, and the teacher has {there.layers} layers")
+        if settings.relations and (here.width % self.num_heads or there.width % self.num_heads):
+            raise BothwaysError(
+                f"widths of {here.width} and {there.width} do not both split into {self.num_heads} heads"
+            )
 
-    def watch(self, student: Model, batch: Batch) -> Seen:
-        """What the student makes of a batch."""
-        return self._seen(student, batch, student.config.encoder.layers)
+    def student_outputs(self, student: Model, batch: Batch) -> EncoderOutputs:
+        return self._outputs(student, batch, student.config.encoder.layers)
 
     @torch.no_grad()
-    def show(self, batch: Batch) -> Seen:
-        """What the teacher makes of it."""
-        return self._seen(self.model, batch, self.layer)
+    def outputs(self, batch: Batch) -> EncoderOutputs:
+        return self._outputs(self.model, batch, self.layer)
 
-    def _seen(self, model: Model, batch: Batch, layer: int) -> Seen:
+    def _outputs(self, model: Model, batch: Batch, layer: int) -> EncoderOutputs:
         last = model.config.encoder.layers
-        look = model.encoder.look(batch, hidden=[last], vectors=[layer] if self.settings.relations else ())
-        return Seen(look.hidden[last], tuple(x.flatten(1) for x in look.vectors.get(layer, ())))
+        seen = model.encoder.activations(batch, hidden_states=[last], qkv=[layer] if self.settings.relations else ())
+        return EncoderOutputs(seen.hidden_states[last], tuple(x.flatten(1) for x in seen.qkv.get(layer, ())))
 
-    def inside(self, student: Seen, taught: Seen, batch: Batch, counts: Tensor) -> dict[str, Tensor]:
+    def inside(
+        self, student: EncoderOutputs, taught: EncoderOutputs, batch: Batch, counts: Tensor
+    ) -> dict[str, Tensor]:
         """How far their insides are apart: sums over the tokens, each of which counts (N,) so much."""
         found: dict[str, Tensor] = {}
         if self.settings.cosine:
             found["cosine"] = (cosine_distance(student.states, taught.states) * counts).sum()
         if self.settings.relations:
-            found["relations"] = relation_distance(student.vectors, taught.vectors, batch, self.heads, counts)
+            found["relations"] = relation_distance(student.vectors, taught.vectors, batch, self.num_heads, counts)
         return found
 
 
-class Pupil(nn.Module):
-    """A module that may have a teacher, which goes with it to its device and its precision."""
+class StudentModule(nn.Module):
+    """A module with frozen models beside it, which go with it to its device and its precision."""
 
-    teacher: Teacher | None = None
+    frozen: tuple[Model, ...] = ()
 
-    def _apply(self, change: Callable[..., Any], recurse: bool = True) -> "Pupil":
-        if self.teacher is not None:
-            self.teacher.model._apply(change)  # type: ignore[no-untyped-call]
+    def _apply(self, change: Callable[..., Any], recurse: bool = True) -> "StudentModule":
+        for model in self.frozen:
+            model._apply(change)  # type: ignore[no-untyped-call]
         super()._apply(change, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -146,9 +148,9 @@ def relation_distance(
 ) -> Tensor:
     """How differently tokens look at each other: KL between softmax(x xᵀ / √d) of both, for x the queries, the keys
     and the values, the mean over these and over heads, the sum over tokens."""
-    place = torch.arange(batch.longest, device=batch.cu.device)
+    place = torch.arange(batch.longest, device=batch.cu_seqlens.device)
     is_real = place < batch.lengths[:, None]
-    rows = torch.where(is_real, batch.cu[:-1, None] + place, 0)  # (B, L)
+    rows = torch.where(is_real, batch.cu_seqlens[:-1, None] + place, 0)  # (B, L)
     total = torch.zeros((), device=counts.device)
     for mine, other in zip(own, taught, strict=True):
         here, there = (_relations(x, rows, is_real, heads) for x in (mine, other))

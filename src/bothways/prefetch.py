@@ -5,28 +5,28 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-Item = TypeVar("Item")
+T = TypeVar("T")
 _PATIENCE = 0.05  # seconds between two looks at whether the other side has stopped
 
 
-class ahead(Iterator[Item], Generic[Item]):  # noqa: N801 - used like map and zip
+class prefetch(Iterator[T], Generic[T]):  # noqa: N801 - used like map and zip
     """The same items, up to `depth` of them made before they are asked for.
 
     An exception comes out where its item would have. `close`, from any thread, ends both sides: the reader gets no
     more items, and the thread makes no more once it is done with the one it is at.
 
-    >>> from bothways.ahead import ahead
-    >>> list(ahead(range(3), depth=2))
+    >>> from bothways.prefetch import prefetch
+    >>> list(prefetch(range(3), depth=2))
     [0, 1, 2]
     """
 
-    def __init__(self, items: Iterable[Item], depth: int) -> None:
-        self._made: queue.Queue[tuple[Item | None, BaseException | None]] = queue.Queue(depth)
+    def __init__(self, items: Iterable[T], depth: int) -> None:
+        self._made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
         self._stop = threading.Event()
         # The thread knows the queue and the flag but not this object, which can so be forgotten while it runs.
         self._thread = threading.Thread(target=_work, args=(items, self._made, self._stop), daemon=True)
 
-    def __next__(self) -> Item:
+    def __next__(self) -> T:
         if self._thread.ident is None and not self._stop.is_set():  # nothing is made before somebody asks
             self._thread.start()
         while not self._stop.is_set():
@@ -53,9 +53,9 @@ class ahead(Iterator[Item], Generic[Item]):  # noqa: N801 - used like map and zi
 
 
 def _work(
-    items: Iterable[Item], made: "queue.Queue[tuple[Item | None, BaseException | None]]", stop: threading.Event
+    items: Iterable[T], made: "queue.Queue[tuple[T | None, BaseException | None]]", stop: threading.Event
 ) -> None:
-    def put(item: Item | None, error: BaseException | None) -> None:
+    def put(item: T | None, error: BaseException | None) -> None:
         while not stop.is_set():
             try:
                 made.put((item, error), timeout=_PATIENCE)

@@ -1,0 +1,1 @@
+"""Inference: sequences in, outputs in order."""

@@ -1,0 +1,96 @@
+"""The tasks by name. A new task is a file of its own and a line here."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from bothways.engine.reader import WindowSettings
+from bothways.errors import BothwaysError
+from bothways.model.model import Model
+from bothways.tasks.answer import QuestionAnswering
+from bothways.tasks.choose import MultipleChoice
+from bothways.tasks.classify import TextClassification
+from bothways.tasks.score import PairScoring
+from bothways.tasks.tag import TokenClassification
+from bothways.tasks.task import Task, TaskConfig
+from bothways.train.strict_toml import read
+
+_ALL: tuple[type[Task], ...] = (
+    TextClassification,  # first: of folders that others made, a sequence head is taken for this
+    TokenClassification,
+    QuestionAnswering,
+    MultipleChoice,
+    PairScoring,
+)
+TASKS: dict[str, type[Task]] = {task.name: task for task in _ALL}
+_KEY = "bothways"
+_RENAMED = {"longest": "max_answer_length"}
+_SHARED = {field.name for field in fields(TaskConfig)} - {"options"}
+
+
+def find_task(name: str) -> type[Task]:
+    """The task of this name, or of one of its other names.
+
+    >>> from bothways.tasks.registry import find_task
+    >>> find_task("ner").name
+    'tag'
+    """
+    for task in _ALL:
+        if name in (task.name, *task.aliases):
+            return task
+    near = difflib.get_close_matches(name, [known for task in _ALL for known in (task.name, *task.aliases)], 1)
+    hint = f"did you mean {near[0]}? The tasks are" if near else "expected"
+    raise BothwaysError(f"there is no task {name}: {hint} {', '.join(TASKS)}", "unknown-task", name)
+
+
+def new_config(task: str, **values: Any) -> TaskConfig:
+    """The config of a task; `values` are fields of TaskConfig or of the task's own options.
+
+    >>> from bothways.tasks.registry import new_config
+    >>> new_config("classify", kind="single", temperature=2.0).options.kind
+    'single'
+    """
+    shared = {name: value for name, value in values.items() if name in _SHARED}
+    own = {name: value for name, value in values.items() if name not in _SHARED}
+    return TaskConfig(task, **shared, options=TASKS[task].Options(**own))
+
+
+def task_config(model: Model) -> TaskConfig:
+    """What a folder says of its task; of a folder that others made, what its head says."""
+    said = model.config.hf_config.get(_KEY)
+    task = TASKS.get(str(said.get("task"))) if isinstance(said, dict) else None
+    # Who trains such a folder on elsewhere may give it another head, and leave our word in its config.
+    if isinstance(said, dict) and task is not None and task.head in model.heads:
+        values = {_RENAMED.get(name, name): value for name, value in said.items()}
+        shared = {name: value for name, value in values.items() if name in _SHARED}
+        known = {field.name for field in fields(task.Options)}  # version 0.1 wrote the options of all tasks
+        own = {name: value for name, value in values.items() if name in known}
+        options: Any = read(task.Options, own, _KEY)
+        return read(TaskConfig, {**shared, "options": options}, _KEY)
+    for task in _ALL:
+        if task.head in model.heads:
+            return task.infer(model)
+    has = ", ".join(model.heads) or "none"
+    raise BothwaysError(f"this model has no head for a task (it has: {has}): fine-tune it first", "no-task-head", has)
+
+
+def described(config: TaskConfig) -> dict[str, Any]:
+    """What config.json says of a task."""
+    shared = asdict(config)
+    return {_KEY: {**shared, **shared.pop("options")}, **TASKS[config.task].hf_config(config)}
+
+
+def plan_task(
+    task: str, settings: Any, window: WindowSettings, examples: Sequence[Any], max_length: int = 512
+) -> tuple[TaskConfig, tuple[str, ...]]:
+    """The config and the labels of a task, as the training data show them; the model reads `max_length` tokens."""
+    if all(example.gold is None for example in examples):
+        raise BothwaysError(f"none of the {len(examples):,} training examples has a label", "no-labels", len(examples))
+    return TASKS[task].plan(settings, window, examples, max_length)
+
+
+def make_task(model: Model, settings: Any = None, golds: Sequence[Any] = ()) -> Task:
+    """The task that a model was made for; `settings` and the golds of its training data matter to training only."""
+    config = task_config(model)
+    return TASKS[config.task](model, config, settings, golds)
