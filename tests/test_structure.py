@@ -13,6 +13,7 @@ SOURCE = Path(bothways.__file__).parent
 ORDER = [
     ["errors"],
     ["atomic", "prefetch", "hash_rng"],
+    ["plots"],
     ["text"],
     ["data"],
     ["scoring"],

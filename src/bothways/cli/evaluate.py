@@ -56,17 +56,18 @@ def evaluate(
     Example: bothways evaluate examples/reviews-dev.tsv --model my-classifier/model
     """
     from bothways.data.notes import Notes
+    from bothways.plots import require_picture_name
     from bothways.predict.evaluation import calibrate as write
     from bothways.predict.evaluation import compare_models, require_same_task
     from bothways.predict.evaluation import evaluate as run
-    from bothways.predict.picture import draw_evaluation, require_picture
+    from bothways.predict.picture import draw_evaluation
     from bothways.predict.predictor import Predictor
     from bothways.scoring.classification import positive_label
     from bothways.tasks.recipe import DataSettings
     from bothways.tasks.registry import task_config
 
     if picture:
-        require_picture(picture)
+        require_picture_name(picture)
     folder = answering(model, task)
     if task and calibrate:
         raise BothwaysError(

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bothways import atomic
 from bothways.data.sources import kind_of
 from bothways.errors import BothwaysError, StoppedError
+from bothways.plots import RED, bars, new_figure, save_figure
 from bothways.scoring.significance import Summary
 from bothways.tasks.recipe import finetune_recipe
 from bothways.tasks.seeds import finetune_seeds
@@ -150,21 +150,17 @@ def run_suite(
 
 def draw_rows(rows: Sequence[BenchmarkScore], path: Path, title: str) -> bool:
     """The table as a picture: a bar for each task with its standard deviation. False without matplotlib."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
+    figure = new_figure(8, 0.5 * len(rows) + 1.4)
+    if figure is None:
         return False
-    figure = Figure(figsize=(8, 0.5 * len(rows) + 1.4), layout="constrained")
     axes = figure.subplots()
-    for place, row in enumerate(rows):
-        mean, sd = 100 * row.runs.mean, 100 * row.runs.sd if row.runs.n > 1 else 0.0
-        axes.barh(place, mean, xerr=sd or None, color="#1f4e8c", height=0.6, error_kw={"ecolor": "#c8384a"})
-        axes.text(mean + sd + 1, place, f"{mean:.1f}" + (f" ± {sd:.1f}" if sd else ""), va="center")
-    axes.set_yticks(range(len(rows)), [f"{row.name}\n{row.score}" for row in rows])
-    axes.invert_yaxis()
-    axes.set_xlim(min(0.0, *(100 * row.runs.mean for row in rows)) * 1.1, 112)
+    means = [100 * row.runs.mean for row in rows]
+    deviations = [100 * row.runs.sd if row.runs.n > 1 else 0.0 for row in rows]
+    pairs = list(zip(means, deviations, strict=True))
+    texts = [f"{mean:.1f}" + (f" ± {sd:.1f}" if sd else "") for mean, sd in pairs]
+    names = [f"{row.name}\n{row.score}" for row in rows]
+    style = {"xerr": deviations, "error_kw": {"ecolor": RED}} if any(deviations) else {}
+    bars(axes, names, means, texts, [mean + sd for mean, sd in pairs], **style)
     axes.set_title(title, loc="left", fontweight="bold")
-    axes.spines[["top", "right"]].set_visible(False)
-    with atomic.new_file(path) as fresh:
-        figure.savefig(fresh, format="png", dpi=120)
+    save_figure(figure, path)
     return True

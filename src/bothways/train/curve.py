@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways import atomic
+from bothways.plots import BAND, BLUE, FAINT, GREY, LINES, RED, new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,9 +18,6 @@ Numbers = NDArray[np.float64]
 
 POINTS = 5_000
 """Of longer runs, neighbours are averaged while they are read."""
-
-BLUE, FAINT, RED, GREY, BAND = "#1f4e8c", "#a9c1de", "#c8384a", "#666666", "#f2f4f7"
-LINES = ("#2a7f62", "#b5651d", "#6a4c93", "#3a86a8", "#8d6b94", "#7a7a3a")
 
 
 def entries(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
@@ -91,11 +88,11 @@ def _read(metrics: Path) -> _Run:
 
 def draw_curve(metrics: Path, picture: Path, plateau: float | None = None) -> bool:
     """Draw a metrics.jsonl as a PNG of 1000 x 700; False if matplotlib is not installed. No steps, no picture."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import MaxNLocator
-    except ImportError:
+    figure = new_figure(10, 7)
+    if figure is None:
         return False
+    from matplotlib.ticker import MaxNLocator
+
     run = _read(metrics)
     table = run.steps.table()
     if not len(table):
@@ -103,7 +100,6 @@ def draw_curve(metrics: Path, picture: Path, plateau: float | None = None) -> bo
     # Those of single sources, named source/…, would be clutter.
     accuracies = {name: t.table() for name, t in run.valid.items() if name.endswith("_accuracy") and "/" not in name}
     heights = [5.0, 1.3, *([1.7] if accuracies else [])]
-    figure = Figure(figsize=(10, 7), dpi=100, layout="constrained", facecolor="white")
     panels: list[Axes] = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
     for panel in panels:
         _dress(panel, run)
@@ -119,8 +115,7 @@ def draw_curve(metrics: Path, picture: Path, plateau: float | None = None) -> bo
     panels[-1].xaxis.set_major_formatter("{x:,.0f}")
     _tokens_on_top(panels[0], run.last, table)
     figure.align_ylabels(panels)
-    with atomic.new_file(picture) as fresh:
-        figure.savefig(fresh, format="png", dpi=100)
+    save_figure(figure, picture, dpi=100)
     return True
 
 

@@ -1,0 +1,59 @@
+"""What all pictures share: matplotlib if it is there, colours, bars with their numbers, files that appear whole."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLUE, FAINT, RED, GREY, BAND = "#1f4e8c", "#a9c1de", "#c8384a", "#666666", "#f2f4f7"
+LINES = ("#2a7f62", "#b5651d", "#6a4c93", "#3a86a8", "#8d6b94", "#7a7a3a")
+
+
+def new_figure(width: float, height: float) -> "Figure | None":
+    """An empty picture, in inches; None if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def require_picture_name(path: Path) -> None:
+    """Refuse a file name whose ending is no format that can be drawn."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        return
+    if _format(path) not in FigureCanvasBase.filetypes:
+        raise BothwaysError(
+            f"{path} cannot be drawn: expected a name that ends in .png, .svg or .pdf", "unknown-format", path
+        )
+
+
+def save_figure(figure: "Figure", path: Path, dpi: int = 120) -> None:
+    require_picture_name(path)
+    with atomic.new_file(path) as fresh:
+        figure.savefig(fresh, format=_format(path), dpi=dpi)
+
+
+def bars(
+    axes: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], ends: Sequence[float], **style: Any
+) -> None:
+    """Horizontal bars, the first on top, each with its text behind the place where it ends."""
+    axes.barh(range(len(names)), values, color=BLUE, height=0.6, **style)
+    gap = 0.01 * max(1.0, *values)
+    for place, (text, end) in enumerate(zip(texts, ends, strict=True)):
+        axes.text(max(end, 0) + gap, place, text, va="center", fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xlim(min(0.0, *values) * 1.1, 1.15 * max(1.0, *values))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _format(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
