@@ -1,4 +1,4 @@
-"""The same recipe with several seeds: one lucky run says little."""
+"""The same recipe with several seeds: single runs vary."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from bothways.train.session import Listener, Say
 
 @dataclass(frozen=True)
 class Seeds:
-    """What several runs came to."""
+    """The result of several runs."""
 
     folder: Path
     """The model of the best run on the development data."""
@@ -42,12 +42,12 @@ def finetune_seeds(
     say: Say = lambda words: None,
     watch: Watch = lambda items, what: items,
 ) -> Seeds:
-    """Fine-tune once with every seed, in out/seed-0 and so on; out/model is the best of them on the dev data.
+    """Fine-tune once with every seed, in out/seed-0 and so on; out/model is the best of them on development data.
 
-    Called again after an interruption, finished runs are not repeated.
+    After an interruption, the same call continues and skips finished runs.
     """
     if not recipe.data.dev:
-        raise BothwaysError("several seeds are compared on development data: give --dev FILE")
+        raise BothwaysError("several seeds are compared on development data: set data.dev", "no-data")
     out, runs = Path(out), list[Finetuned]()
     for seed in seeds:
         one = replace(recipe, run=replace(recipe.run, seed=seed))
