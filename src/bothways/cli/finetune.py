@@ -120,7 +120,7 @@ def finetune(
             table.setdefault(section, {})[key] = value
     recipe = finetune_recipe(table, settings or [])
     if advice := advice_file(recipe.model.init):
-        say(f"defaults come from {advice}")
+        say(f"missing settings are as {advice} advises")
     if seeds > 1:
         _several(recipe, out, seeds, as_json)
         return
@@ -136,7 +136,7 @@ def finetune(
         return
     if result.scores:
         print_table(
-            ("development data", f"step {result.best_step:,}"),
+            ("on the development data", f"step {result.best_step:,}"),
             [(shown_name(name, result.labels), f"{value:.4f}") for name, value in result.scores.items()],
             right=(f"step {result.best_step:,}",),
         )
@@ -161,7 +161,7 @@ def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> 
     rows = [(shown_name(name, labels), f"{runs.mean:.4f}", f"{runs.sd:.4f}") for name, runs in result.scores.items()]
     print_table((f"{seeds} runs, development data", "mean", "sd"), rows, right=("mean", "sd"))
     folder = shlex.quote(str(result.folder))
-    say(f"seed {result.best} is the best; next: bothways predict --model {folder} FILE")
+    say(f"{result.folder} is the model of seed {result.best}, the best: bothways predict --model {folder} FILE")
 
 
 def _stopped(steps: int) -> NoReturn:

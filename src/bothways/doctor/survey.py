@@ -48,7 +48,7 @@ class Survey(DataCounts):
 
     def read(self, notes: PlacedNotes | None = None) -> Iterable[Any]:
         """The examples, from the beginning each time."""
-        return self.task.read(self.files, self.columns, notes or PlacedNotes())
+        return self.task.read(self.files, self.columns, PlacedNotes() if notes is None else notes)
 
     def run(self, watch: Watch) -> None:
         for example in watch(self.read(self.notes), "reading development data" if self.is_dev else "reading"):
