@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
-    from bothways.doctor.check_data import check_data
     from bothways.model.box import boxed
     from bothways.model.checkpoint import save
     from bothways.model.config import EncoderConfig, ModelConfig
@@ -57,7 +56,6 @@ _HOMES = {
     "Predictor": "bothways.predict.predictor",
     "Classifier": "bothways.predict.classifier",
     "evaluate": "bothways.predict.evaluation",
-    "check_data": "bothways.doctor.check_data",
     "Model": "bothways.model.model",
     "ModelConfig": "bothways.model.config",
     "EncoderConfig": "bothways.model.config",
@@ -76,7 +74,6 @@ __all__ = [
     "PretrainRecipe",
     "Tokenizer",
     "boxed",
-    "check_data",
     "convert",
     "encode",
     "encode_tokens",

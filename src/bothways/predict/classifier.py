@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bothways.errors import BothwaysError
 from bothways.predict.encode import require_several
 from bothways.predict.predictor import Predictor
-from bothways.tasks.text_task import as_text
+from bothways.tasks.classify import as_text
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
 

@@ -30,7 +30,8 @@ from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Numbers
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
-from bothways.tasks.text_task import TextTask, as_text, finite_number, not_numbers, number_finding
+from bothways.tasks.text_task import TextTask, finite_number, not_numbers, number_finding
+from bothways.tasks.text_task import as_text as as_text
 from bothways.train.distill import soft_distance
 
 _PROBLEMS: dict[Kind, str] = {

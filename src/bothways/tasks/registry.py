@@ -16,14 +16,16 @@ from bothways.tasks.tag import TokenClassification
 from bothways.tasks.task import Task, TaskConfig
 from bothways.train.strict_toml import read
 
-_ALL: tuple[type[Task], ...] = (
-    TextClassification,  # first: a sequence head in a folder of another library is taken for this
-    TokenClassification,
-    QuestionAnswering,
-    MultipleChoice,
-    PairScoring,
-)
-TASKS: dict[str, type[Task]] = {task.name: task for task in _ALL}
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        TextClassification,  # first: a sequence head in a folder of another library is taken for this
+        TokenClassification,
+        QuestionAnswering,
+        MultipleChoice,
+        PairScoring,
+    )
+}
 _KEY = "bothways"
 _RENAMED = {"longest": "max_answer_length"}
 _SHARED = {field.name for field in fields(TaskConfig)} - {"options"}
@@ -36,13 +38,13 @@ def find_task(name: str) -> type[Task]:
     >>> find_task("ner").name
     'tag'
     """
-    for task in _ALL:
-        if name in (task.name, *task.aliases):
-            return task
-    near = difflib.get_close_matches(name, [known for task in _ALL for known in (task.name, *task.aliases)], 1)
+    names = {known: task for task in TASKS.values() for known in (task.name, *task.aliases)}
+    if name in names:
+        return names[name]
+    near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]}? The tasks are" if near else "expected"
-    names = ", ".join(f"{task.name} ({task.title})" for task in _ALL)
-    raise BothwaysError(f"there is no task {name}: {hint} {names}", "unknown-task", name)
+    tasks = ", ".join(f"{task.name} ({task.title})" for task in TASKS.values())
+    raise BothwaysError(f"there is no task {name}: {hint} {tasks}", "unknown-task", name)
 
 
 def new_config(task: str, **values: Any) -> TaskConfig:
@@ -69,7 +71,7 @@ def task_config(model: Model) -> TaskConfig:
         own = {name: value for name, value in values.items() if name in known}
         options: Any = read(task.Options, own, _KEY)
         return read(TaskConfig, {**shared, "options": options}, _KEY)
-    for task in _ALL:
+    for task in TASKS.values():
         if task.head in model.heads:
             return task.infer(model)
     has = ", ".join(model.heads) or "none"

@@ -267,7 +267,7 @@ class Task(ABC):
     @classmethod
     def gold_key(cls, example: Any) -> str | None:
         """The gold as a string that is equal for equal golds; None without a gold."""
-        return None if example.gold is None else repr(example.gold)
+        return None if example.gold is None else str(example.gold)
 
     @classmethod
     def shown_gold(cls, example: Any) -> str:
