@@ -454,14 +454,14 @@ def test_seeds_need_development_data(base: Path, tmp_path: Path) -> None:
     ],
 )
 def test_the_best_is_the_highest_or_of_errors_the_lowest(
-    goal: str, scores: list[float], best: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    metric: str, scores: list[float], best: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And of equal ones the first. The deviation is that of a sample."""
-    scripted(monkeypatch, scores, goal)
-    found = finetune_seeds(seeded(base, tmp_path, metric=goal), tmp_path / "out", [7, 8, 9])
-    assert (found.metric, found.best, found.complete) == (goal, best, True)
-    assert found.scores[goal].mean == pytest.approx(statistics.mean(scores))
-    assert found.scores[goal].sd == pytest.approx(statistics.stdev(scores))
+    scripted(monkeypatch, scores, metric)
+    found = finetune_seeds(seeded(base, tmp_path, metric=metric), tmp_path / "out", [7, 8, 9])
+    assert (found.metric, found.best, found.complete) == (metric, best, True)
+    assert found.scores[metric].mean == pytest.approx(statistics.mean(scores))
+    assert found.scores[metric].sd == pytest.approx(statistics.stdev(scores))
     kept, own = load(found.folder).state_dict(), load(tmp_path / f"out/seed-{best}/model").state_dict()
     assert all((kept[name] == own[name]).all() for name in own)
 
