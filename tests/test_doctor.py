@@ -361,6 +361,12 @@ def test_questions_on_the_same_text_leak_it(tmp_path: Path) -> None:
     assert the(found, "shared texts").count == 10
 
 
+def test_questions_without_a_text_share_none(tmp_path: Path) -> None:
+    rows = [{"question": t, "options": ["a", "b"], "label": i % 2} for i, t in enumerate(english())]
+    train, dev = write_json(tmp_path / "a.jsonl", *rows[:100]), write_json(tmp_path / "b.jsonl", *rows[100:])
+    assert complaints(check_data([train], [dev])) == []
+
+
 def test_faults_of_dev_are_told_as_such(tmp_path: Path) -> None:
     rows = labelled(english(), "good", "bad")
     train = table(tmp_path / "train.tsv", rows[:150])
@@ -599,6 +605,10 @@ def test_the_command(tmp_path: Path, model_folder: Path) -> None:
         assert words in out
     assert out.strip().splitlines()[-1].startswith("bothways finetune classify --train")
     assert "next" in err
+    code, out, err = run(write(tmp_path / "plain.txt", *english()))
+    assert "--label" in out  # arguments are shown as options
+    assert "--dev" in err
+    assert "`" not in out + err
     code, out, _ = run(train, "--json")
     held = json.loads(out)
     assert code == 0

@@ -154,7 +154,7 @@ def backward(work: FineTuning) -> float:
         loss = torch.cat(outputs).sum() / step.counts["loss"]
     else:
         loss = work.task.step_loss(torch.cat(outputs), step.whole.targets) / step.counts["loss"]
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return float(loss.detach())
 
 

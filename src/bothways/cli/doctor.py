@@ -116,8 +116,7 @@ def _print_labels(found: "DataReport") -> None:
         (label.name, f"{label.count:,}", f"{100 * label.share:.1f} %", "█" * max(1, round(_BAR * label.count / most)))
         for label in found.labels[:_LABELS]
     ]
-    heading = TASKS[found.task].gold_name(found.kind)
-    print_table((heading, "count", "share", ""), rows, right=("count", "share"))
+    print_table((TASKS[found.task].golds, "count", "share", ""), rows, right=("count", "share"))
     if len(found.labels) > _LABELS:
         say(f"… and {len(found.labels) - _LABELS:,} more")
 

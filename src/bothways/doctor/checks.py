@@ -79,7 +79,7 @@ def find_copies(survey: Survey) -> Finding:
 def find_conflicts(survey: Survey, kind: str) -> Finding:
     """Equal texts with different golds."""
     rows, pairs = contradictions(survey.text_hashes, survey.gold_hashes)
-    name = survey.task.gold_name(kind)
+    name = survey.task.golds
     if not len(rows):
         return Finding("ok", "conflicts", f"No text has two different {name}.")
     shown = survey.show(row for pair in pairs for row in pair)

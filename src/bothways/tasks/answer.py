@@ -113,6 +113,7 @@ class QuestionAnswering(Task):
     name = "answer"
     title = "extractive question answering"
     aliases = ("qa", "question-answering", "extractive-qa")
+    golds = "answers"
     head = "span"
     per_token = True
     columns = ()
@@ -210,8 +211,8 @@ class QuestionAnswering(Task):
         """{"score", "start", "end", "answer"}; no answer is "". With top > 1 a list, the most probable first."""
         context = item.example.context
         listed = [
-            {"score": chance, "start": start, "end": end, "answer": context[start:end]}
-            for start, end, chance in decoded.best(top)
+            {"score": p, "start": start, "end": end, "answer": context[start:end]}
+            for start, end, p in decoded.best(top)
         ]
         nothing = {"score": decoded.none, "start": 0, "end": 0, "answer": ""}
         if self.answers_none(decoded):
@@ -240,8 +241,8 @@ class QuestionAnswering(Task):
         right = {(start, start + len(text)) for text, start in item.example.gold}
         if self.answers_none(decoded):
             return decoded.none if right else 0.0
-        start, end, chance = next(iter(decoded.best()), (0, 0, 0.0))
-        return 0.0 if (start, end) in right else chance
+        start, end, p = next(iter(decoded.best()), (0, 0, 0.0))
+        return 0.0 if (start, end) in right else p
 
     def count(self, scores: Any, item: EncodedExample, decoded: SpanScores) -> None:
         gold = [text for text, _ in item.example.gold]
@@ -269,10 +270,6 @@ class QuestionAnswering(Task):
     @classmethod
     def shown_gold(cls, example: Question) -> str:
         return cut(example.gold[0][0], 40) if example.gold else "" if example.gold is None else "no answer"
-
-    @classmethod
-    def gold_name(cls, kind: str) -> str:
-        return "answers"
 
     @classmethod
     def survey(cls, example: Question, counts: DataCounts) -> None:

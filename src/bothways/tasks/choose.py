@@ -37,6 +37,7 @@ class MultipleChoice(Task):
     name = "choose"
     title = "multiple choice"
     aliases = ("multiple-choice",)
+    golds = "answers"
     head = "choice"
     columns = ()
     metric = "accuracy"
@@ -149,10 +150,6 @@ class MultipleChoice(Task):
     @classmethod
     def shown_gold(cls, example: Choice) -> str:
         return "" if example.gold is None else cut(example.options[example.gold], 40)
-
-    @classmethod
-    def gold_name(cls, kind: str) -> str:
-        return "answers"
 
     @classmethod
     def survey(cls, example: Choice, counts: DataCounts) -> None:

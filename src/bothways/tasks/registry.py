@@ -61,11 +61,11 @@ def new_config(task: str, **values: Any) -> TaskConfig:
 
 def task_config(model: Model) -> TaskConfig:
     """The task of a folder: as its config.json says, or, if bothways did not write it, as its head shows."""
-    said = model.config.hf_config.get(_KEY)
-    task = TASKS.get(str(said.get("task"))) if isinstance(said, dict) else None
+    stored = model.config.hf_config.get(_KEY)
+    task = TASKS.get(str(stored.get("task"))) if isinstance(stored, dict) else None
     # Another library may have trained such a folder further with another head, and kept our key in its config.
-    if isinstance(said, dict) and task is not None and task.head in model.heads:
-        values = {_RENAMED.get(name, name): value for name, value in said.items()}
+    if isinstance(stored, dict) and task is not None and task.head in model.heads:
+        values = {_RENAMED.get(name, name): value for name, value in stored.items()}
         shared = {name: value for name, value in values.items() if name in _SHARED}
         known = {field.name for field in fields(task.Options)}  # version 0.1 wrote the options of all tasks
         own = {name: value for name, value in values.items() if name in known}

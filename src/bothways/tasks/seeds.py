@@ -1,6 +1,5 @@
 """The same recipe with several seeds: single runs vary."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from bothways.model.load import load
 from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, Watch, finetune
 from bothways.tasks.recipe import FinetuneRecipe
-from bothways.tasks.trainable import LOWER_IS_BETTER
+from bothways.tasks.trainable import selection_loss
 from bothways.train.session import Listener, Say
 
 
@@ -55,13 +54,9 @@ def finetune_seeds(
         if not runs[-1].complete:
             break
     metric = runs[0].metric
-    place = max(range(len(runs)), key=lambda i: _goodness(runs[i].scores.get(metric, math.nan), metric))
+    place = min(range(len(runs)), key=lambda i: selection_loss(runs[i].scores, metric))
     scores = {name: summary([run.scores[name] for run in runs if run.scores]) for name in runs[0].scores}
     found = Seeds(out / "model", runs, metric, seeds[place], scores)
     if found.complete:
         checkpoint.save(load(runs[place].folder), out / "model")
     return found
-
-
-def _goodness(score: float, metric: str) -> float:
-    return -math.inf if math.isnan(score) else -score if metric in LOWER_IS_BETTER else score

@@ -63,6 +63,7 @@ class TokenClassification(Task):
     name = "tag"
     title = "token classification, NER"
     aliases = ("ner", "token-classification", "pos")
+    golds = "tags"
     head = "token"
     per_token = True
     has_ranking = False
@@ -166,18 +167,16 @@ class TokenClassification(Task):
 
     def answer(self, item: EncodedExample, decoded: tuple[list[int], NDArray[np.float64]], top: int = 1) -> Any:
         """Entities as {"entity_group", "score", "word", "start", "end"}; plain tags as {"entity", …} per word."""
-        tags, chances = [self.labels[i] for i in decoded[0]], decoded[1]
+        tags, probabilities = [self.labels[i] for i in decoded[0]], decoded[1]
         text, words = item.example.text, item.example.words
         found = []
         if not self.has_entities:
-            for tag, chance, (start, end) in zip(tags, chances, words, strict=True):
-                found.append(
-                    {"entity": tag, "score": float(chance), "word": text[start:end], "start": start, "end": end}
-                )
+            for tag, p, (start, end) in zip(tags, probabilities, words, strict=True):
+                found.append({"entity": tag, "score": float(p), "word": text[start:end], "start": start, "end": end})
             return found
         for kind, first, last in entities(tags):
             start, end = words[first][0], words[last - 1][1]
-            score = float(np.mean(chances[first:last]))
+            score = float(np.mean(probabilities[first:last]))
             found.append({"entity_group": kind, "score": score, "word": text[start:end], "start": start, "end": end})
         return found
 
@@ -205,10 +204,6 @@ class TokenClassification(Task):
     @classmethod
     def gold_key(cls, example: Tagged) -> str | None:
         return None if example.gold is None else "\x1f".join(example.gold)
-
-    @classmethod
-    def gold_name(cls, kind: str) -> str:
-        return "tags"
 
     @classmethod
     def survey(cls, example: Tagged, counts: DataCounts) -> None:

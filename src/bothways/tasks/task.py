@@ -103,6 +103,8 @@ class Task(ABC):
     """A frozen dataclass: the part of a recipe that has the task's name."""
     Options: ClassVar[type] = Nothing
     """A frozen dataclass: what config.json stores for this task only."""
+    golds: ClassVar[str] = "labels"
+    """What findings call the golds."""
     ambiguous_kinds: ClassVar[tuple[str, ...]] = ()
     """Kinds of data (see `data_kind`) in which equal texts may have different golds: a model learns their average."""
     whole_step: ClassVar[bool] = False
@@ -273,11 +275,6 @@ class Task(ABC):
     def shown_gold(cls, example: Any) -> str:
         """The gold for a person; "" if it is too long to show."""
         return ""
-
-    @classmethod
-    def gold_name(cls, kind: str) -> str:
-        """The plural by which findings call the golds."""
-        return "labels"
 
     @classmethod
     def survey(cls, example: Any, counts: DataCounts) -> None:

@@ -70,10 +70,6 @@ class TextTask(Task):
         return "" if example.gold is None else ", ".join(names_of(example.gold)) or "no label"
 
     @classmethod
-    def gold_name(cls, kind: str) -> str:
-        return "numbers" if kind == "regression" else "labels"
-
-    @classmethod
     def survey(cls, example: Text, counts: DataCounts) -> None:
         counts.measure("characters in a text", sum(map(len, example.texts)), example.where)
         if example.gold is not None:

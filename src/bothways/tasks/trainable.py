@@ -25,7 +25,21 @@ from bothways.train.protocol import Forward, MicroBatch, Step, WholeStep
 from bothways.train.ranks import Ranks
 from bothways.train.settings import LoraSettings
 
-LOWER_IS_BETTER = ("negative_log_likelihood", "calibration_error", "brier", "mean_squared_error", "mean_absolute_error")
+_LOWER_IS_BETTER = (
+    "negative_log_likelihood",
+    "calibration_error",
+    "brier",
+    "mean_squared_error",
+    "mean_absolute_error",
+)
+
+
+def selection_loss(scores: Mapping[str, float], metric: str) -> float:
+    """The metric as a number that is lower for better models; infinite if it is missing or nan."""
+    score = scores.get(metric, math.nan)
+    if math.isnan(score):  # such as a correlation with constant predictions
+        return math.inf
+    return score if metric in _LOWER_IS_BETTER else -score
 
 
 class TaskModule(StudentModule):
@@ -168,10 +182,7 @@ class FineTuning:
         return scores.scores()
 
     def selection_loss(self, scores: Mapping[str, float]) -> float:
-        score = scores[self.task.metric]
-        if math.isnan(score):  # such as a correlation with constant predictions
-            return math.inf
-        return score if self.task.metric in LOWER_IS_BETTER else -score
+        return selection_loss(scores, self.task.metric)
 
     def flops(self, phase: int) -> float:
         """Per token: 6 per weight of the blocks, and 12 per token it attends to, times width and layers."""
