@@ -20,7 +20,7 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="One of the tasks below, or a recipe (.toml).",
+            help="One of the tasks above, or a recipe (.toml).",
             show_default=False,
         ),
     ],
