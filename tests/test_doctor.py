@@ -1,4 +1,4 @@
-"""What `bothways doctor` says of labelled data: planted faults are found with their lines, clean data are left in peace."""
+"""The checks of `bothways doctor`: planted faults are found with their lines, and clean data give no warning."""
 
 import json
 import tracemalloc
@@ -13,17 +13,18 @@ import typer
 from typer.testing import CliRunner
 
 from bothways.cli.doctor import doctor
+from bothways.data.findings import Finding
+from bothways.data.label_checks import alike
+from bothways.doctor.check_data import check_data, guess_task
 from bothways.doctor.checks import contradictions, repeats
-from bothways.doctor.diagnose import Diagnosis, Finding, diagnose_data
-from bothways.doctor.guess import guess_task
-from bothways.doctor.labels import alike
+from bothways.doctor.data_report import DataReport
 from bothways.errors import BothwaysError
 from bothways.model.checkpoint import save
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.model import Model
 from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY
+from helpers import TINY, refused
 
 SUBJECTS = ["the cat", "a dog", "the big house", "a small tree", "the black dog", "a white cat"]
 VERBS = ["runs to", "walks to", "sleeps in", "reads in", "writes in"]
@@ -59,14 +60,14 @@ def labelled(texts: Iterator[str], *labels: str) -> list[tuple[str, str]]:
     return [(text, labels[i % len(labels)]) for i, text in enumerate(texts)]
 
 
-def the(found: Diagnosis, what: str) -> Finding:
+def the(found: DataReport, what: str) -> Finding:
     """The one finding of a kind."""
     (finding,) = [finding for finding in found.findings if finding.what == what]
     return finding
 
 
-def unrest(found: Diagnosis) -> list[str]:
-    return [f"{finding.severity}: {finding.says}" for finding in found.findings if finding.severity != "fine"]
+def complaints(found: DataReport) -> list[str]:
+    return [f"{finding.severity}: {finding.says}" for finding in found.findings if finding.severity != "ok"]
 
 
 # ------------------------------------------------------------------ clean data
@@ -77,16 +78,15 @@ def unrest(found: Diagnosis) -> list[str]:
 def test_clean_data_are_left_in_peace(tmp_path: Path, texts: object, labels: tuple[str, ...]) -> None:
     rows = labelled(texts(), *labels)  # type: ignore[operator]
     train, dev = table(tmp_path / "train.tsv", rows[:-10]), table(tmp_path / "dev.tsv", rows[-10:])
-    found = diagnose_data([train], [dev])
-    assert unrest(found) == []
+    found = check_data([train], [dev])
+    assert complaints(found) == []
     assert (found.task, found.kind, found.rows, found.dev_rows) == ("classify", "single", len(rows) - 10, 10)
     assert {label.name for label in found.labels} == set(labels)
     assert sum(label.share for label in found.labels) == pytest.approx(1)
     assert found.cjk_share == 0 if texts is english else found.cjk_share > 0.9
     assert found.command.startswith(f"bothways finetune classify --train {train} --dev {dev} --model DIR")
-    assert [what.partition(":")[0] for what in found.not_checked] == [
-        "tokens, windows, unknown words and the time of training"
-    ]
+    assert len(found.not_checked) == 1
+    assert "`model`" in found.not_checked[0]
 
 
 def test_clean_data_of_all_tasks(tmp_path: Path) -> None:
@@ -112,12 +112,12 @@ def test_clean_data_of_all_tasks(tmp_path: Path) -> None:
         (questions, "answer", ""),
         (choices, "choose", ""),
     ):
-        found = diagnose_data([file])
+        found = check_data([file])
         assert (found.task, found.kind) == (task, kind)
-        assert unrest(found) == []
+        assert complaints(found) == []
         assert found.command.startswith(f"bothways finetune {task} ")
-    assert {label.name: label.count for label in diagnose_data([tags]).labels} == {"PER": 54, "LOC": 54}
-    assert diagnose_data([numbers]).labels[0].name == "0 to 0.98"
+    assert {label.name: label.count for label in check_data([tags]).labels} == {"PER": 54, "LOC": 54}
+    assert check_data([numbers]).labels[0].name == "0 to 0.98"
 
 
 # ------------------------------------------------------------------ rows
@@ -128,35 +128,35 @@ def test_empty_unlabelled_and_damaged_rows(tmp_path: Path) -> None:
     rows[3] = ("  ", "good")
     rows[7] = (rows[7][0], "")
     rows[9] = ("the caf\ufffd is good.", "good")
-    found = diagnose_data([table(tmp_path / "a.tsv", rows)])
-    for what, line, severity in (("empty", 5, "wrong"), ("unlabelled", 9, "look"), ("damaged", 11, "look")):
+    found = check_data([table(tmp_path / "a.tsv", rows)])
+    for what, line, severity in (("empty", 5, "error"), ("unlabelled", 9, "warning"), ("damaged", 11, "warning")):
         finding = the(found, what)
         assert (finding.count, finding.places, finding.severity) == (1, (f"line {line}",), severity)
     assert found.labelled == found.rows - 1
-    assert len(unrest(found)) == 3  # the reader has noted the first two as well, and they are told once
+    assert len(complaints(found)) == 3  # the reader has noted the first two as well, and they are told once
 
 
 def test_rows_that_the_reader_leaves_out_are_told(tmp_path: Path) -> None:
     rows = labelled(english(), "good", "bad")
     rows[5] = ("two\ttexts", "good")
-    finding = the(diagnose_data([table(tmp_path / "a.tsv", rows)]), "reader")
-    assert finding.severity == "wrong"
+    finding = the(check_data([table(tmp_path / "a.tsv", rows)]), "reader")
+    assert finding.severity == "error"
     assert finding.places == ("line 7",)
+    assert finding.count == 1
     assert "2 columns" in finding.says
-    assert "left out: 1." in finding.says
 
 
 def test_nothing_to_learn_from(tmp_path: Path, model_folder: Path) -> None:
     unlabelled = write(tmp_path / "plain.txt", *english())
-    found = diagnose_data([unlabelled], model=model_folder)
-    assert the(found, "unlabelled").severity == "wrong"
+    found = check_data([unlabelled], model=model_folder)
+    assert the(found, "unlabelled").severity == "error"
     assert found.command == ""
     assert found.plan is None
-    one = diagnose_data([table(tmp_path / "a.tsv", labelled(english(), "good"))], model=model_folder)
-    assert "nothing to tell apart" in the(one, "labels").says
+    one = check_data([table(tmp_path / "a.tsv", labelled(english(), "good"))], model=model_folder)
+    assert "'good'" in the(one, "labels").says
     assert one.command == ""
-    ids = diagnose_data([table(tmp_path / "b.tsv", [(t, f"id-{i}") for i, t in enumerate(english())])])
-    assert "180 different labels in 180 rows" in the(ids, "labels").says
+    ids = check_data([table(tmp_path / "b.tsv", [(t, f"id-{i}") for i, t in enumerate(english())])])
+    assert (the(ids, "labels").severity, the(ids, "labels").count) == ("error", 180)
 
 
 # ------------------------------------------------------------------ labels
@@ -164,27 +164,28 @@ def test_nothing_to_learn_from(tmp_path: Path, model_folder: Path) -> None:
 
 def test_balance(tmp_path: Path) -> None:
     rows = [(text, "rare" if i % 20 == 0 else "usual") for i, text in enumerate(english())]
-    found = diagnose_data([table(tmp_path / "a.tsv", rows)])
+    found = check_data([table(tmp_path / "a.tsv", rows)])
     finding = the(found, "balance")
-    assert finding.severity == "look"
-    assert "'rare' comes 9 times and 'usual' 171 times, 19.0 times as often" in finding.says
-    assert "classify.class_weights=balanced" in finding.do
+    assert finding.severity == "warning"
+    assert finding.count == 9
+    assert all(value in finding.says for value in ("'rare'", "9", "'usual'", "171", "19.0"))
+    assert finding.settings == ("classify.class_weights=balanced", "classify.metric=macro_f1")
     assert found.command.endswith("--set classify.class_weights=balanced --set classify.metric=macro_f1")
     recipe = finetune_recipe({}, ["classify.class_weights=balanced", "classify.metric=macro_f1"])
     assert isinstance(recipe, FinetuneRecipe)
     even = [(text, "rare" if i % 11 == 0 else "usual") for i, text in enumerate(islice(english(), 110))]
-    assert the(diagnose_data([table(tmp_path / "b.tsv", even)]), "balance").severity == "fine"
+    assert the(check_data([table(tmp_path / "b.tsv", even)]), "balance").severity == "ok"
 
 
 @pytest.mark.parametrize(
     ("usual", "typo", "severity"),
     [
-        ("positive", "Positive", "wrong"),
-        ("not spam", "not  spam", "wrong"),
-        ("体育", "体育。", "wrong"),
-        ("NBA", "ＮＢＡ", "wrong"),
-        ("positive", "postive", "look"),
-        ("negative", "negativ", "look"),
+        ("positive", "Positive", "error"),
+        ("not spam", "not  spam", "error"),
+        ("体育", "体育。", "error"),
+        ("NBA", "ＮＢＡ", "error"),
+        ("positive", "postive", "warning"),
+        ("negative", "negativ", "warning"),
         ("sports", "sprots", ""),
         ("体育", "教育", ""),
         ("label-1", "label-2", ""),
@@ -195,7 +196,7 @@ def test_balance(tmp_path: Path) -> None:
 def test_typos(tmp_path: Path, usual: str, typo: str, severity: str) -> None:
     rows = labelled(english(), usual, "something else")
     rows[40] = (rows[40][0], typo)
-    found = diagnose_data([table(tmp_path / "a.tsv", rows)])
+    found = check_data([table(tmp_path / "a.tsv", rows)])
     typos = [finding for finding in found.findings if finding.what == "typos"]
     if typo in ("sprots", "教育", "label-2", "west", "-1"):
         assert typos == []
@@ -207,43 +208,45 @@ def test_typos(tmp_path: Path, usual: str, typo: str, severity: str) -> None:
 
 
 def test_names_that_differ_only_in_case_are_one_however_frequent(tmp_path: Path) -> None:
-    found = diagnose_data([table(tmp_path / "a.tsv", labelled(english(), "Spam", "spam", "ham"))])
+    found = check_data([table(tmp_path / "a.tsv", labelled(english(), "Spam", "spam", "ham"))])
     assert the(found, "typos").count == 60
     assert alike("spam", "ham") == ""
 
 
 def test_amounts_taken_for_names(tmp_path: Path) -> None:
-    whole = diagnose_data([table(tmp_path / "a.tsv", [(t, str(i % 60)) for i, t in enumerate(english())])])
+    whole = check_data([table(tmp_path / "a.tsv", [(t, str(i % 60)) for i, t in enumerate(english())])])
     assert "from 0 to 59" in the(whole, "labels").says
     assert "classify.kind=regression" in the(whole, "labels").do
     rows = [(t, f"{i % 5}.5") for i, t in enumerate(english())]
     rows[10] = (rows[10][0], "four")
-    odd = the(diagnose_data([table(tmp_path / "b.tsv", rows)]), "labels")
-    assert (odd.severity, odd.places) == ("wrong", ("line 12 (four)",))
-    several = the(diagnose_data([table(tmp_path / "c.tsv", labelled(english(), "joy", "awe", "joy|awe"))]), "labels")
-    assert several.says == "1 label looks like several in one cell, as in 'joy|awe'."
-    assert several.do == "If they are several, add --set classify.kind=multi."
+    odd = the(check_data([table(tmp_path / "b.tsv", rows)]), "labels")
+    assert (odd.severity, odd.places) == ("error", ("line 12 (four)",))
+    several = the(check_data([table(tmp_path / "c.tsv", labelled(english(), "joy", "awe", "joy|awe"))]), "labels")
+    assert several.count == 1
+    assert "'joy|awe'" in several.says
+    assert "classify.kind=multi" in several.do
     more = labelled(english(), "joy", "awe", "joy;awe", "awe;joy")
-    several = the(diagnose_data([table(tmp_path / "d.tsv", more)]), "labels")
-    assert several.says.startswith("2 labels look like several")
-    assert "a list" in several.do
+    several = the(check_data([table(tmp_path / "d.tsv", more)]), "labels")
+    assert several.count == 2
+    assert ".jsonl" in several.do
 
 
 @pytest.mark.parametrize("column", ["score", "similarity_score", "Similarity"])
 def test_whole_numbers_in_a_column_of_scores(tmp_path: Path, column: str) -> None:
     rows = [f"{text}\t{i % 6}" for i, text in enumerate(english())]
     path = write(tmp_path / "a.tsv", f"text\t{column}", *rows)
-    found = the(diagnose_data([path], label=column if column == "Similarity" else ""), "labels")
-    assert (found.severity, found.says) == ("look", "The 6 labels are whole numbers, from 0 to 5.")
-    assert found.do == "They are taken as names; if they are amounts, add --set classify.kind=regression."
-    assert unrest(diagnose_data([write(tmp_path / "b.tsv", "text\tlabel", *rows)])) == []
+    found = the(check_data([path], label=column if column == "Similarity" else ""), "labels")
+    assert (found.severity, found.count) == ("warning", 6)
+    assert "from 0 to 5" in found.says
+    assert "classify.kind=regression" in found.do
+    assert complaints(check_data([write(tmp_path / "b.tsv", "text\tlabel", *rows)])) == []
     bits = [f"{text}\t{i % 2}" for i, text in enumerate(english())]
-    assert unrest(diagnose_data([write(tmp_path / "c.tsv", "text\tscore", *bits)])) == []
+    assert complaints(check_data([write(tmp_path / "c.tsv", "text\tscore", *bits)])) == []
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
 def test_scores_without_end(tmp_path: Path, name: str, model_folder: Path) -> None:
-    """Told with their line, in both files; and nothing is trained on them."""
+    """Infinite numbers are found in training and development data, and nothing is trained on them."""
     numbers = [f"{i % 50 / 10}" for i in range(180)]
     bad = [*numbers[:7], "-Infinity" if name == "a.jsonl" else "-inf", *numbers[8:]]
     files = []
@@ -254,35 +257,36 @@ def test_scores_without_end(tmp_path: Path, name: str, model_folder: Path) -> No
             lines = [f'{{"text": "{row.split(",")[0]}", "score": {row.split(",")[1]}}}' for row in rows]
         files.append(write(tmp_path / f"{part}-{name}", *lines))
     line = 8 if name == "a.jsonl" else 9
-    found = diagnose_data([files[1]], model=model_folder)
+    found = check_data([files[1]], model=model_folder)
     assert (found.kind, found.command) == ("regression", "")
-    assert the(found, "labels").says == "1 label is no finite number: '-inf'."
-    assert (the(found, "labels").severity, the(found, "labels").places) == ("wrong", (f"line {line} (-inf)",))
-    dev = the(diagnose_data([files[0]], [files[1]]), "labels")
-    assert (dev.severity, dev.says) == ("wrong", "In --dev: 1 label is no finite number: '-inf'.")
+    assert the(found, "labels").count == 1
+    assert (the(found, "labels").severity, the(found, "labels").places) == ("error", (f"line {line} (-inf)",))
+    dev = the(check_data([files[0]], [files[1]]), "labels")
+    assert (dev.severity, dev.count, dev.places) == ("error", 1, (f"line {line} (-inf)",))
+    assert "development" in dev.says
 
 
 def test_missing_numbers_are_unlabelled_rows(tmp_path: Path) -> None:
     rows = [(text, "NaN" if i == 3 else f"{i % 50 / 10}") for i, text in enumerate(english())]
-    found = diagnose_data([table(tmp_path / "a.tsv", rows)])
+    found = check_data([table(tmp_path / "a.tsv", rows)])
     assert (found.kind, found.labelled, the(found, "unlabelled").places) == ("regression", 179, ("line 5",))
 
 
 def test_texts_with_one_label_are_not_for_a_tagger(tmp_path: Path) -> None:
     path = table(tmp_path / "a.tsv", labelled(english(), "good", "bad"))
-    with pytest.raises(BothwaysError, match=r"a\.tsv has no tags: it holds one label a row, under label, and"):
-        diagnose_data([path], task="tag")
+    with pytest.raises(BothwaysError, match=r"a\.tsv .*label"):
+        check_data([path], task="tag")
 
 
 def test_score_needs_numbers_and_pairs(tmp_path: Path) -> None:
     rows = [{"text1": text, "text2": "the cat", "score": i / 180} for i, text in enumerate(english())]
     fine = write_json(tmp_path / "a.jsonl", *rows)
-    found = diagnose_data([fine], task="score")
-    assert (found.kind, unrest(found)) == ("regression", [])
+    found = check_data([fine], task="score")
+    assert (found.kind, complaints(found)) == ("regression", [])
     named = write_json(tmp_path / "b.jsonl", *({**row, "score": "high"} for row in rows))
-    assert the(diagnose_data([named], task="score"), "labels").severity == "wrong"
+    assert the(check_data([named], task="score"), "labels").severity == "error"
     single = write_json(tmp_path / "c.jsonl", *({"text": row["text1"], "score": row["score"]} for row in rows))
-    assert the(diagnose_data([single], task="score"), "pairs").count == 180
+    assert the(check_data([single], task="score"), "pairs").count == 180
 
 
 # ------------------------------------------------------------------ rows against each other
@@ -292,54 +296,53 @@ def test_copies_and_conflicts(tmp_path: Path) -> None:
     rows = labelled(english(), "good", "bad")
     rows[20] = (rows[10][0].upper().replace(" ", "   "), rows[10][1])
     rows[31] = (rows[12][0], "bad")
-    found = diagnose_data([table(tmp_path / "a.tsv", rows)])
+    found = check_data([table(tmp_path / "a.tsv", rows)])
     copies = the(found, "duplicates")
-    assert (copies.severity, copies.count) == ("look", 2)
+    assert (copies.severity, copies.count) == ("warning", 2)
     assert [place.partition(":")[0] for place in copies.places] == [
         "line 22 repeats line 12",
         "line 33 repeats line 14",
     ]
     conflicts = the(found, "conflicts")
-    assert (conflicts.severity, conflicts.count) == ("wrong", 2)
+    assert (conflicts.severity, conflicts.count) == ("error", 2)
     assert conflicts.places == (f"line 14 (good) and line 33 (bad): {rows[12][0]}",)
 
 
 def test_copies_of_chinese_and_of_short_texts(tmp_path: Path) -> None:
     rows = labelled(chinese(), "体育", "财经")
     rows[8] = (rows[2][0], rows[2][1])
-    copies = the(diagnose_data([table(tmp_path / "a.tsv", rows)]), "duplicates")
-    assert copies.severity == "look"
+    copies = the(check_data([table(tmp_path / "a.tsv", rows)]), "duplicates")
+    assert copies.severity == "warning"
     assert copies.places[0].startswith("line 10 repeats line 4")
     rows = [*labelled(chinese(), "体育", "财经"), *[("谢谢", "体育")] * 5]
-    found = diagnose_data([table(tmp_path / "b.tsv", rows)])
-    assert unrest(found) == []  # a thank-you comes up again by itself
+    found = check_data([table(tmp_path / "b.tsv", rows)])
+    assert complaints(found) == []  # a thank-you comes up again by itself
     assert the(found, "duplicates").count == 4
 
 
 def test_annotators_may_differ_in_numbers(tmp_path: Path) -> None:
     rows = [(text, f"{i % 50 / 10:.1f}") for i, text in enumerate(english())]
     rows[9] = (rows[4][0], "0.900")
-    finding = the(diagnose_data([table(tmp_path / "a.tsv", rows)]), "conflicts")
-    assert (finding.count, finding.severity) == (2, "look")
+    finding = the(check_data([table(tmp_path / "a.tsv", rows)]), "conflicts")
+    assert (finding.count, finding.severity) == (2, "warning")
     rows[9] = (rows[4][0], "0.400")  # line 6 has 0.4
-    assert the(diagnose_data([table(tmp_path / "b.tsv", rows)]), "conflicts").count == 0
+    assert the(check_data([table(tmp_path / "b.tsv", rows)]), "conflicts").count == 0
 
 
 def test_leakage_and_unknown_labels(tmp_path: Path) -> None:
     rows = labelled(english(), "good", "bad")
     train = table(tmp_path / "train.tsv", rows[:150])
     dev = table(tmp_path / "dev.tsv", [rows[7], *rows[150:], (rows[8][0], "bad"), ("the cat talks.", "odd")])
-    found = diagnose_data([train], [dev])
+    found = check_data([train], [dev])
     leak = the(found, "leakage")
-    assert (leak.severity, leak.count) == ("wrong", 2)
-    assert "2 of the 33 rows of --dev (6.1 %)" in leak.says
-    assert "1 of them with another gold there" in leak.says
+    assert (leak.severity, leak.count) == ("error", 2)
+    assert all(value in leak.says for value in ("2 of 33", "6.1 %", "1 of them"))
     assert leak.places == (
         f"dev.tsv, line 2 and train.tsv, line 9: {rows[7][0]}",
         f"dev.tsv, line 33 (bad) and train.tsv, line 10 (good): {rows[8][0]}",
     )
     unknown = the(found, "unknown labels")
-    assert (unknown.severity, unknown.count, unknown.places) == ("wrong", 1, ("line 34 (odd)",))
+    assert (unknown.severity, unknown.count, unknown.places) == ("error", 1, ("line 34 (odd)",))
     assert "'odd'" in unknown.says
 
 
@@ -353,20 +356,26 @@ def test_questions_on_the_same_text_leak_it(tmp_path: Path) -> None:
     texts = list(english())
     train = write_json(tmp_path / "train.jsonl", *rows("who runs to the house?", texts[:50]))
     dev = write_json(tmp_path / "dev.jsonl", *rows("where is it?", texts[40:60]))
-    found = diagnose_data([train], [dev])
+    found = check_data([train], [dev])
     assert the(found, "leakage").count == 0
     assert the(found, "shared texts").count == 10
+
+
+def test_questions_without_a_text_share_none(tmp_path: Path) -> None:
+    rows = [{"question": t, "options": ["a", "b"], "label": i % 2} for i, t in enumerate(english())]
+    train, dev = write_json(tmp_path / "a.jsonl", *rows[:100]), write_json(tmp_path / "b.jsonl", *rows[100:])
+    assert complaints(check_data([train], [dev])) == []
 
 
 def test_faults_of_dev_are_told_as_such(tmp_path: Path) -> None:
     rows = labelled(english(), "good", "bad")
     train = table(tmp_path / "train.tsv", rows[:150])
-    found = diagnose_data([train], [table(tmp_path / "dev.tsv", [*rows[150:], ("", "good")])])
-    (finding,) = found.of("wrong")
-    assert finding.says.startswith("In --dev: 1 of 31 rows has an empty text")
-    assert finding.places == ("line 32",)
+    found = check_data([train], [table(tmp_path / "dev.tsv", [*rows[150:], ("", "good")])])
+    (finding,) = found.of("error")
+    assert (finding.what, finding.count, finding.places) == ("empty", 1, ("line 32",))
+    assert "development" in finding.says
     rows[3] = ("", "bad")
-    found = diagnose_data([table(tmp_path / "train.tsv", rows[:150])], [table(tmp_path / "dev.tsv", rows[150:])])
+    found = check_data([table(tmp_path / "train.tsv", rows[:150])], [table(tmp_path / "dev.tsv", rows[150:])])
     assert the(found, "empty").places == ("line 5",)  # the file need not be named: it is not in --dev
 
 
@@ -395,28 +404,30 @@ def test_repeats_and_contradictions_agree_with_a_plain_loop() -> None:
 def test_broken_tags_with_the_line_of_the_word(tmp_path: Path) -> None:
     good = ["张 B-PER", "三 I-PER", "在 O", "北 B-LOC", "京 I-LOC", ""]
     bad = ["王 O", "五 I-PER", "去 O", "巴 B-LOC", "黎 I-PER", ""]
-    found = diagnose_data([write(tmp_path / "a.bio", *good * 3, *bad)])
+    found = check_data([write(tmp_path / "a.bio", *good * 3, *bad)])
     finding = the(found, "tags")
-    assert (finding.severity, finding.count) == ("wrong", 2)
+    assert (finding.severity, finding.count) == ("error", 2)
     assert finding.places == ("line 20: I-PER after O", "line 23: I-PER after B-LOC")
     assert found.lengths["words in a sentence"].longest == 5
     # The tags are judged as they are in the file, not in the BIO that is made of them.
     bmes = ["张 B-PER", "三 E-PER", "在 O", "北 B-LOC", "京 M-LOC", ""]
-    finding = the(diagnose_data([write(tmp_path / "a.bmes", *["李 S-PER", ""], *bmes)]), "tags")
+    finding = the(check_data([write(tmp_path / "a.bmes", *["李 S-PER", ""], *bmes)]), "tags")
     assert finding.places == ("line 7: M-LOC at the end, though no entity of BMES ends with it",)
     in_json = write_json(
         tmp_path / "a.jsonl",
         {"tokens": ["a", "b"], "tags": ["B-PER", "O"]},
         {"tokens": ["c", "d"], "tags": ["O", "I-PER"]},
     )
-    assert the(diagnose_data([in_json]), "tags").places == ("line 2, word 2: I-PER after O",)
+    assert the(check_data([in_json]), "tags").places == ("line 2, word 2: I-PER after O",)
 
 
 def test_tags_that_are_none_of_the_scheme(tmp_path: Path) -> None:
-    found = diagnose_data([write(tmp_path / "a.conll", "Ann B-PER", "runs O", "", "Bob PER", "sleeps O", "")])
+    found = check_data([write(tmp_path / "a.conll", "Ann B-PER", "runs O", "", "Bob PER", "sleeps O", "")])
     assert found.kind == "plain"
-    assert "with PER" in the(found, "reader").places[0]
-    assert the(found, "reader").severity == "wrong"
+    reader = the(found, "reader")
+    assert reader.severity == "error"
+    assert reader.places[0].startswith("line 4")
+    assert "PER" in f"{reader.says} {reader.places[0]}"
 
 
 def test_answers(tmp_path: Path) -> None:
@@ -426,11 +437,11 @@ def test_answers(tmp_path: Path) -> None:
         return {"id": str(number), "question": "中国的首都是哪里？", "context": context, "answers": answers}
 
     rows = [row(0, "北京", 0), row(1, "东京", 0), row(2, "巴黎", 3), row(3, "", 0)]
-    found = diagnose_data([write_json(tmp_path / "a.jsonl", *rows)])
+    found = check_data([write_json(tmp_path / "a.jsonl", *rows)])
     lost = the(found, "answers")
-    assert (lost.severity, lost.places) == ("wrong", ("line 2 ('东京')",))
+    assert (lost.severity, lost.places) == ("error", ("line 2 ('东京')",))
     moved = the(found, "reader")
-    assert (moved.severity, moved.places) == ("look", ("line 3",))
+    assert (moved.severity, moved.places) == ("warning", ("line 3",))
     assert {label.name: label.share for label in found.labels} == {"an answer": 0.75, "no answer": 0.25}
     assert found.lengths["words in a question"].longest == 9
 
@@ -443,12 +454,14 @@ def test_options(tmp_path: Path) -> None:
     ]
     rows[6] = {"question": texts[6], "options": ["甲", "乙", "甲"], "label": 1}
     rows[8] = {"question": texts[8], "options": ["甲", "乙"], "answer": "丙"}
-    found = diagnose_data([write_json(tmp_path / "a.jsonl", *rows)])
+    found = check_data([write_json(tmp_path / "a.jsonl", *rows)])
     assert the(found, "options").places == ("line 7",)
-    assert the(found, "reader").places == ("line 9 ('丙')",)
+    reader = the(found, "reader")
+    assert (reader.severity, reader.count) == ("error", 1)
+    assert reader.places[0].startswith("line 9")
     position = the(found, "position")
-    assert position.severity == "look"
-    assert "Option 1 is right in" in position.says
+    assert position.severity == "warning"
+    assert "Option 1" in position.says
 
 
 # ------------------------------------------------------------------ which task
@@ -480,7 +493,7 @@ GUESSES = {
 def test_the_task_is_guessed(tmp_path: Path, name: str) -> None:
     held, task = GUESSES[name]
     (tmp_path / name).write_text(held, encoding="utf-8")
-    assert guess_task(str(tmp_path / name)) == task
+    assert guess_task(str(tmp_path / name)).name == task
 
 
 # ------------------------------------------------------------------ with a model
@@ -490,7 +503,7 @@ def test_with_a_model(tmp_path: Path, model_folder: Path) -> None:
     rows = labelled(english(), "good", "bad")
     rows[50] = ("the cat " * 60 + ".", "good")
     train = table(tmp_path / "train.tsv", rows)
-    found = diagnose_data([train], model=model_folder)
+    found = check_data([train], model=model_folder)
     assert found.reading is not None
     assert found.plan is not None
     assert (found.reading.limit, found.reading.beyond, found.reading.where) == (48, 1, "line 52")
@@ -500,20 +513,21 @@ def test_with_a_model(tmp_path: Path, model_folder: Path) -> None:
     assert 1 < found.reading.tokens_per_word < 1.1  # walk ##s
     assert (found.plan.batch, found.plan.lr, found.plan.epochs) == (16, 5e-5, 20)
     assert found.plan.steps == 20 * -(-183 // 16)
-    assert "20 epochs are more than its 2 to 4, for 180 rows make few steps" in found.plan.why
+    assert "20 epochs" in found.plan.why
+    assert "180 rows" in found.plan.why
     assert 0 < found.plan.seconds < 600
     assert found.command == (
         f"bothways finetune classify --train {train} --model {model_folder} --out train-classify "
         "--batch 16 --lr 5e-05 --epochs 20"
     )
-    assert unrest(found) == []
+    assert complaints(found) == []
 
 
 def test_a_model_that_cannot_read_the_language(tmp_path: Path, model_folder: Path) -> None:
     rows = labelled((text.replace("首都", "省会") for text in chinese()), "体育", "财经")
-    finding = the(diagnose_data([table(tmp_path / "a.tsv", rows)], model=model_folder), "unknown tokens")
-    assert finding.severity == "wrong"
-    assert "Take a model" in finding.do
+    finding = the(check_data([table(tmp_path / "a.tsv", rows)], model=model_folder), "unknown tokens")
+    assert finding.severity == "error"
+    assert finding.do
 
 
 @pytest.mark.parametrize("task", ["tag", "answer", "choose", "score", "multi"])
@@ -527,7 +541,7 @@ def test_every_task_is_tokenized_and_timed(tmp_path: Path, model_folder: Path, t
         "multi": [{"text": t, "labels": ["a", "b"][: i % 3]} for i, t in enumerate(texts)],
     }
     file = write_json(tmp_path / "a.jsonl", *rows[task])
-    found = diagnose_data([file], task="score" if task == "score" else None, model=model_folder)
+    found = check_data([file], task="score" if task == "score" else None, model=model_folder)
     assert found.plan is not None
     assert found.reading is not None
     assert found.reading.sequences == (40 if task == "choose" else 20)
@@ -539,10 +553,11 @@ def test_answers_too_long_to_give(tmp_path: Path, tokenizer: Tokenizer) -> None:
     save(Model.new(ModelConfig(shape, ("pooler",)), tokenizer, seed=0), tmp_path / "model")
     text = "the cat runs . " * 15
     rows = [{"question": "who?", "context": f"{text}{i % 10} {i // 10}", "answers": [{"text": text[: 11 if i % 4 else 151], "answer_start": 0}]} for i in range(40)]  # fmt: skip
-    found = diagnose_data([write_json(tmp_path / "a.jsonl", *rows)], model=tmp_path / "model")
+    found = check_data([write_json(tmp_path / "a.jsonl", *rows)], model=tmp_path / "model")
     finding = the(found, "long answers")
-    assert (finding.severity, finding.count, finding.places[0]) == ("look", 10, "line 1")
-    assert "more than 30 tokens" in finding.says
+    assert (finding.severity, finding.count, finding.places[0]) == ("warning", 10, "line 1")
+    assert "30 tokens" in finding.says
+    assert finding.settings == ("answer.max_answer_length=41",)
     assert found.command.endswith(
         "--set answer.max_answer_length=41"
     )  # 151 characters are ten sentences of four tokens, and "t"
@@ -553,8 +568,8 @@ def test_answers_too_long_to_give(tmp_path: Path, tokenizer: Tokenizer) -> None:
 def test_pairs_that_leave_no_room(tmp_path: Path, model_folder: Path) -> None:
     rows = [{"text1": text, "text2": "the cat", "label": f"{i % 2}"} for i, text in enumerate(english())]
     rows[30] = {"text1": "the cat " * 40, "text2": "a dog " * 40, "label": "0"}
-    found = diagnose_data([write_json(tmp_path / "a.jsonl", *rows)], model=model_folder)
-    (finding,) = found.of("wrong")
+    found = check_data([write_json(tmp_path / "a.jsonl", *rows)], model=model_folder)
+    (finding,) = found.of("error")
     assert (finding.what, finding.count, finding.places) == ("long", 1, ("line 31",))
     assert found.plan is not None
 
@@ -579,50 +594,58 @@ def test_the_command(tmp_path: Path, model_folder: Path) -> None:
     assert code == 0  # whatever is found
     for words in (
         "classify, single",
-        "wrong",
-        "1 of 180 rows has an empty text",
+        "error",
+        "1 of 180 rows",
         "line 6",
         "good",
         "█",
-        "fine",
+        "ok",
         "50.0 %",
     ):
         assert words in out
     assert out.strip().splitlines()[-1].startswith("bothways finetune classify --train")
-    assert "when what is wrong has been mended" in err
+    assert "next" in err
+    code, out, err = run(write(tmp_path / "plain.txt", *english()))
+    assert "--label" in out  # arguments are shown as options
+    assert "--dev" in err
+    assert "`" not in out + err
     code, out, _ = run(train, "--json")
     held = json.loads(out)
     assert code == 0
     assert held["rows"] == 180
     assert held["findings"][0]["places"] == ["line 6"]
-    assert held == json.loads(json.dumps(asdict(diagnose_data([train])), ensure_ascii=False))
+    assert held == json.loads(json.dumps(asdict(check_data([train])), ensure_ascii=False))
 
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match="there is no file"):
-        diagnose_data([tmp_path / "none.tsv"])
-    with pytest.raises(BothwaysError, match="save it to a file first"):
-        diagnose_data(["-"])
-    with pytest.raises(BothwaysError, match="task cannot be 'dance'"):
-        diagnose_data([table(tmp_path / "a.tsv", [("a", "b")])], task="dance")
-    with pytest.raises(BothwaysError, match="no column 'nothing'"):
-        diagnose_data([tmp_path / "a.tsv"], label="nothing")
+    with pytest.raises(BothwaysError, match=r"none\.tsv"):
+        check_data([tmp_path / "none.tsv"])
+    with refused("standard-input"):
+        check_data(["-"])
+    with refused("no-data"):
+        check_data([])
+    with refused("no-examples"):
+        check_data([write(tmp_path / "empty.tsv", "text\tlabel")])
+    with refused("unknown-task", "dance"):
+        check_data([table(tmp_path / "a.tsv", [("a", "b")])], task="dance")
+    with pytest.raises(BothwaysError, match="nothing"):
+        check_data([tmp_path / "a.tsv"], label="nothing")
 
 
 def test_columns_by_name_are_in_the_command(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "words,kind", *(f"{text},{label}" for text, label in labelled(english(), "good", "bad")))
-    found = diagnose_data([tmp_path / "a.csv"], text="words", label="kind")
-    assert unrest(found) == []
+    found = check_data([tmp_path / "a.csv"], text="words", label="kind")
+    assert complaints(found) == []
     assert "--text words --label kind" in found.command
 
 
 def test_memory_does_not_hold_the_texts(tmp_path: Path) -> None:
-    """2 MB of text, of which sixteen bytes a row stay."""
+    """2 MB of text, of which about 25 bytes a row are kept."""
     rows = [(f"{i} " + "the cat sleeps " * 130, ("good", "bad")[i % 2]) for i in range(1_000)]
     file = table(tmp_path / "a.tsv", rows)
-    diagnose_data([file])
+    check_data([file])
     tracemalloc.start()
-    diagnose_data([file])
+    check_data([file])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert file.stat().st_size > 1_900_000

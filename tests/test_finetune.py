@@ -33,6 +33,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings, make_optimizers
 from bothways.train.protocol import Evaluated, Event, Stepped
 from bothways.train.ranks import Ranks
+from helpers import refused
 from test_predictor import written
 from test_tasks import (
     ASKED,
@@ -63,7 +64,7 @@ def shaky(tmp_path: Path, tokenizer: Tokenizer) -> Path:
 
 
 def long_run(init: Path, **run: Any) -> FinetuneRecipe:
-    return recipe_for("classify", init, run=quiet(**{"steps": 8, "batch": 5, **run}))
+    return recipe_for("classify", init, run=quiet(**{"steps": 8, "batch_size": 5, **run}))
 
 
 def weights(out: Path) -> Mapping[str, Tensor]:
@@ -135,12 +136,12 @@ def test_a_finished_run_is_only_looked_at(base: Path, tmp_path: Path) -> None:
 def test_another_recipe_or_other_labels_do_not_go_on(base: Path, tmp_path: Path) -> None:
     plan = long_run(base)
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
-    with pytest.raises(BothwaysError, match="another recipe"):
+    with pytest.raises(BothwaysError, match="recipe"):
         finetune(replace(plan, optim=OptimSettings(lr=2e-3)), tmp_path / "run", train=MANY, dev=[])
-    with pytest.raises(BothwaysError, match="another recipe"):
+    with pytest.raises(BothwaysError, match="recipe"):
         finetune(replace(plan, run=replace(plan.run, epochs=1, steps=0)), tmp_path / "run", train=MANY, dev=[])
     others = [replace(example, gold=f"other {example.gold}") for example in MANY]
-    with pytest.raises(BothwaysError, match="other labels"):
+    with refused("other-run"):
         finetune(plan, tmp_path / "run", train=others, dev=[])
 
 
@@ -149,7 +150,7 @@ def test_other_texts_do_not_go_on(base: Path, tmp_path: Path) -> None:
     plan = long_run(base)
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
     others = [replace(example, texts=("the white dog",)) for example in MANY]
-    with pytest.raises(BothwaysError, match="other data"):
+    with pytest.raises(BothwaysError, match="data"):
         finetune(plan, tmp_path / "run", train=others, dev=[])
 
 
@@ -241,7 +242,7 @@ def test_dropout_set_in_the_recipe_is_that_of_a_model_that_has_it(base: Path, sh
 
 
 def test_no_epochs_are_no_three() -> None:
-    with pytest.raises(BothwaysError, match=r"run\.epochs is 0: expected more"):
+    with refused("out-of-range", 0):
         finetune_recipe({"run": {"epochs": 0}})
     assert finetune_recipe({"run": {"epochs": 0}}, ["run.steps=2"]).run.steps == 2
 
@@ -250,8 +251,10 @@ def test_examples_without_a_label_are_counted(base: Path, tmp_path: Path) -> Non
     said: list[str] = []
     some = [*SINGLE, Text(("no label",))]
     finetune(long_run(base, steps=1), tmp_path / "run", train=some, dev=some[-2:], say=said.append)
-    assert f"1 of the {len(some)} examples to train on without a label, left out" in said
-    assert "1 of the 2 examples to judge by without a label, left out" in said
+    unlabelled = [words for words in said if "label" in words]
+    assert len(unlabelled) == 2
+    assert all(value in unlabelled[0] for value in (f"1 of the {len(some)}", "training"))
+    assert all(value in unlabelled[1] for value in ("1 of the 2", "development"))
 
 
 def test_an_answer_that_is_nowhere_is_not_learned_from(base: Path, tmp_path: Path) -> None:
@@ -264,23 +267,21 @@ def test_an_answer_that_is_nowhere_is_not_learned_from(base: Path, tmp_path: Pat
         finetune(plan, tmp_path / name, train=some, say=said.append)
     assert same(weights(tmp_path / "with"), weights(tmp_path / "without"))
     assert not same(weights(tmp_path / "far"), weights(tmp_path / "without"))
-    assert [words for words in said if "nothing to learn" in words] == [
-        f"1 of the {len(ASKED) + 1} examples to train on have nothing to learn, left out"
-    ]
-    with pytest.raises(BothwaysError, match="nothing to train on"):
+    assert [f"1 of the {len(ASKED) + 1} training" in words for words in said if " of the " in words] == [True]
+    with refused("no-data"):
         finetune(recipe_for("answer", base, run=quiet(steps=2)), tmp_path / "only", train=[lost])
 
 
 def test_pooling_is_one_of_two() -> None:
-    with pytest.raises(BothwaysError, match=r"model\.pooling cannot be 'max': expected first, mean$"):
+    with pytest.raises(BothwaysError, match=r"model\.pooling .*'max'"):
         finetune_recipe({}, ["model.pooling=max"])
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_dropout_is_a_share(share: float) -> None:
-    with pytest.raises(BothwaysError, match=r"model\.dropout is a share"):
+    with refused("out-of-range", share):
         ModelSettings(dropout=share)
-    with pytest.raises(BothwaysError, match=r"model\.attention_dropout is a share"):
+    with refused("out-of-range", share):
         ModelSettings(attention_dropout=share)
 
 
@@ -368,7 +369,7 @@ def test_what_is_frozen_stays_bit_for_bit(what: Any, base: Path, tmp_path: Path)
 
 def test_more_layers_than_there_are_cannot_be_frozen(base: Path, tmp_path: Path) -> None:
     plan = replace(recipe_for("classify", base), model=ModelSettings(str(base), 3))
-    with pytest.raises(BothwaysError, match=r"model\.freeze is 3, and this model has 2 layers"):
+    with refused("out-of-range", 3):
         finetune(plan, tmp_path / "run", train=MANY, dev=[])
 
 
@@ -407,24 +408,24 @@ def test_the_head_moves_by_its_own_rate(base: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- the best model
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, goals: Sequence[float], goal: str = "accuracy") -> None:
-    """Evaluations that come out as we say."""
-    left = iter(goals)
-    monkeypatch.setattr(FineTuning, "evaluate", lambda *_: {goal: next(left), "other": 0.0})
+def scripted(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], metric: str = "accuracy") -> None:
+    """Evaluations with these results."""
+    left = iter(values)
+    monkeypatch.setattr(FineTuning, "evaluate", lambda *_: {metric: next(left), "other": 0.0})
 
 
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("brier", 3)])
-def test_the_published_model_is_the_best_by_the_goal(
-    goal: str, best: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_published_model_is_the_best_by_the_metric(
+    metric: str, best: int, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most scores are the better the higher; errors the lower. Checkpoints between are gone, the best is not."""
-    scripted(monkeypatch, [0.5, 0.9, 0.1, 0.9, 0.4, 0.3], goal)
+    scripted(monkeypatch, [0.5, 0.9, 0.1, 0.9, 0.4, 0.3], metric)
     plan = recipe_for(
-        "classify", base, settings=ClassifySettings(metric=goal), run=quiet(epochs=6.0, batch_size=12, keep=1)
+        "classify", base, settings=ClassifySettings(metric=metric), run=quiet(epochs=6.0, batch_size=12, keep=1)
     )
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE)
-    assert (found.metric, found.best_step) == (goal, best)
-    assert found.scores[goal] == {"accuracy": 0.9, "brier": 0.1}[goal]
+    assert (found.metric, found.best_step) == (metric, best)
+    assert found.scores[metric] == {"accuracy": 0.9, "brier": 0.1}[metric]
     kept = load(tmp_path / f"run/checkpoints/step-{best:08}/model").state_dict()
     assert same(kept, weights(tmp_path / "run"))
     assert not same(load(tmp_path / "run/checkpoints/step-00000006/model").state_dict(), weights(tmp_path / "run"))
@@ -448,12 +449,12 @@ def test_without_development_data_the_last_model_is_published(base: Path, tmp_pa
 EVALUATED: dict[str, tuple[str, dict[str, Any]]] = {
     "single": ("classify", {}),
     "multi": ("classify", {}),
-    "regression": ("classify", {"classify": ClassifySettings(kind="regression")}),
+    "regression": ("classify", {"settings": ClassifySettings(kind="regression")}),
     "score": ("score", {}),
     "tag": ("tag", {}),
     "answer": ("answer", {}),
     "choose": ("choose", {}),
-    "short answers": ("answer", {"answer": AnswerSettings(max_answer_length=1)}),
+    "short answers": ("answer", {"settings": AnswerSettings(max_answer_length=1)}),
 }
 
 
@@ -546,29 +547,34 @@ def test_it_learns(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "train", "dev", "said"),
+    ("task", "train", "dev", "code", "value"),
     [
-        ("classify", [], [], "there is nothing to train on"),
-        ("classify", [Text(("a",)), Text(("b",))], [], "none of the 2 examples to train on has a label"),
-        ("classify", [Text(("a",), "x"), Text(("b",), "x")], [], "all rows have the label 'x'"),
-        ("classify", SINGLE, [Text(("a",), "new", "dev.tsv, line 7")], "dev.tsv, line 7 has the label 'new'"),
-        ("classify", [Text(("a",), ("x", "y")), Text(("b",), "x")], [], ""),
-        ("score", [Text(("a", "b"), "often"), Text(("a", "b"), 1.0)], [], "expected a number"),
-        ("score", [Text(("a",), 1.0, "t.tsv, line 1")], [], "t.tsv, line 1 has one text, and score compares two"),
-        ("tag", [Tagged("a", ((0, 1),))], [], "none of the 1 examples to train on has a label"),
-        ("answer", [Question("1", "a", "b")], [], "none of the 1 examples to train on has a label"),
+        ("classify", [], [], "no-data", None),
+        ("classify", [Text(("a",)), Text(("b",))], [], "no-labels", 2),
+        ("classify", [Text(("a",), "x"), Text(("b",), "x")], [], "one-label", "x"),
+        ("classify", SINGLE, [Text(("a",), "new", "dev.tsv, line 7")], "unknown-label", "new"),
+        ("score", [Text(("a",), 1.0, "t.tsv, line 1")], [], "wrong-text-count", "t.tsv, line 1"),
+        ("tag", [Tagged("a", ((0, 1),))], [], "no-labels", 1),
+        ("answer", [Question("1", "a", "b")], [], "no-labels", 1),
     ],
 )
-def test_bad_data_are_named_in_one_sentence(
-    task: str, train: list[Any], dev: list[Any], said: str, base: Path, tmp_path: Path
+def test_bad_data_are_refused_before_training(
+    task: str, train: list[Any], dev: list[Any], code: str, value: object, base: Path, tmp_path: Path
 ) -> None:
-    if not said:  # several labels, and one that stands alone
-        assert finetune(recipe_for(task, base, run=quiet(steps=1)), tmp_path / "run", train=train, dev=dev).complete
-        return
-    with pytest.raises(BothwaysError, match=said) as caught:
+    with refused(code, value):
         finetune(recipe_for(task, base), tmp_path / "run", train=train, dev=dev)
-    assert "\n" not in str(caught.value)
-    assert not (tmp_path / "run/metrics.jsonl").exists()  # said before time is spent on training
+    assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_a_score_that_is_no_number_is_refused(base: Path, tmp_path: Path) -> None:
+    rows = [Text(("a", "b"), "often"), Text(("a", "b"), 1.0)]
+    with pytest.raises(BothwaysError, match="'often'"):
+        finetune(recipe_for("score", base), tmp_path / "run", train=rows, dev=[])
+
+
+def test_rows_with_several_labels_and_with_one(base: Path, tmp_path: Path) -> None:
+    rows = [Text(("a",), ("x", "y")), Text(("b",), "x")]
+    assert finetune(recipe_for("classify", base, run=quiet(steps=1)), tmp_path / "run", train=rows, dev=[]).complete
 
 
 def test_rows_without_a_label_are_left_out(base: Path, tmp_path: Path) -> None:
@@ -590,27 +596,31 @@ def test_empty_texts_can_be_learned_from(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "code", "value"),
     [
-        ({"metric": "loveliness"}, "classify.metric cannot be 'loveliness'"),
-        ({"weights": {"nobody": 2.0}}, "nobody"),
-        ({"metric": "spearman"}, "classify.metric cannot be 'spearman'"),
+        ({"metric": "loveliness"}, "unknown-choice", "loveliness"),
+        ({"class_weights": {"nobody": 2.0}}, "unknown-label", "nobody"),
+        ({"metric": "spearman"}, "unknown-choice", "spearman"),
+        ({"label_smoothing": 1.0}, "out-of-range", 1.0),
+        ({"focal_gamma": -1.0}, "out-of-range", -1.0),
     ],
 )
-def test_settings_that_do_not_fit_are_named(settings: dict[str, Any], said: str, base: Path, tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match=said):
+def test_settings_that_do_not_fit_are_refused(
+    settings: dict[str, Any], code: str, value: object, base: Path, tmp_path: Path
+) -> None:
+    with refused(code, value):
         finetune(
             recipe_for("classify", base, settings=ClassifySettings(**settings)), tmp_path / "run", train=SINGLE, dev=[]
         )
 
 
 def test_wrong_folders_to_start_from(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match="there is no folder"):
+    with pytest.raises(BothwaysError, match="nowhere"):
         finetune(recipe_for("classify", tmp_path / "nowhere"), tmp_path / "run", train=SINGLE, dev=[])
-    with pytest.raises(BothwaysError, match="names no model"):
+    with refused("no-model"):
         finetune(FinetuneRecipe(), tmp_path / "run", train=SINGLE, dev=[])
     save(Model.new(ModelConfig(SMALL, ("pooler",))), tmp_path / "mute")
-    with pytest.raises(BothwaysError, match="has no tokenizer"):
+    with pytest.raises(BothwaysError, match="tokenizer"):
         finetune(recipe_for("classify", tmp_path / "mute"), tmp_path / "run", train=SINGLE, dev=[])
 
 
@@ -618,7 +628,7 @@ def test_wrong_folders_to_start_from(tokenizer: Tokenizer, tmp_path: Path) -> No
 def test_a_run_that_diverges_is_stopped_and_nothing_is_published(has_dev: bool, base: Path, tmp_path: Path) -> None:
     case = CASES["single"]
     plan = recipe_for(case.task, base, run=quiet(steps=6), optim=OptimSettings(lr=1e30))
-    with pytest.raises(BothwaysError, match=r"has diverged: at step \d+|outputs are not numbers"):
+    with pytest.raises(BothwaysError, match="diverged"):
         finetune(plan, tmp_path, train=case.examples, dev=case.examples if has_dev else [])
     assert not (tmp_path / "model").exists()
 
@@ -633,6 +643,6 @@ def test_a_run_that_has_diverged_is_not_saved_when_it_is_stopped(base: Path, tmp
         if isinstance(event, Stepped) and event.step == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(BothwaysError, match="training has diverged"):
+    with pytest.raises(BothwaysError, match="diverged"):
         finetune(plan, tmp_path, train=MANY, dev=[], listen=[stop])
     assert not list(tmp_path.glob("checkpoints/step-*"))

@@ -404,7 +404,7 @@ def test_error_refuses_a_long_text_in_one_sentence(task: str, tokenizer: Tokeniz
         "answer": Question("1", "who?", text),
         "choose": Choice(text, "who?", ("a", "b")),
     }
-    with pytest.raises(BothwaysError, match=r"text 2 has \d+ tokens and this model reads 48"):
+    with pytest.raises(BothwaysError, match=r"\b2\b.*\b48\b"):
         list(
             predictor.stream(
                 [SHORT[task][0], long[task]] if task != "choose" else [Choice("", "a", ("b",)), long[task]]
@@ -414,7 +414,7 @@ def test_error_refuses_a_long_text_in_one_sentence(task: str, tokenizer: Tokeniz
 
 def test_a_pair_that_is_long_on_both_sides_is_refused(tokenizer: Tokenizer) -> None:
     predictor = Predictor(model_for(tokenizer, "classify", ("a", "b")))
-    with pytest.raises(BothwaysError, match=r"^pair 1 has .* too little room"):
+    with pytest.raises(BothwaysError, match=r"\b1\b.*\b48\b"):
         predictor((" ".join(words(60)), " ".join(words(60, 1))))
     model = model_for(tokenizer, "classify", ("a", "b"), WindowSettings(long="cut"))
     assert Predictor(model)((" ".join(words(60)), " ".join(words(60, 1))))["label"] in ("a", "b")

@@ -6,29 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.output import print_json, print_table, progress, say
+from bothways.cli.output import print_json, print_table, progress, say, with_options
 
 if TYPE_CHECKING:
-    from bothways.doctor.diagnose import Diagnosis, Finding
+    from bothways.data.findings import Finding
+    from bothways.doctor.data_report import DataReport
 
 _BAR = 24
 _LABELS = 40
 
 
 def doctor(
-    files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Labelled data to train on.", show_default=False)
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled training data.", show_default=False)],
     dev: Annotated[
         list[str] | None,
         typer.Option(
-            "--dev", metavar="FILE", help="Development data, to compare with; may be repeated.", show_default=False
+            "--dev", metavar="FILE", help="Development data to compare with; may be repeated.", show_default=False
         ),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option(
-            help="classify, tag, answer, choose or score; guessed from the file unless said.", show_default=False
+            help="classify, tag, answer, choose or score.  [default: guessed from the file]", show_default=False
         ),
     ] = None,
     model: Annotated[
@@ -36,24 +35,24 @@ def doctor(
         typer.Option(
             "--model",
             metavar="DIR",
-            help="A model folder: for tokens, windows, and the time of training.",
+            help="Model folder, to check tokens and windows and to estimate the training time.",
             show_default=False,
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
-    pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
-    label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default=False)] = None,
+    pair: Annotated[str | None, typer.Option(help="Column of the second text.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what is wrong with labelled data before training on them, and what to do.
+    """Check labelled data before training: what is wrong with them, and what to do.
 
-    What is found is wrong (mend it), worth a look, or fine. Nothing is changed.
+    Each check ends in error, warning or ok. No file is changed.
 
     Example: bothways doctor examples/reviews.tsv --dev examples/reviews-dev.tsv
     """
-    from bothways.doctor.diagnose import diagnose_data
+    from bothways.doctor.check_data import check_data
 
-    found = diagnose_data(
+    found = check_data(
         files,
         dev or [],
         task=task,
@@ -68,22 +67,22 @@ def doctor(
         return
     print_table(("", ""), _facts(found))
     _print_labels(found)
-    print_table(("", "found"), [(finding.severity, _words(finding)) for finding in found.findings])
+    print_table(("", "finding"), [(finding.severity, _lines(finding)) for finding in found.findings])
     for what in found.not_checked:
-        say(f"not looked at: {what}")
+        say(with_options(f"not checked: {what}"))
     if found.command:
-        say("next:" if not found.of("wrong") else "next, when what is wrong has been mended:")
+        say("next, after correcting the errors:" if found.of("error") else "next:")
         typer.echo(found.command)
 
 
-def _facts(found: "Diagnosis") -> list[tuple[str, str]]:
+def _facts(found: "DataReport") -> list[tuple[str, str]]:
     unlabelled = found.rows - found.labelled
     facts = [
         ("task", f"{found.task}, {found.kind}" if found.kind else found.task),
         ("rows", f"{found.rows:,}" + (f", {unlabelled:,} without a label" if unlabelled else "")),
     ]
     if found.dev_rows:
-        facts.append(("rows of --dev", f"{found.dev_rows:,}"))
+        facts.append(("development rows", f"{found.dev_rows:,}"))
     facts.append(("Chinese or Japanese", f"{100 * found.cjk_share:.0f} % of the characters"))
     facts += [
         (name, f"{length.mean:,.1f} on average, {length.longest:,} at most ({length.where})")
@@ -97,14 +96,19 @@ def _facts(found: "Diagnosis") -> list[tuple[str, str]]:
         ]
     if plan := found.plan:
         facts += [
-            ("suggested", f"batch {plan.batch}, rate {plan.lr:g}, {plan.epochs} epochs: {plan.steps:,} steps"),
+            (
+                "suggested",
+                f"batch size {plan.batch}, learning rate {plan.lr:g}, {plan.epochs} epochs: {plan.steps:,} steps",
+            ),
             ("why", plan.why),
             ("time", f"about {_time(plan.seconds)} on {plan.machine}, an estimate from a few timed steps"),
         ]
     return facts
 
 
-def _print_labels(found: "Diagnosis") -> None:
+def _print_labels(found: "DataReport") -> None:
+    from bothways.tasks.registry import TASKS
+
     if not found.labels:
         return
     most = max(label.count for label in found.labels)
@@ -112,16 +116,14 @@ def _print_labels(found: "Diagnosis") -> None:
         (label.name, f"{label.count:,}", f"{100 * label.share:.1f} %", "█" * max(1, round(_BAR * label.count / most)))
         for label in found.labels[:_LABELS]
     ]
-    name = {"entities": "entities", "plain": "tag", "regression": "numbers"}.get(found.kind, "label")
-    name = {"answer": "questions with", "choose": "the right one"}.get(found.task, name)
-    print_table((name, "count", "share", ""), rows, right=("count", "share"))
+    print_table((TASKS[found.task].golds, "count", "share", ""), rows, right=("count", "share"))
     if len(found.labels) > _LABELS:
         say(f"… and {len(found.labels) - _LABELS:,} more")
 
 
-def _words(finding: "Finding") -> str:
-    lines = [f"{finding.says} {finding.do}".strip()]
-    return "\n".join([*lines, *(f"  {place}" for place in finding.places)])
+def _lines(finding: "Finding") -> str:
+    sentences = with_options(f"{finding.says} {finding.do}".strip())
+    return "\n".join([sentences, *(f"  {place}" for place in finding.places)])
 
 
 def _time(seconds: float) -> str:

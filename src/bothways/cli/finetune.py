@@ -20,23 +20,28 @@ def finetune(
         str,
         typer.Argument(
             metavar="TASK",
-            help="classify, tag, answer, choose or score; or a recipe, a .toml file.",
+            help="One of the tasks above, or a recipe (.toml).",
             show_default=False,
         ),
     ],
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="DIR", help="The run's folder. If it has checkpoints, the run goes on.", show_default=False
+            "--out", metavar="DIR", help="Run folder. If it has checkpoints, the run continues.", show_default=False
         ),
     ],
     train: Annotated[
         list[str] | None,
-        typer.Option("--train", metavar="FILE", help="Labelled data; may be repeated.", show_default=False),
+        typer.Option("--train", metavar="FILE", help="Labelled training data; may be repeated.", show_default=False),
     ] = None,
     dev: Annotated[
         list[str] | None,
-        typer.Option("--dev", metavar="FILE", help="Labelled data to choose the best by.", show_default=False),
+        typer.Option(
+            "--dev",
+            metavar="FILE",
+            help="Labelled development data, to select the best model; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
     model: FirstModel = None,
     teacher: Annotated[
@@ -44,34 +49,46 @@ def finetune(
         typer.Option(
             "--teacher",
             metavar="DIR",
-            help="A fine-tuned model to learn from; with --set model.keep_layers=3, a model of three of its layers does.",
+            help="Fine-tuned model to distill from; --set model.keep_layers=3 makes a student of three of its layers.",
             show_default=False,
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
-    pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
-    label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
-    epochs: Annotated[
-        float | None, typer.Option(help="Passes over the data.  [default: 3]", show_default=False)
-    ] = None,
-    batch: Annotated[int | None, typer.Option(help="Examples in a step.  [default: 32]", show_default=False)] = None,
+    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default=False)] = None,
+    pair: Annotated[str | None, typer.Option(help="Column of the second text.", show_default=False)] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
+    epochs: Annotated[float | None, typer.Option(help="Epochs.  [default: 3]", show_default=False)] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size.  [default: 32]", show_default=False)] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate.  [default: as the model advises, or 3e-5]", show_default=False)
+        float | None, typer.Option(help="Learning rate.  [default: the model's own, or 3e-5]", show_default=False)
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the new head, order and dropout.", show_default=False)] = None,
-    seeds: Annotated[int, typer.Option(help="So many runs, with mean and deviation; the best is kept.", min=1)] = 1,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the new head, the order and dropout.", show_default=False)
+    ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Number of runs with different seeds; reports mean and standard deviation, keeps the best.", min=1
+        ),
+    ] = 1,
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any key of a recipe, as in optim.weight_decay=0.1.", show_default=False
+            "--set",
+            metavar="KEY=VALUE",
+            help="Any key of a recipe, as in optim.weight_decay=0.1; may be repeated.",
+            show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Fine-tune a model on labelled files. Interrupted, the same command goes on exactly where it was.
+    """Fine-tune a model on labelled files. After an interruption, the same command continues exactly where it was.
 
-    The run's folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/,
-    the best on --dev, which transformers opens too.
+    Tasks: classify (text classification), tag (token classification, NER), answer (extractive question answering),
+    choose (multiple choice), score (cross-encoder, reranker). Other names are accepted: text-classification, ner,
+    token-classification, pos, qa, question-answering, multiple-choice, cross-encoder, reranker.
+
+    The run folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/, the
+    best model on --dev, which transformers opens too.
 
     Example: bothways finetune classify --train examples/reviews.tsv --dev examples/reviews-dev.tsv
     --out my-classifier
@@ -103,14 +120,14 @@ def finetune(
             table.setdefault(section, {})[key] = value
     recipe = finetune_recipe(table, settings or [])
     if advice := advice_file(recipe.model.init):
-        say(f"what you leave open is as {advice} advises")
+        say(f"missing settings are as {advice} advises")
     if seeds > 1:
         _several(recipe, out, seeds, as_json)
         return
     with Console(recipe.run.steps or None, recipe.run.minutes or None) as console:
         result = run(recipe, out, listen=[console], say=console.say, watch=progress)
     if os.environ.get("RANK", "0") != "0":
-        return  # torchrun started several of us, and one tells
+        return  # torchrun started several processes, and the first one reports
     if not result.complete:
         _stopped(result.steps)
     if as_json:
@@ -123,7 +140,7 @@ def finetune(
             [(shown_name(name, result.labels), f"{value:.4f}") for name, value in result.scores.items()],
             right=(f"step {result.best_step:,}",),
         )
-    say(f"{result.folder} is a model folder: bothways predict --model {shlex.quote(str(result.folder))} FILE")
+    say(f"next: bothways predict --model {shlex.quote(str(result.folder))} FILE")
 
 
 def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> None:
@@ -143,9 +160,10 @@ def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> 
         return
     rows = [(shown_name(name, labels), f"{runs.mean:.4f}", f"{runs.sd:.4f}") for name, runs in result.scores.items()]
     print_table((f"{seeds} runs, development data", "mean", "sd"), rows, right=("mean", "sd"))
-    say(f"{result.folder} is the model of seed {result.best}, the best: bothways predict --model {result.folder} FILE")
+    folder = shlex.quote(str(result.folder))
+    say(f"{result.folder} is the model of seed {result.best}, the best: bothways predict --model {folder} FILE")
 
 
 def _stopped(steps: int) -> NoReturn:
-    say(f"stopped at step {steps:,} and saved; to go on: {same_command()}")
+    say(f"stopped at step {steps:,} and saved; to continue: {same_command()}")
     raise typer.Exit(130)

@@ -12,33 +12,34 @@ from bothways.cli.output import json_text, print_json, print_table, same_command
 if TYPE_CHECKING:
     from bothways.tasks.suites import BenchmarkScore
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files are.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with the files.", show_default=False)]
 Out = Annotated[
     Path,
     typer.Option(
         "--out",
         metavar="DIR",
-        help="Runs, table.txt, results.json and a picture; done runs are kept.",
+        help="Folder for the runs, table.txt, results.json and a plot; finished runs are kept.",
         show_default=False,
     ),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", help="How many runs of each task.", min=1)]
-Epochs = Annotated[
-    float | None, typer.Option("--epochs", help="Passes over the data.  [default: 3]", show_default=False)
-]
+Seeds = Annotated[int, typer.Option("--seeds", help="Number of runs per task.", min=1)]
+Epochs = Annotated[float | None, typer.Option("--epochs", help="Epochs.  [default: 3]", show_default=False)]
 Rate = Annotated[
     float | None,
-    typer.Option("--lr", help="Learning rate.  [default: as the model advises, or 3e-5]", show_default=False),
+    typer.Option("--lr", help="Learning rate.  [default: the model's own, or 3e-5]", show_default=False),
 ]
 QuickRate = Annotated[float | None, typer.Option("--lr", help="Learning rate.  [default: 5e-5]", show_default=False)]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change all recipes, as in run.epochs=2.", show_default=False),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a key of all recipes, as in run.epochs=2.", show_default=False
+    ),
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="TASK", help="This task; may be repeated.", show_default=False)
+    list[str] | None,
+    typer.Option("--only", metavar="TASK", help="Run only this task; may be repeated.", show_default=False),
 ]
-Json = Annotated[bool, typer.Option("--json", help="The table for programs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def glue(
@@ -52,9 +53,9 @@ def glue(
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune and score a model on all GLUE tasks found in a folder, each by itself, with several seeds.
+    """Fine-tune and score a model on all GLUE tasks found in a folder, each with several seeds.
 
-    FOLDER holds CoLA, SST-2, MRPC and so on, each with its train and dev files, as GLUE gives them or as .jsonl.
+    FOLDER holds CoLA, SST-2, MRPC and so on, each with train and dev files, as GLUE publishes them or as .jsonl.
 
     Example: bothways glue glue-data --model my-model --out glue-run
     """
@@ -99,7 +100,7 @@ def conll(
 
 
 def _changes(epochs: float | None, lr: float | None, settings: list[str] | None) -> list[str]:
-    """What is changed in all recipes: --set has the last word."""
+    """Settings of all recipes; --set comes last and wins."""
     given = {"run.epochs": epochs, "optim.lr": lr}
     return [f"{key}={value}" for key, value in given.items() if value is not None] + (settings or [])
 
@@ -127,10 +128,10 @@ def _run(
             rows.append(row)
             say(f"{row.name}: {row.score} {_shown(row.runs)}")
     except StoppedError:
-        say(f"stopped and saved; to go on: {same_command()}")
+        say(f"stopped and saved; to continue: {same_command()}")
         raise typer.Exit(130) from None
     if not draw_rows(rows, out / f"{suite}.png", title):
-        say("no picture was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
+        say("no plot was drawn, since matplotlib is missing: pip install 'bothways[plots]'")
     header = (title, "score", "training examples", f"{seeds} runs")
     table = [(row.name, row.score, f"{row.examples:,}", _shown(row.runs)) for row in rows]
     if len(rows) > 1:

@@ -178,3 +178,16 @@ def text_of(value: Any, where: str, what: str) -> str:
 def _short(value: Any) -> str:
     shown = json.dumps(value, ensure_ascii=False, default=str)
     return shown if len(shown) <= 60 else f"{shown[:57]}…"
+
+
+def first_rows(path: Path) -> list[Any]:
+    """What the first rows of a file hold: of a table one row, else up to twenty values; none of what cannot be read."""
+    kind, lines = open_json(path)
+    if kind not in ROWS:
+        return []
+    try:
+        if kind in TABLES:
+            return [row for _, row in itertools.islice(rows_of(path, kind, itertools.islice(lines, 200), Notes()), 1)]
+        return [value for _, value in itertools.islice(values_of(path, kind, lines), 20)]
+    except BothwaysError:
+        return []  # the reader of the task reports it

@@ -1,1 +1,1 @@
-"""Labelled data looked at before anything is trained."""
+"""Checks of labelled data before training."""

@@ -1,101 +1,136 @@
-"""Rows against each other: copies, texts with two golds, and rows of the development data that are trained on."""
+"""Checks that hold for every task: faulty rows, the reader's notes, duplicates, conflicts, leakage."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.doctor.diagnosis import Finding, Severity, have, percent
-from bothways.doctor.identity import Named, name_rows, short
-from bothways.doctor.survey import KEEP, Hashes, Survey
+from bothways.data.findings import MAX_PLACES, DataCounts, Finding, Severity, have, percent, short
+from bothways.doctor.survey import Hashes, Row, Survey
 
-MANY_COPIES = 0.005
-"""The share of the rows above which copies are worth a look."""
-FEW, MANY_CONFLICTS, MANY_LEAKS = 0.001, 0.01, 0.05
-"""Up to the first share conflicts and leaks do no harm; from the others on they are wrong. CoLA as published has 0.3 %
+_MANY_COPIES = 0.005
+"""Warn if more than this share of the rows are duplicates."""
+_FEW, _MANY_CONFLICTS, _MANY_LEAKS = 0.001, 0.01, 0.05
+"""Conflicts and leaks up to the first share do no harm; above the others they are errors. CoLA as published has 0.3 %
 and 1.3 %, CoNLL-2003 0.2 % and 2.3 %."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
+# The reader's notes by code: severity, and what to do. "": another check reports it.
+_NOTES: dict[str, tuple[Severity | Literal[""], str]] = {
+    "empty-text": ("", ""),
+    "empty-label": ("", ""),
+    "answer-not-found": ("", ""),
+    "broken-tags": ("", ""),
+    "no-agreement": ("ok", ""),
+    "wrong-cell-count": ("error", "Correct these lines: a tab or a comma is missing, or a text has one too many."),
+    "no-label-column": ("error", "Name the column with `label`."),
+    "mixed-tags": ("error", "Correct the odd tags: with one of them in the file, only tags are learned, no entities."),
+    "answer-not-an-option": ("error", "Correct the answers: such questions are left out."),
+    "answer-moved": ("warning", "The nearest place is taken: check that it is the right one."),
+    "ambiguous-answer": ("ok", ""),
+    "numeric-tags": ("warning", "Write their names, as in B-PER, so that entities are found."),
+}
+
 Rows = NDArray[np.int64]
-Read = Callable[[], Iterable[Any]]
-"""Reads the examples from the beginning, each time it is called."""
 
 
-def find_copies(survey: Survey, read: Read, files: Sequence[str]) -> Finding:
-    """Rows whose text an earlier row has, whatever its white space and case."""
-    copies, firsts = repeats(survey.texts)
+def check_rows(counts: DataCounts) -> Iterator[Finding]:
+    """Empty, unlabelled and damaged rows, and what the reader noted."""
+    yield from counts.rows_with("empty", "error", "an empty text", "Fill them in or drop them.")
+    if "empty" not in counts.faults:
+        yield Finding("ok", "empty", f"None of {counts.rows:,} rows has an empty text.")
+    if counts.labelled:
+        do = "They are left out: label or drop them."
+        yield from counts.rows_with("unlabelled", "warning", "no label", do)
+    else:
+        do = "Name the column of the label with `label`, or another task with `task`."
+        yield Finding("error", "unlabelled", f"None of {counts.rows:,} rows has a label.", do, counts.rows)
+    do = "Make the file again from its source."
+    yield from counts.rows_with("damaged", "warning", "the replacement character � for lost text", do)
+    for code, count in counts.notes.counts.items():
+        severity, do = _NOTES.get(code, ("warning", ""))
+        if severity:
+            places = counts.short(counts.notes.places[code].first)
+            yield Finding(severity, "reader", f"{counts.notes.sentence(code)}: {count:,}.", do, count, places)
+
+
+def find_copies(survey: Survey) -> Finding:
+    """Rows with the text of an earlier row, whatever its white space and case."""
+    copies, firsts = repeats(survey.text_hashes)
     if not len(copies):
-        return Finding("fine", "duplicates", f"No text comes twice in {survey.rows:,} rows.")
-    by_weight = np.argsort(survey.is_short[copies], kind="stable")  # those that tell something first
-    copies, firsts = copies[by_weight], firsts[by_weight]
-    telling = int((~survey.is_short[copies]).sum())
-    severity: Severity = "look" if telling > MANY_COPIES * survey.rows else "fine"
-    named = name_rows(read(), [*copies[:KEEP].tolist(), *firsts[:KEEP].tolist()])
-    places = [
-        f"{short(named[copy].where, files)} repeats {short(named[first].where, files)}: {named[copy].text}"
-        for copy, first in zip(copies[:KEEP].tolist(), firsts[:KEEP].tolist(), strict=True)
-    ]
+        return Finding("ok", "duplicates", f"No text occurs twice in {survey.rows:,} rows.")
+    longer_first = np.argsort(survey.is_short[copies], kind="stable")
+    copies, firsts = copies[longer_first], firsts[longer_first]
+    longer = int((~survey.is_short[copies]).sum())
+    severity: Severity = "warning" if longer > _MANY_COPIES * survey.rows else "ok"
+    pairs = list(zip(copies[:MAX_PLACES].tolist(), firsts[:MAX_PLACES].tolist(), strict=True))
+    rows = survey.show(row for pair in pairs for row in pair)
+    places = []
+    for copy, first in pairs:
+        copy_at, first_at = survey.short([rows[copy].where, rows[first].where])
+        places.append(f"{copy_at} repeats {first_at}: {rows[copy].text}")
     count = f"{len(copies):,} of {survey.rows:,} rows ({percent(len(copies), survey.rows)}) {have(len(copies))}"
-    says = f"{count} the text of an earlier row{_shorts(len(copies) - telling)}."
-    do = "Drop them if they were not meant to count several times." if severity == "look" else ""
+    says = f"{count} the text of an earlier row{_few_words(len(copies) - longer)}."
+    do = "Drop them if they should not count several times." if severity == "warning" else ""
     return Finding(severity, "duplicates", says, do, len(copies), tuple(places))
 
 
-def find_conflicts(survey: Survey, read: Read, files: Sequence[str], task: str, kind: str) -> Finding:
-    """Texts that come again with another gold."""
-    rows, pairs = contradictions(survey.texts, survey.marks)
-    word = {"tag": "tags", "answer": "answers", "choose": "answers"}.get(task, "labels")
-    word = "numbers" if kind == "regression" else word
+def find_conflicts(survey: Survey, kind: str) -> Finding:
+    """Equal texts with different golds."""
+    rows, pairs = contradictions(survey.text_hashes, survey.gold_hashes)
+    name = survey.task.golds
     if not len(rows):
-        return Finding("fine", "conflicts", f"No text has two different {word}.")
-    named = name_rows(read(), [row for pair in pairs for row in pair])
-    places = [_against(named[first], named[second], files) for first, second in pairs]
+        return Finding("ok", "conflicts", f"No text has two different {name}.")
+    shown = survey.show(row for pair in pairs for row in pair)
+    places = [_both(shown[first], shown[second], survey.files) for first, second in pairs]
     share = len(rows) / survey.rows
-    # Annotators differ in numbers and in sets of labels, and a model can learn what they mean together.
-    loose = kind in ("regression", "multi")
-    severity: Severity = "fine" if share <= (MANY_CONFLICTS if loose else FEW) else "look"
-    severity = "wrong" if share > MANY_CONFLICTS and not loose else severity
-    says = f"{len(rows):,} rows ({percent(len(rows), survey.rows)}) have a text that comes again with different {word}."
-    do = f"Decide on the {word}, or leave these rows out: no model can learn both." if severity != "fine" else ""
+    may_differ = kind in survey.task.ambiguous_kinds
+    severity: Severity = "ok" if share <= (_MANY_CONFLICTS if may_differ else _FEW) else "warning"
+    severity = "error" if share > _MANY_CONFLICTS and not may_differ else severity
+    says = f"{len(rows):,} rows ({percent(len(rows), survey.rows)}) have a text that occurs with different {name}."
+    do = f"Decide on the {name}, or drop these rows: no model can learn both." if severity != "ok" else ""
     return Finding(severity, "conflicts", says, do, len(rows), tuple(places))
 
 
-def find_leaks(train: Survey, dev: Survey, reads: tuple[Read, Read], files: Sequence[str]) -> list[Finding]:
-    """Rows of the development data whose text is in the training data, and texts on which both ask questions."""
-    known = np.isin(dev.texts, train.texts[train.texts != 0])
+def find_leaks(train: Survey, dev: Survey) -> Iterator[Finding]:
+    """Development rows whose text, or whose shared text, is in the training data."""
+    known = np.isin(dev.text_hashes, train.text_hashes[train.text_hashes != 0])
     leaked = np.flatnonzero(known)
-    if not len(leaked):
-        found = [Finding("fine", "leakage", f"None of the {dev.rows:,} rows of --dev has a text of the training data.")]
+    if len(leaked):
+        yield _leak(train, dev, leaked)
     else:
-        found = [_leak(train, dev, leaked, reads, files)]
-    shared = int((np.isin(dev.groups, train.groups) & ~known).sum()) if len(dev.groups) else 0
-    if shared > MANY_CONFLICTS * dev.rows:
-        share = percent(shared, dev.rows)
-        says = f"{shared:,} other questions of --dev ({share}) are asked on texts of the training data."
-        do = "Split by text rather than by question, if the model is to meet new texts."
-        found.append(Finding("look", "shared texts", says, do, shared))
-    return found
+        yield Finding("ok", "leakage", f"None of the {dev.rows:,} development rows has a text of the training data.")
+    if len(dev.shared_hashes):
+        in_train = np.isin(dev.shared_hashes, train.shared_hashes[train.shared_hashes != 0])
+        shared = int((in_train & ~known).sum())
+        if shared > _MANY_CONFLICTS * dev.rows:
+            says = (
+                f"{shared:,} more development rows ({percent(shared, dev.rows)}) ask about a text of the training data."
+            )
+            do = "Split by text, not by question, if the model is to read new texts."
+            yield Finding("warning", "shared texts", says, do, shared)
 
 
-def _leak(train: Survey, dev: Survey, leaked: Rows, reads: tuple[Read, Read], files: Sequence[str]) -> Finding:
-    torn = int((~np.isin(_paired(dev)[leaked], _paired(train)) & (dev.marks[leaked] != 0)).sum())
-    telling = int((~dev.is_short[leaked]).sum())
-    share = telling / dev.rows
-    severity: Severity = "wrong" if share > MANY_LEAKS else "look" if share > FEW else "fine"
-    first = leaked[np.argsort(dev.is_short[leaked], kind="stable")][:KEEP].tolist()
-    homes = [int(np.flatnonzero(train.texts == dev.texts[row])[0]) for row in first]
-    there, here = name_rows(reads[0](), homes), name_rows(reads[1](), first)
-    places = [_against(here[row], there[home], files) for row, home in zip(first, homes, strict=True)]
-    gold = f"{torn:,} of them with another gold there" if torn else "with the same gold"
-    count = f"{len(leaked):,} of the {dev.rows:,} rows of --dev ({percent(len(leaked), dev.rows)}) {have(len(leaked))}"
-    says = f"{count} a text of the training data, {gold}{_shorts(len(leaked) - telling)}."
-    do = "Take them out of one of the two files: scores on them show memory, not skill." if severity != "fine" else ""
+def _leak(train: Survey, dev: Survey, leaked: Rows) -> Finding:
+    differ = ~np.isin(_text_and_gold(dev)[leaked], _text_and_gold(train)) & (dev.gold_hashes[leaked] != 0)
+    longer = int((~dev.is_short[leaked]).sum())
+    share = longer / dev.rows
+    severity: Severity = "error" if share > _MANY_LEAKS else "warning" if share > _FEW else "ok"
+    first = leaked[np.argsort(dev.is_short[leaked], kind="stable")][:MAX_PLACES].tolist()
+    origins = [int(np.flatnonzero(train.text_hashes == dev.text_hashes[row])[0]) for row in first]
+    in_train, in_dev = train.show(origins), dev.show(first)
+    files = (*train.files, *dev.files)
+    places = [_both(in_dev[row], in_train[origin], files) for row, origin in zip(first, origins, strict=True)]
+    gold = f"{differ.sum():,} of them with another gold there" if differ.any() else "with the same gold"
+    count = f"{len(leaked):,} of {dev.rows:,} development rows ({percent(len(leaked), dev.rows)}) {have(len(leaked))}"
+    says = f"{count} a text of the training data, {gold}{_few_words(len(leaked) - longer)}."
+    do = "Remove them from one of the two: scores on them show memory, not skill." if severity != "ok" else ""
     return Finding(severity, "leakage", says, do, len(leaked), tuple(places))
 
 
 def repeats(texts: Hashes) -> tuple[Rows, Rows]:
-    """The rows that repeat an earlier one, in order, and the first row with the same text of each.
+    """The rows that repeat an earlier one, in order, and the first row with the text of each.
 
     >>> [rows.tolist() for rows in repeats(np.array([7, 5, 7, 0, 0, 7], np.uint64))]
     [[2, 5], [0, 0]]
@@ -111,35 +146,35 @@ def repeats(texts: Hashes) -> tuple[Rows, Rows]:
     return copies[by_row], firsts[by_row]
 
 
-def contradictions(texts: Hashes, marks: Hashes) -> tuple[Rows, list[tuple[int, int]]]:
-    """The rows whose text has several golds, and of the first such texts two rows that differ.
+def contradictions(texts: Hashes, golds: Hashes) -> tuple[Rows, list[tuple[int, int]]]:
+    """The rows whose text has several golds, and two rows that differ for each of the first such texts.
 
     >>> rows, pairs = contradictions(np.array([7, 5, 7, 7], np.uint64), np.array([1, 1, 1, 2], np.uint64))
     >>> rows.tolist(), pairs
     ([0, 2, 3], [(0, 3)])
     """
-    told = np.flatnonzero((texts != 0) & (marks != 0))
-    order = told[np.lexsort((marks[told], texts[told]))]
+    labelled = np.flatnonzero((texts != 0) & (golds != 0))
+    order = labelled[np.lexsort((golds[labelled], texts[labelled]))]
     same = texts[order][1:] == texts[order][:-1]
-    torn = np.unique(texts[order][1:][same & (marks[order][1:] != marks[order][:-1])])
-    rows = told[np.isin(texts[told], torn)]
+    differing = np.unique(texts[order][1:][same & (golds[order][1:] != golds[order][:-1])])
+    rows = labelled[np.isin(texts[labelled], differing)]
     pairs = []
-    for text in list(dict.fromkeys(texts[rows].tolist()))[:KEEP]:
+    for text in list(dict.fromkeys(texts[rows].tolist()))[:MAX_PLACES]:
         some = rows[texts[rows] == text]
-        pairs.append((int(some[0]), int(some[marks[some] != marks[some[0]]][0])))
+        pairs.append((int(some[0]), int(some[golds[some] != golds[some[0]]][0])))
     return rows, pairs
 
 
-def _paired(survey: Survey) -> Hashes:
-    """Text and gold in eight bytes."""
-    mixed: Hashes = survey.texts * _MIX ^ survey.marks
+def _text_and_gold(survey: Survey) -> Hashes:
+    """One hash for both."""
+    mixed: Hashes = survey.text_hashes * _MIX ^ survey.gold_hashes
     return mixed
 
 
-def _against(one: Named, other: Named, files: Sequence[str]) -> str:
-    golds = [f" ({named.gold})" if one.gold != other.gold else "" for named in (one, other)]
+def _both(one: Row, other: Row, files: Sequence[str]) -> str:
+    golds = [f" ({row.gold})" if one.gold != other.gold else "" for row in (one, other)]
     return f"{short(one.where, files)}{golds[0]} and {short(other.where, files)}{golds[1]}: {one.text}"
 
 
-def _shorts(count: int) -> str:
-    return f"; {count:,} are of a few words only" if count else ""
+def _few_words(count: int) -> str:
+    return f"; {count:,} of them {have(count)} only a few words" if count else ""

@@ -1,11 +1,13 @@
-"""Extractive question answering: the answer is a span of the text, or the text has none.
+"""Extractive question answering: the answer is a span of the context, or the context has none.
 
 N tokens in the batch · B sequences · L tokens of a window.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,10 @@ from torch import Tensor
 
 from bothways.data.columns import Columns
 from bothways.data.examples import Question
+from bothways.data.findings import DataCounts, Finding, Severity, cut, percent
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
+from bothways.data.words import split_words
 from bothways.engine.reader import Read, View, WindowSettings
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
@@ -26,6 +30,9 @@ from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 
 NULL = "null"
+_LONG_ANSWERS = 0.01
+"""Warn if more than this share of the answers is longer than the model may give."""
+_TOKENS = "tokens in an answer"
 
 
 @dataclass(frozen=True)
@@ -33,29 +40,33 @@ class AnswerSettings:
     """The `[answer]` part of a recipe."""
 
     max_answer_length: int = 30
-    """Tokens of the longest answer."""
+    """The longest answer in tokens."""
 
     def __post_init__(self) -> None:
         if self.max_answer_length < 1:
-            raise BothwaysError(f"answer.max_answer_length must be 1 or more, not {self.max_answer_length}")
+            raise BothwaysError(
+                f"answer.max_answer_length is {self.max_answer_length}: expected 1 or more",
+                "out-of-range",
+                self.max_answer_length,
+            )
 
 
 @dataclass(frozen=True)
 class SpanScores:
-    """What a text answers to a question: the score of every span that can be an answer."""
+    """The scores of all spans of a context that may be the answer."""
 
     read: Read
     starts: list[int]
-    """For each window, the first token of the encoding that is its own."""
+    """For each window, the first token of the encoding that it predicts."""
     tables: list[NDArray[np.float64]]
-    """For each window (own tokens, longest): the score of the span that begins there and has so many tokens more."""
+    """For each window (tokens, longest): the score of the span that begins at a token and has this many more."""
     null: float
-    """The score of no answer …"""
+    """The score of no answer."""
     may_be_none: bool
-    """… which takes its share of the chances only from a model that was taught of questions without one."""
+    """Whether the model was trained on questions without an answer: only then is none a possible answer."""
 
     def best(self, count: int = 1) -> list[tuple[int, int, float]]:
-        """The best pieces of the text, from character to character, with the chance of each; none overlaps a better."""
+        """The best spans as (start, end, probability), in characters; none overlaps a better one."""
         offsets, left = self.read.encoding.offsets, [table.copy() for table in self.tables]
         found: list[tuple[int, int, float]] = []
         while len(found) < count:
@@ -68,7 +79,7 @@ class SpanScores:
             start, end = offsets[first][0], offsets[first + more][1]
             if end > start:
                 found.append((start, end, float(np.exp(score - self.everything))))
-            for table, begin in zip(left, self.starts, strict=True):  # what shares a token with it is out
+            for table, begin in zip(left, self.starts, strict=True):  # drop the spans that overlap it
                 firsts = begin + np.arange(len(table))[:, None]
                 lasts = firsts + np.arange(table.shape[1])
                 table[(firsts <= first + more) & (lasts >= first)] = -np.inf
@@ -76,23 +87,23 @@ class SpanScores:
 
     @cached_property
     def everything(self) -> float:
-        """The logarithm of what all that may be answered adds up to."""
+        """The logarithm of the sum over all possible answers."""
         none = [self.null] if self.has_none else []
         return float(np.logaddexp.reduce(np.concatenate([none, *(table.ravel() for table in self.tables)])))
 
     @property
     def has_none(self) -> bool:
-        """Whether no answer is one of those that may be given; it is the only one where there are no spans."""
+        """Whether no answer is a possible answer; without any span it is the only one."""
         return self.may_be_none or self.margin == np.inf
 
     @property
     def none(self) -> float:
-        """The chance that the text has no answer."""
+        """The probability of no answer."""
         return float(np.exp(self.null - self.everything)) if self.has_none else 0.0
 
     @property
     def margin(self) -> float:
-        """By how much no answer scores above the best one."""
+        """The score of no answer minus that of the best span."""
         return self.null - max(float(table.max(initial=-np.inf)) for table in self.tables)
 
 
@@ -100,7 +111,9 @@ class QuestionAnswering(Task):
     """SQuAD 1.1 and 2.0, CMRC."""
 
     name = "answer"
+    title = "extractive question answering"
     aliases = ("qa", "question-answering", "extractive-qa")
+    golds = "answers"
     head = "span"
     per_token = True
     columns = ()
@@ -118,9 +131,7 @@ class QuestionAnswering(Task):
     def parse(cls, given: Any) -> Question:
         question, context = named_pair(given, ("question", "context"))
         if not isinstance(context, str):
-            raise BothwaysError(
-                f"the context was expected to be a text, and {context!r} was given", "bad-input", context
-            )
+            raise BothwaysError(f"expected a text as context, and {context!r} was given", "bad-input", context)
         return Question("", question, context)
 
     @classmethod
@@ -146,9 +157,9 @@ class QuestionAnswering(Task):
         return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
 
     def samples(self, item: EncodedExample) -> list[Sample]:
-        """Every window; where the answer is not whole in it, [CLS] is the target, as in BERT.
+        """One sample per window; if it does not hold the whole answer, [CLS] is the target, as in BERT.
 
-        An answer that is nowhere in the text is not learned from.
+        A question whose answer is not in the context gives none.
         """
         if item.example.gold and all(place < 0 for _, place in item.example.gold):
             return []
@@ -159,7 +170,7 @@ class QuestionAnswering(Task):
         starts = batch.cu_seqlens[:-1].long()
         first, last = torch.tensor([sample.target for sample in samples]).T
         owner = torch.repeat_interleave(torch.arange(batch.size), batch.lengths)
-        # Half each, so that the loss is the mean of both ends.
+        # Divided by two, so that the loss is the mean of both ends.
         return {"first": starts + first, "last": starts + last, "owner": owner}, 2.0 * len(samples)
 
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
@@ -178,7 +189,7 @@ class QuestionAnswering(Task):
         return model.logits("span", states, batch)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> SpanScores:
-        """All spans of all windows, a window answering for those that begin in its own part."""
+        """All spans of all windows; a window scores those that begin in the part that it predicts."""
         starts, tables, null = [], [], np.inf
         for view, rows in zip(item.views, outputs, strict=True):
             logits: NDArray[np.float64] = rows.astype(np.float64) / self.config.temperature
@@ -188,7 +199,7 @@ class QuestionAnswering(Task):
         return SpanScores(item.reads[0], starts, tables, null, NULL in self.config.thresholds)
 
     def _spans(self, view: View, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(own tokens, longest), as in Found."""
+        """(tokens, longest), as in `SpanScores.tables`."""
         window, longest = view.window, self.options.max_answer_length
         first = rows[window.own - view.shift : window.own_end - view.shift, 0]
         last = rows[window.own - view.shift : window.end - view.shift, 1]
@@ -197,11 +208,11 @@ class QuestionAnswering(Task):
         return first[:, None] + table
 
     def answer(self, item: EncodedExample, decoded: SpanScores, top: int = 1) -> Any:
-        """{"score", "start", "end", "answer"}; no answer is an empty one. With top > 1 a list, the likeliest first."""
+        """{"score", "start", "end", "answer"}; no answer is "". With top > 1 a list, the most probable first."""
         context = item.example.context
         listed = [
-            {"score": chance, "start": start, "end": end, "answer": context[start:end]}
-            for start, end, chance in decoded.best(top)
+            {"score": p, "start": start, "end": end, "answer": context[start:end]}
+            for start, end, p in decoded.best(top)
         ]
         nothing = {"score": decoded.none, "start": 0, "end": 0, "answer": ""}
         if self.answers_none(decoded):
@@ -211,13 +222,13 @@ class QuestionAnswering(Task):
         return listed[0] if top == 1 else listed[:top]
 
     def answers_none(self, decoded: SpanScores) -> bool:
-        """Whether "no answer" wins. A model that was never taught of questions without one always answers."""
+        """Whether no answer wins. A model trained only on questions with an answer always gives one."""
         if decoded.margin == np.inf:
             return True
         return NULL in self.config.thresholds and decoded.margin > self.config.thresholds[NULL]
 
     def text(self, item: EncodedExample, decoded: SpanScores) -> str:
-        """The best answer itself, whatever the threshold says."""
+        """The best span, whatever the threshold."""
         start, end, _ = next(iter(decoded.best()), (0, 0, 0.0))
         text: str = item.example.context[start:end]
         return text
@@ -226,20 +237,98 @@ class QuestionAnswering(Task):
         return Answers(threshold=self.config.thresholds.get(NULL))
 
     def error(self, item: EncodedExample, decoded: SpanScores) -> float:
-        """How likely it was, if it was not among the gold answers."""
+        """The probability of the answer, if it is not a gold answer."""
         right = {(start, start + len(text)) for text, start in item.example.gold}
         if self.answers_none(decoded):
             return decoded.none if right else 0.0
-        start, end, chance = next(iter(decoded.best()), (0, 0, 0.0))
-        return 0.0 if (start, end) in right else chance
+        start, end, p = next(iter(decoded.best()), (0, 0, 0.0))
+        return 0.0 if (start, end) in right else p
 
     def count(self, scores: Any, item: EncodedExample, decoded: SpanScores) -> None:
         gold = [text for text, _ in item.example.gold]
         scores.add(item.example.id, gold, self.text(item, decoded), decoded.margin)
 
+    # ------------------------------------------------------------------ checks of labelled data
+
+    @classmethod
+    def looks_like(cls, path: Path, rows: Sequence[Any]) -> bool:
+        return any(map(_holds_question, rows))
+
+    @classmethod
+    def texts_of(cls, example: Question) -> Sequence[str]:
+        return (example.question, example.context)
+
+    @classmethod
+    def shared_text(cls, example: Question) -> str:
+        return example.context
+
+    @classmethod
+    def gold_key(cls, example: Question) -> str | None:
+        """Whether there is an answer: a question may have several correct ones."""
+        return None if example.gold is None else "an answer" if example.gold else "no answer"
+
+    @classmethod
+    def shown_gold(cls, example: Question) -> str:
+        return cut(example.gold[0][0], 40) if example.gold else "" if example.gold is None else "no answer"
+
+    @classmethod
+    def survey(cls, example: Question, counts: DataCounts) -> None:
+        super().survey(example, counts)
+        counts.measure("words in a question", len(split_words(example.question)), example.where)
+        counts.measure("characters in a text", len(example.context), example.where)
+        for text, start in example.gold or ():
+            counts.measure("characters in an answer", len(text), example.where)
+            if start < 0:
+                counts.fault("answers", f"{example.where} ({cut(text, 40)!r})")
+
+    @classmethod
+    def exemplars(cls, counts: DataCounts) -> list[Question]:
+        return [Question("", "", "", (("", 0),) if name == "an answer" else ()) for name in counts.names]
+
+    @classmethod
+    def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        if spots := counts.faults.get("answers"):
+            says = f"{spots.count:,} answer{'s are' if spots.count > 1 else ' is'} not in the context."
+            do = "Correct them: no span can be learned."
+            # Development data are scored by the text of the answer.
+            severity: Severity = "warning" if counts.is_dev else "error"
+            yield Finding(severity, "answers", says, do, spots.count, counts.short(spots.first))
+
+    def survey_tokens(self, item: EncodedExample, counts: DataCounts) -> None:
+        if span := answer_tokens(item):
+            length = span[1] - span[0] + 1
+            counts.measure(_TOKENS, length, item.example.where)
+            if length > self.options.max_answer_length:
+                counts.fault("long answers", item.example.where)
+
+    def check_tokens(self, counts: DataCounts) -> Iterator[Finding]:
+        """Answers with more tokens than the model may give, and the setting that allows 99 % of all."""
+        if not (spots := counts.faults.get("long answers")):
+            return
+        lengths, longest = counts.lengths[_TOKENS].values, self.options.max_answer_length
+        count, total = spots.count, lengths.total()
+        says = f"{count:,} of {total:,} answers ({percent(count, total)}) have more than {longest} tokens, the maximum."
+        if count > _LONG_ANSWERS * total:
+            enough = sorted(lengths.elements())[math.ceil(0.99 * total) - 1]
+            settings = (f"answer.max_answer_length={enough}",)
+            do = f"Set {settings[0]}, which is enough for 99 % of them."
+            yield Finding("warning", "long answers", says, do, count, counts.short(spots.first), settings)
+        else:
+            yield Finding("ok", "long answers", says, "", count, counts.short(spots.first))
+
+
+def _holds_question(value: Any) -> bool:
+    """Whether a value is SQuAD's, CMRC's, or a row with a question, a context and an answer."""
+    match value:
+        case {"paragraphs": list()} | {"data": list()} | {"context_text": str(), "qas": list()}:
+            return True
+        case {"question": str(), "context": str(), "answers": _} | {"question": _, "context": _, "answer": _}:
+            return True
+    return False
+
 
 def answer_tokens(item: EncodedExample) -> tuple[int, int] | None:
-    """The first and last token, in the encoding, of the first answer that can be found; None if there is none."""
+    """The first and last token of the first gold answer that is in the context; None if there is none."""
     read = item.reads[0]
     offsets = read.places()
     for text, start in item.example.gold or ():
@@ -254,19 +343,17 @@ def answer_tokens(item: EncodedExample) -> tuple[int, int] | None:
 
 
 def _inside(view: View, span: tuple[int, int] | None) -> tuple[int, int]:
-    """The span within the window's sequence; (0, 0), which is [CLS], if it is not all there."""
+    """The span in the window's sequence; (0, 0), which is [CLS], if the window does not hold all of it."""
     if span is None or span[0] < view.window.start or span[1] >= view.window.end:
         return 0, 0
     return span[0] - view.shift, span[1] - view.shift
 
 
 def named_pair(given: Any, names: tuple[str, str]) -> tuple[Any, Any]:
-    """The two values of a pair, or of a dictionary with these keys."""
+    """The values of a pair, or of a dictionary with these keys."""
     if isinstance(given, Mapping) and all(name in given for name in names):
         given = given[names[0]], given[names[1]]
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         return given
     wanted = " and ".join(names)
-    raise BothwaysError(
-        f"a pair of {wanted}, or a dictionary, was expected, and {given!r} was given", "bad-input", given
-    )
+    raise BothwaysError(f"expected a pair of {wanted}, or a dictionary, and {given!r} was given", "bad-input", given)

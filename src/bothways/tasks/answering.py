@@ -1,4 +1,4 @@
-"""Examples through a model and its task: predictions, evaluation, evaluation during training."""
+"""Run examples through a model and its task, for predictions and evaluation."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from bothways.tasks.task import EncodedExample, Outputs, Task
 def decode_all(
     task: Task, forward: Callable[[Batch], Tensor], examples: Iterable[Any], device: torch.device
 ) -> Iterator[tuple[EncodedExample, Any]]:
-    """Every example, encoded, with the decoded outputs of the model, in order. `forward` gives the task's outputs."""
+    """Every encoded example with its decoded outputs, in order. `forward` returns the task's outputs."""
 
     def read(batch: Batch, views: list[View]) -> Sequence[Outputs]:
         rows = forward(batch).float().cpu()

@@ -1,9 +1,12 @@
-"""Multiple choice: which of several answers is right?
+"""Multiple choice: which of several options answers the question?
 
 B sequences · O options of all examples together · G examples.
 """
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,8 @@ from torch import Tensor
 
 from bothways.data.columns import Columns
 from bothways.data.examples import Choice
-from bothways.data.multiple_choice import read_choices
+from bothways.data.findings import DataCounts, Finding, cut, normal, percent
+from bothways.data.multiple_choice import OPTIONS, read_choices
 from bothways.data.notes import Notes
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
@@ -24,12 +28,16 @@ from bothways.tasks.answer import named_pair
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 
+_ENDING = re.compile(r"(?:ending|option|choice)_?\d")
+
 
 class MultipleChoice(Task):
-    """SWAG, RACE, DREAM, C3: each option is read after the text and the question, and gets one number."""
+    """SWAG, RACE, DREAM, C3: the model reads each option after the context and the question, and scores it."""
 
     name = "choose"
+    title = "multiple choice"
     aliases = ("multiple-choice",)
+    golds = "answers"
     head = "choice"
     columns = ()
     metric = "accuracy"
@@ -43,9 +51,7 @@ class MultipleChoice(Task):
     def parse(cls, given: Any) -> Choice:
         question, options = named_pair(given, ("question", "options"))
         if not isinstance(options, list | tuple) or not options or not all(isinstance(o, str) for o in options):
-            raise BothwaysError(
-                f"a list of options was expected, each a text, and {options!r} was given", "bad-input", options
-            )
+            raise BothwaysError(f"expected a list of texts as options, and {options!r} was given", "bad-input", options)
         context = given.get("context", "") if isinstance(given, Mapping) else ""
         return Choice(context, question, tuple(options))
 
@@ -61,7 +67,7 @@ class MultipleChoice(Task):
         return [EncodedExample(example, [next(reads) for _ in example.options]) for example in examples]
 
     def samples(self, item: EncodedExample) -> list[Sample]:
-        """All options together, for they are weighed against each other."""
+        """All options together, since they are compared with each other."""
         options = [number for number, read in enumerate(item.reads) for _ in read.views]
         return [Sample.of(item.views, (options, item.example.gold))]
 
@@ -91,15 +97,15 @@ class MultipleChoice(Task):
         return model.logits("choice", states, batch)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> NDArray[np.float64]:
-        """The chance of each option; the windows of a long text are averaged."""
+        """The probability of each option; the scores of a long text's windows are averaged."""
         rows = iter(outputs)
         logits = np.array([np.mean([next(rows) for _ in read.views]) for read in item.reads], np.float64)
         logits /= self.config.temperature
-        chances: NDArray[np.float64] = np.exp(logits - np.logaddexp.reduce(logits))
-        return chances
+        probabilities: NDArray[np.float64] = np.exp(logits - np.logaddexp.reduce(logits))
+        return probabilities
 
     def answer(self, item: EncodedExample, decoded: NDArray[np.float64], top: int = 1) -> Any:
-        """{"label": its number, "answer": its text, "score"}."""
+        """{"label": the number of the option, "answer": its text, "score"}."""
         order = np.argsort(-decoded, kind="stable")
         options = item.example.options
         found = [{"label": int(i), "answer": options[i], "score": float(decoded[i])} for i in order]
@@ -114,15 +120,103 @@ class MultipleChoice(Task):
     def count(self, scores: Any, item: EncodedExample, decoded: NDArray[np.float64]) -> None:
         scores.add([int(decoded.argmax()) == item.example.gold])
 
+    # ------------------------------------------------------------------ checks of labelled data
+
+    @classmethod
+    def looks_like(cls, path: Path, rows: Sequence[Any]) -> bool:
+        return any(map(_holds_options, rows))
+
+    @classmethod
+    def texts_of(cls, example: Choice) -> Sequence[str]:
+        """The order of the options does not matter."""
+        return (example.question, example.context, *sorted(example.options))
+
+    @classmethod
+    def texts_read(cls, example: Choice) -> Sequence[str]:
+        return [text for option in example.options for text in _pair(example, option)]
+
+    @classmethod
+    def is_empty(cls, example: Choice) -> bool:
+        return not (example.context + example.question).strip() or not all(map(str.strip, example.options))
+
+    @classmethod
+    def shared_text(cls, example: Choice) -> str:
+        return example.context
+
+    @classmethod
+    def gold_key(cls, example: Choice) -> str | None:
+        return None if example.gold is None else normal(example.options[example.gold])
+
+    @classmethod
+    def shown_gold(cls, example: Choice) -> str:
+        return "" if example.gold is None else cut(example.options[example.gold], 40)
+
+    @classmethod
+    def survey(cls, example: Choice, counts: DataCounts) -> None:
+        size = len(example.options)
+        counts.measure("options of a question", size, example.where)
+        if example.context:
+            counts.measure("characters in a text", len(example.context), example.where)
+        if len({normal(option) for option in example.options}) < size:
+            counts.fault("options", example.where)
+        if example.gold is not None:
+            counts.names[f"option {example.gold + 1}"] += 1
+            for name in (f"option {number + 1}" for number in range(size)):
+                counts.expected[name] = counts.expected.get(name, 0.0) + 1 / size
+
+    @classmethod
+    def label_counts(cls, counts: DataCounts, kind: str) -> dict[str, int]:
+        """The number of the correct option."""
+        return dict(sorted(counts.names.items(), key=lambda item: (len(item[0]), item[0])))
+
+    @classmethod
+    def exemplars(cls, counts: DataCounts) -> list[Choice]:
+        return [Choice("", "", (), 0)]
+
+    @classmethod
+    def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        do = "Correct them: the model cannot tell which of the two is meant."
+        yield from counts.rows_with("options", "warning", "two equal options", do)
+
+    @classmethod
+    def check_labels(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        """Whether the correct option has one number more often than by chance."""
+        if not counts.expected:
+            return
+        total = counts.names.total()
+        name = max(counts.expected, key=lambda name: counts.names[name] - counts.expected[name])
+        seen, expected = counts.names[name], counts.expected[name]
+        deviation = (seen - expected) / math.sqrt(max(expected * (1 - expected / total), 1e-9))
+        by_chance = percent(expected, total)
+        says = f"{name.capitalize()} is correct in {percent(seen, total)} of the questions; by chance in {by_chance}."
+        if deviation > 4 and seen > 1.2 * expected:
+            do = "Shuffle the options, above all for models that read them together; bothways reads each by itself."
+            yield Finding("warning", "position", says, do, seen)
+        else:
+            yield Finding("ok", "position", says, count=seen)
+
+
+def _holds_options(value: Any) -> bool:
+    """Whether a value is DREAM's, RACE's, CommonsenseQA's, or a row with options."""
+    match value:
+        case [list(), list(), *_] | {"article": _, "questions": list(), "options": list()}:
+            return True
+        case {"question": {"choices": _}}:
+            return True
+        case dict() if "answers" not in value:  # SQuAD's key
+            listed = any(isinstance(value.get(name), list | dict) for name in OPTIONS)
+            return listed or sum(bool(_ENDING.fullmatch(str(name))) for name in value) > 1
+    return False
+
 
 def _options(outputs: Tensor, targets: Targets) -> Tensor:
-    """One number for each option, the mean over its windows: (B, 1) → (O,)."""
+    """One score per option, the mean over its windows: (B, 1) → (O,)."""
     each = outputs[:, 0].float() * targets["share"]
     return each.new_zeros(len(targets["group"])).index_add(0, targets["option"], each)
 
 
 def _pair(example: Choice, option: str) -> tuple[str, str]:
-    """The text first, then the question with its answer; without a text, the question first."""
+    """The context, then the question with the option; without a context, the question and the option."""
     if not example.context:
         return example.question, option
     return example.context, f"{example.question} {option}".strip()

@@ -12,10 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.data.columns import Columns
+from bothways.data.columns import LABELS, Columns
 from bothways.data.examples import Text
+from bothways.data.findings import MAX_PLACES, DataCounts, Finding
+from bothways.data.label_checks import check_balance, check_known, check_spelling
 from bothways.data.labels import Kind, as_kind, as_number, label_kind, label_names
 from bothways.data.notes import Notes
+from bothways.data.sources import ROWS, find_sources, first_rows
 from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
@@ -26,7 +29,9 @@ from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Numbers
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
-from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
+from bothways.tasks.text_task import TextTask, finite_number, not_numbers, number_finding
+from bothways.tasks.text_task import as_text as as_text
 from bothways.train.distill import soft_distance
 
 _PROBLEMS: dict[Kind, str] = {
@@ -34,6 +39,17 @@ _PROBLEMS: dict[Kind, str] = {
     "multi": "multi_label_classification",
     "regression": "regression",
 }
+_MANY_NAMES = 20
+"""More labels than this that are whole numbers may be quantities."""
+_BALANCED = ("classify.class_weights=balanced", "classify.metric=macro_f1")
+_ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
+    "single": (
+        f"Set {_BALANCED[0]} to weight them, and {_BALANCED[1]} to select the model; or add rows with rare labels.",
+        _BALANCED,
+    ),
+    "multi": (f"If the rare ones matter, set {_BALANCED[0]} to weight them, and look at macro_f1.", ()),
+}
+"""What to do if labels of this kind are unbalanced, and the settings that the next command gets."""
 
 
 @dataclass(frozen=True)
@@ -41,44 +57,50 @@ class ClassifySettings:
     """The `[classify]` part of a recipe."""
 
     kind: Literal["auto", Kind] = "auto"
-    """One label each, several, or a number; auto: as the data show."""
+    """One label per row, several, or a number; auto: decided from the data."""
     label_smoothing: float = 0.0
-    """The share of the gold that is spread over all labels."""
+    """Label smoothing: the share of the target that is spread over all labels."""
     focal_gamma: float = 0.0
-    """Focal loss: rows that are right with probability p are weighted by (1 - p) to this power."""
+    """Focal loss: rows whose gold label has probability p are weighted by (1 - p) to this power."""
     class_weights: Literal["none", "balanced"] | dict[str, float] = "none"
-    """The weight of each label in the loss; balanced: in inverse proportion to its frequency."""
+    """The weight of each label in the loss; balanced: inversely proportional to its frequency."""
     metric: str = ""
     """The score by which the best model is chosen, such as matthews or macro_f1, if not the default."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1 or self.focal_gamma < 0:
+        if not 0 <= self.label_smoothing < 1:
             raise BothwaysError(
-                "classify.label_smoothing is a number from 0 up to 1, and classify.focal_gamma is 0 or more"
+                f"classify.label_smoothing is {self.label_smoothing}: expected 0 or more, and less than 1",
+                "out-of-range",
+                self.label_smoothing,
+            )
+        if self.focal_gamma < 0:
+            raise BothwaysError(
+                f"classify.focal_gamma is {self.focal_gamma}: expected 0 or more", "out-of-range", self.focal_gamma
             )
 
 
 @dataclass(frozen=True)
 class ClassifyOptions:
-    """What a folder says of its classifier."""
+    """What config.json stores for a classifier."""
 
     kind: Kind = "single"
     texts: int = 0
-    """How many texts an example has, one or two; 0: not known, or both occurred."""
+    """Texts per example, one or two; 0: unknown, or both occur."""
 
 
-class TextClassification(Task):
-    """Sentiment, topics, inference, paraphrase, similarity."""
+class TextClassification(TextTask):
+    """Sentiment, topics, natural language inference, paraphrases, similarity."""
 
     name = "classify"
+    title = "text classification"
     aliases = ("text-classification", "sequence-classification", "regression")
-    head = "sequence"
     Settings = ClassifySettings
     Options = ClassifyOptions
 
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Text]:
-        # "joy|awe" is two labels only where somebody says that there may be several.
+        # "joy|awe" is two labels only if the user sets the kind to multi.
         several: Literal["multi", "auto"] = "multi" if known is not None and known.kind == "multi" else "auto"
         return read_texts_labelled(files, columns, several, notes)
 
@@ -110,7 +132,7 @@ class TextClassification(Task):
     def infer(cls, model: Model) -> TaskConfig:
         problem = model.config.hf_config.get("problem_type")
         named = [kind for kind, theirs in _PROBLEMS.items() if theirs == problem]
-        # One output of no type is the logit of a yes, as in transformers' pipeline.
+        # A single output without a problem_type is a binary logit, as in transformers' pipeline.
         kind = named[0] if named else "multi" if len(model.config.labels) == 1 else "single"
         return TaskConfig(cls.name, options=ClassifyOptions(kind))
 
@@ -119,8 +141,9 @@ class TextClassification(Task):
     ) -> None:
         super().__init__(model, config, settings)
         self.number = {name: i for i, name in enumerate(self.labels)}
-        if self.labels == nameless(len(self.labels)):  # the data then have numbers
+        if self.labels == nameless(len(self.labels)):  # then the data have numbers
             self.number |= {str(i): i for i in range(len(self.labels))}
+        self.texts_wanted = self.options.texts
         self.weights = self._weights(golds)
         usual = {"single": "accuracy", "multi": "micro_f1", "regression": "spearman"}[self.options.kind]
         self.metric = self.settings.metric or usual
@@ -132,8 +155,9 @@ class TextClassification(Task):
             return np.ones(len(self.labels), np.float32)
         if isinstance(wanted, dict):
             if unknown := set(wanted) - set(self.labels):
+                names = ", ".join(sorted(unknown))
                 raise BothwaysError(
-                    f"classify.class_weights names {', '.join(sorted(unknown))}, which no row is labelled with"
+                    f"classify.class_weights names {names}, but no row has this label", "unknown-label", names
                 )
             return np.array([wanted.get(name, 1.0) for name in self.labels], np.float32)
         counts = np.zeros(len(self.labels))
@@ -142,35 +166,18 @@ class TextClassification(Task):
                 counts[self.number[name]] += 1
         return np.asarray(counts.mean() / np.maximum(counts, 1), np.float32)
 
-    # ------------------------------------------------------------------ in
-
-    def encode(self, examples: Sequence[Text]) -> list[EncodedExample]:
-        for example in examples:
-            if self.options.texts and len(example.texts) != self.options.texts:
-                has, wants = ("one text", "pairs") if self.options.texts == 2 else ("two texts", "single texts")
-                raise BothwaysError(f"{example.where or 'an input'} has {has}, and this model reads {wants}")
-        reads = self.reader([example.texts for example in examples])
-        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
-
     def gold(self, example: Text) -> Any:
-        """The gold in numbers."""
         if self.options.kind == "regression":
             return as_number(example)
         names = example.gold if isinstance(example.gold, tuple) else (example.gold,)
         if unknown := [name for name in names if name not in self.number]:
             raise BothwaysError(
-                f"{example.where} has the label {unknown[0]!r}, and this model knows {', '.join(self.labels)}"
+                f"{example.where} has the label {unknown[0]!r}, but this model knows {', '.join(self.labels)}",
+                "unknown-label",
+                unknown[0],
             )
         numbers = [self.number[str(name)] for name in names]
         return numbers[0] if self.options.kind == "single" else np.isin(np.arange(len(self.labels)), numbers)
-
-    def check(self, example: Text) -> None:
-        self.gold(example)
-
-    def samples(self, item: EncodedExample) -> list[Sample]:
-        """Every window of a long text, all together counting as one."""
-        gold = self.gold(item.example)
-        return [Sample.of([view], (gold, 1 / len(item.views))) for view in item.views]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
         golds, shares = zip(*(sample.target for sample in samples), strict=True)
@@ -181,8 +188,6 @@ class TextClassification(Task):
             return {"gold": gold, "weight": torch.from_numpy(weight)}, float(weight.sum())
         gold = torch.from_numpy(np.array(golds, np.float32))
         return {"gold": gold, "weight": torch.from_numpy(share)}, float(share.sum())
-
-    # ------------------------------------------------------------------ out
 
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         logits, gold, weight = self.outputs(model, states, batch), targets["gold"], targets["weight"]
@@ -203,22 +208,19 @@ class TextClassification(Task):
             return ((own[:, 0].float() - taught[:, 0].float()) ** 2 * weight).sum()
         return binary_imitation(own, taught, weight[:, None] / len(self.labels), temperature)
 
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
-        return model.logits("sequence", states, batch)
-
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> NDArray[np.float64]:
-        """(C,) probabilities, or the number itself. The windows of a long text are averaged."""
+        """(C,) probabilities, or the number. The logits of a long text's windows are averaged."""
         logits: NDArray[np.float64] = np.mean(np.asarray(outputs, np.float64), 0)
         if self.options.kind == "regression":
             return logits
         logits /= self.config.temperature
-        # One label: the chances of all add up to 1. Several: each label against its absence.
+        # One label: softmax. Several: a sigmoid for each.
         against = np.logaddexp.reduce(logits) if self.options.kind == "single" else np.logaddexp(logits, 0)
-        chances: NDArray[np.float64] = np.exp(logits - against)
-        return chances
+        probabilities: NDArray[np.float64] = np.exp(logits - against)
+        return probabilities
 
     def answer(self, item: EncodedExample, decoded: NDArray[np.float64], top: int = 1) -> Any:
-        """{"label", "score"}; of several labels, and with top > 1, a list of them, the likeliest first."""
+        """{"label", "score"}; for several labels, and with top > 1, a list of these, the most probable first."""
         order = np.argsort(-decoded, kind="stable")
         found = [{"label": self.labels[i], "score": float(decoded[i])} for i in order]
         if self.options.kind == "multi" and top == 1:
@@ -245,13 +247,72 @@ class TextClassification(Task):
         gold = self.gold(item.example)
         scores.add([gold], decoded if self.options.kind == "regression" else [decoded])
 
+    # ------------------------------------------------------------------ checks of labelled data
 
-def as_text(given: Any, needs_two: bool = False) -> Text:
-    """A text or a pair of them as an example."""
-    if isinstance(given, Mapping):
-        given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
-    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
-    if not all(isinstance(text, str) for text in texts) or len(texts) not in ((2,) if needs_two else (1, 2)):
-        wanted = "a pair of texts" if needs_two else "a text or a pair of texts"
-        raise BothwaysError(f"{wanted} was expected, and {given!r} was given", "bad-input", given)
-    return Text(texts)
+    @classmethod
+    def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        """Labels that are not numbers where nearly all others are quantities."""
+        odd = not_numbers(counts)
+        quantities = any(number % 1 for gold in counts.golds if (number := finite_number(gold)))
+        few = sum(odd.values()) < counts.golds.total() / 10
+        if odd and kind != "multi" and (any(isinstance(gold, float) for gold in odd) or (quantities and few)):
+            yield number_finding(counts, odd)
+
+    @classmethod
+    def check_labels(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        names = cls.label_counts(counts, kind)
+        if kind == "regression" or not names:
+            return
+        if kind == "single" and len(names) == 1:
+            says = f"All rows have the label {next(iter(names))!r}: there is nothing to learn."
+            yield Finding("error", "labels", says, "Add rows with other labels, or name the right column with `label`.")
+        elif kind == "single" and len(names) > max(counts.labelled / 2, MAX_PLACES):
+            says = f"There are {len(names):,} different labels in {counts.labelled:,} rows."
+            yield Finding("error", "labels", says, "Name the right column with `label`.", len(names))
+        else:
+            yield check_balance(names, "labels", *_ADVICE[kind])
+            yield from check_spelling(names, counts)
+            if kind == "single":
+                yield from _quantities(names, counts)
+                yield from _several(names)
+
+    @classmethod
+    def check_dev(cls, train: DataCounts, dev: DataCounts, kind: str) -> Iterator[Finding]:
+        if kind == "regression":
+            return
+        if (other := cls.data_kind(dev)) != kind:
+            says = f"The labels of the development data are of the kind {other}, those of the training data {kind}."
+            yield Finding("error", "unknown labels", says, "Write both files in the same way.")
+        else:
+            yield check_known(cls.label_counts(train, kind), cls.label_counts(dev, kind), dev)
+
+
+def _quantities(names: Mapping[str, int], counts: DataCounts) -> Iterator[Finding]:
+    """Many whole numbers, or some in a column of scores."""
+    column = counts.columns.label or _label_column(counts.files[0])
+    enough = 2 if any(word in column.lower() for word in ("score", "similarity")) else _MANY_NAMES
+    if len(names) > enough and all(name.isdecimal() for name in names):
+        says = f"The {len(names):,} labels are whole numbers, from {min(map(int, names))} to {max(map(int, names))}."
+        do = "They are read as names; if they are quantities, set classify.kind=regression."
+        yield Finding("warning", "labels", says, do, len(names))
+
+
+def _label_column(file: str) -> str:
+    """The column with the labels; "" if that is not certain."""
+    rows = [row for row in first_rows(find_sources(file, ROWS)[0])[:1] if isinstance(row, dict)]
+    found = [name for row in rows for name in row if str(name).strip().lower() in LABELS]
+    return found[0] if len(found) == 1 else ""
+
+
+def _several(names: Mapping[str, int]) -> Iterator[Finding]:
+    """Cells such as joy|awe, where joy is a label too."""
+    for mark in "|;,":
+        joined = [name for name in names if mark in name and any(part.strip() in names for part in name.split(mark))]
+        if joined:
+            look = "1 label looks" if len(joined) == 1 else f"{len(joined):,} labels look"
+            says = f"{look} like several in one cell, as in {joined[0]!r}."
+            do = "If they are several, set classify.kind=multi."
+            if mark == ";":  # which the reader does not split
+                do = "If they are several, write .jsonl in which the label of a row is a list."
+            yield Finding("warning", "labels", says, do, len(joined))
+            return

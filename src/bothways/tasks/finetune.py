@@ -1,4 +1,4 @@
-"""Fine-tune an encoder: a recipe and labelled files in, a run folder with the best model out."""
+"""Fine-tune an encoder: a recipe and labelled files make a run folder with the best model."""
 
 import math
 import zlib
@@ -29,27 +29,27 @@ from bothways.train.state import Checkpoints, read_state
 _AT_ONCE = 1_024
 
 Watch = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Gives the items on, showing how far it is."""
+"""Passes the items on, showing progress."""
 
 
 @dataclass(frozen=True)
 class Finetuned:
-    """What a run came to."""
+    """The result of a run."""
 
     folder: Path
-    """The best model: a folder for `Predictor.load`, and for transformers."""
+    """The best model, for `Predictor.load` and for transformers."""
     task: str
     labels: tuple[str, ...]
     examples: int
-    """In the training data."""
+    """Training examples."""
     steps: int
     complete: bool
-    """False if it was interrupted: the same call goes on from there."""
+    """False if it was interrupted: the same call continues."""
     metric: str
-    """The score by which the best model was chosen."""
+    """The score by which the best model is selected."""
     best_step: int | None = None
     scores: dict[str, float] = field(default_factory=dict)
-    """Of the best model on the development data."""
+    """Of the best model, on development data."""
 
 
 def finetune(
@@ -62,10 +62,10 @@ def finetune(
     say: Say = lambda words: None,
     watch: Watch = lambda items, what: items,
 ) -> Finetuned:
-    """Train as the recipe says, or go on where an earlier call with the same `out` stopped.
+    """Train as the recipe says, or continue an earlier call with the same `out`.
 
-    The data are the recipe's files, or examples that are given. `listen` hears every event of the run, `say` gets
-    sentences for a person, and `watch` sees data being prepared.
+    The data are the recipe's files, or the examples `train` and `dev`. `listen` gets every event of the run, `say`
+    messages for the user, and `watch` the examples while they are encoded.
     """
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
@@ -73,9 +73,9 @@ def finetune(
         train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell)
         dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell)
         if not train:
-            raise BothwaysError("there is nothing to train on: set data.train, or give --train FILE")
+            raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
         if not recipe.model.init:
-            raise BothwaysError("the recipe names no model to start from: set model.init, or give --model DIR")
+            raise BothwaysError("the recipe names no model to start from: set model.init", "no-model")
         start = load(recipe.model.init)
         if recipe.model.keep_layers:
             start = start.with_layers(recipe.model.keep_layers)
@@ -89,17 +89,17 @@ def finetune(
         lora = recipe.lora if recipe.lora.rank else None
         if lora:
             adapt(model, lora, seed=recipe.run.seed)
-        for name, some in (("train on", train), ("judge by", dev)):
-            if nameless := sum(example.gold is None for example in some):
-                tell(f"{nameless:,} of the {len(some):,} examples to {name} without a label, left out")
+        for name, some in (("training", train), ("development", dev)):
+            if unlabelled := sum(example.gold is None for example in some):
+                tell(f"{unlabelled:,} of the {len(some):,} {name} examples have no label and are left out")
         normalise = TASKS[recipe.task].normalise
         train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe.settings, [example.gold for example in train])
         for example in dev:
             task.check(example)
-        samples, unfit = _samples(task, train, watch)
-        if unfit:
-            tell(f"{unfit:,} of the {len(train):,} examples to train on have nothing to learn, left out")
+        samples, unused = _samples(task, train, watch)
+        if unused:
+            tell(f"{unused:,} of the {len(train):,} training examples have no target and are left out")
         tell(f"training data: {task.reader.tally}")
         work = FineTuning(
             model,
@@ -137,21 +137,22 @@ def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say) -> list[An
     if notes:
         say(str(notes))
     if not found:
-        raise BothwaysError(f"{', '.join(name_of(Path(file)) for file in files)}: no examples were found")
+        names = ", ".join(name_of(Path(file)) for file in files)
+        raise BothwaysError(f"{names}: no examples were found", "no-examples", names)
     return found
 
 
 def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> tuple[list[Sample], int]:
-    """What there is to learn, and how many examples have none of it: empty ones, or an answer that is nowhere."""
+    """The training samples, and the number of examples without any: empty ones, or without their answer in the text."""
     samples: list[Sample] = []
-    unfit = 0
+    unused = 0
     chunks = [examples[i : i + _AT_ONCE] for i in range(0, len(examples), _AT_ONCE)]
     for chunk in watch(chunks, "reading"):
         for item in task.encode(chunk):
             found = task.samples(item)
             samples += found
-            unfit += not found
-    return samples, unfit
+            unused += not found
+    return samples, unused
 
 
 def _teacher(recipe: FinetuneRecipe, student: Model) -> Teacher | None:
@@ -162,7 +163,7 @@ def _teacher(recipe: FinetuneRecipe, student: Model) -> Teacher | None:
     theirs, ours = (_purpose(one) for one in (model, student))
     if settings.soft and theirs != ours:
         raise BothwaysError(
-            f"{settings.teacher} was made for {theirs[0]} with the labels {', '.join(theirs[2]) or 'none'}, and the "
+            f"{settings.teacher} was trained for {theirs[0]} with the labels {', '.join(theirs[2]) or 'none'}, but the "
             f"student is for {ours[0]} with {', '.join(ours[2]) or 'none'}: they must be the same",
             "other-task",
             settings.teacher,
@@ -193,13 +194,15 @@ def _freeze(model: Model, what: str | int) -> None:
     layers = {"embeddings": 0, "encoder": len(encoder.blocks)}.get(str(what), what)
     assert isinstance(layers, int)
     if layers > len(encoder.blocks):
-        raise BothwaysError(f"model.freeze is {layers}, and this model has {len(encoder.blocks)} layers")
+        raise BothwaysError(
+            f"model.freeze is {layers}, but this model has {len(encoder.blocks)} layers", "out-of-range", layers
+        )
     for block in list(encoder.blocks)[:layers]:
         block.requires_grad_(False)
 
 
 def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> FinetuneRun:
-    """The run with its length in steps, evaluated and saved after every epoch unless said."""
+    """The run with its length in steps; by default it evaluates and saves after every epoch."""
     run, each = recipe.run, work.steps_per_epoch
     if run.epochs:
         run = replace(run, steps=math.ceil(run.epochs * each), epochs=0.0)
@@ -208,7 +211,7 @@ def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> FinetuneRun:
 
 
 def _publish(out: Path, chosen: Path, scores: Mapping[str, float]) -> None:
-    """A checkpoint's model as out/model. An adapter is merged into its base, and lies beside it as out/adapter."""
+    """Save a checkpoint's model as out/model. An adapter is merged into its base, and also copied to out/adapter."""
     model = load(chosen / "model")
     config = task_config(model)
     checkpoint.save(with_config(model, TASKS[config.task].tuned(config, scores)), out / "model")

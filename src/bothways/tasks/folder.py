@@ -1,4 +1,4 @@
-"""A model made ready for a task, and what its folder says of it."""
+"""A model with the head and config of a task."""
 
 import json
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from bothways.model.model import Model
 from bothways.tasks.registry import TASKS, described
 from bothways.tasks.task import TaskConfig
 
-# Of the folder the encoder came from, what was true of its own head only.
+# Keys of the base model's config.json that hold for its own head only.
 _STALE = ("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "architectures", "bothways")
 
 
 def with_task(base: Model, config: TaskConfig, labels: Sequence[str] = (), *, seed: int = 0) -> Model:
-    """The encoder of `base` with the head of a task; what `base` already has of it is kept, the rest is drawn."""
+    """The encoder of `base` with the head of a task: the head of `base` if it fits, else a new one."""
     family, head = FAMILIES[base.config.family], TASKS[config.task].head
     if head not in family.heads:
         raise BothwaysError(f"{family.name} has no head for the task {config.task}", "family-without-head", family.name)
@@ -41,7 +41,7 @@ def with_task(base: Model, config: TaskConfig, labels: Sequence[str] = (), *, se
 
 
 def with_dropout(base: Model, dropout: float | None, attention_dropout: float | None) -> Model:
-    """The same model with other dropout probabilities in its encoder; None leaves them as they are."""
+    """The same model with other dropout probabilities in its encoder; None keeps its own."""
     shape = base.config.encoder
     shape = replace(
         shape,
@@ -65,8 +65,8 @@ def with_config(model: Model, config: TaskConfig) -> Model:
 
 
 def rewrite_config(folder: Path, config: TaskConfig) -> None:
-    """Give a folder another task config; nothing else in it changes."""
-    said = checkpoint.read_json(folder / "config.json")
+    """Replace the task config of a folder; nothing else changes."""
+    keys = checkpoint.read_json(folder / "config.json")
     with atomic.new_file(folder / "config.json") as fresh:
-        content = json.dumps({**said, **described(config)}, indent=2, ensure_ascii=False)
+        content = json.dumps({**keys, **described(config)}, indent=2, ensure_ascii=False)
         fresh.write_text(content + "\n", encoding="utf-8")

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 def cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor, smoothing: float = 0.0, focal: float = 0.0) -> Tensor:
     """The weighted sum over rows. logits (B, C), gold (B,), weight (B,).
 
-    With `smoothing`, that much of the gold is spread over all classes; with `focal` (Lin et al. 2017), rows that are
-    already right with probability p count (1 - p)^focal.
+    `smoothing` spreads this share of the target over all classes. `focal` (Lin et al. 2017) weights rows whose gold
+    class has probability p by (1 - p)^focal.
     """
     logs = logits.float().log_softmax(1)
     right = logs.gather(1, gold[:, None])[:, 0]
@@ -22,7 +22,7 @@ def cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor, smoothing: float
 def grouped_cross_entropy(scores: Tensor, owner: Tensor, right: Tensor) -> Tensor:
     """The sum over groups of -log softmax(scores within the group) at `right`.
 
-    scores (n,), owner (n,) the group of each, right (G,) the place of each group's right one.
+    scores (n,), owner (n,) the group of each, right (G,) the index of each group's correct one.
     """
     return -grouped_log_softmax(scores, owner, right.shape[0])[right].sum()
 
@@ -43,17 +43,17 @@ def grouped_imitation(scores: Tensor, taught: Tensor, owner: Tensor, groups: int
 
 
 def binary_imitation(logits: Tensor, taught: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """The weighted sum of KL(teacher ‖ student) between two yes-or-no guesses, times T². They broadcast."""
+    """The weighted sum of KL(teacher ‖ student) between Bernoulli distributions, times T². Shapes broadcast."""
     own, other = (x.float() / temperature for x in (logits, taught))
     yes, no = (x.sigmoid() * (F.logsigmoid(x) - F.logsigmoid(y)) for x, y in ((other, own), (-other, -own)))
     return ((yes + no) * weight).sum() * temperature**2
 
 
 def binary_cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor, focal: float = 0.0) -> Tensor:
-    """The weighted sum; all three of one shape, or such that they broadcast. `focal` as above, for each number."""
+    """The weighted sum over all elements; shapes broadcast. `focal` as in `cross_entropy`, per element."""
     logits = logits.float()
     loss = F.binary_cross_entropy_with_logits(logits, gold, reduction="none")
     if focal:
-        chance = logits.sigmoid()
-        loss = loss * torch.where(gold > 0.5, 1 - chance, chance) ** focal
+        p = logits.sigmoid()
+        loss = loss * torch.where(gold > 0.5, 1 - p, p) ** focal
     return (loss * weight).sum()

@@ -1,4 +1,4 @@
-"""What a fine-tuning recipe can say, with the values of BERT's paper as defaults."""
+"""The keys of a fine-tuning recipe. Defaults are the values of BERT's paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -24,13 +24,13 @@ class DataSettings:
 
     train: tuple[str, ...] = ()
     dev: tuple[str, ...] = ()
-    """To choose the best model by; never learned from."""
+    """Development data, by which the best model is selected; never trained on."""
     text: str = ""
-    """The column that holds the text, if its name does not tell …"""
+    """Column of the text, if it has no usual name."""
     pair: str = ""
-    """… that of the second text …"""
+    """Column of the second text."""
     label: str = ""
-    """… and that of the label, or of the tag in columns of words."""
+    """Column of the label, or of the tags."""
 
     @property
     def columns(self) -> Columns:
@@ -39,46 +39,50 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The `[model]` part: what to start from."""
+    """The `[model]` part: the model to start from."""
 
     init: str = ""
-    """A model folder; unless said, the teacher if there is one."""
+    """A model folder; by default the teacher, if there is one."""
     freeze: Literal["none", "embeddings", "encoder"] | int = "none"
-    """What stays as it is: nothing, the embeddings, all but the head, or the embeddings and so many lower layers."""
+    """What is frozen: nothing, the embeddings, the whole encoder, or the embeddings and this number of lower layers."""
     keep_layers: int | tuple[int, ...] = 0
-    """The number of its layers to keep, evenly spread, or these, counted from 1: a smaller model. 0: all."""
+    """The number of layers to keep, evenly spread, or their numbers, counted from 1. 0: all."""
     pooling: Literal["", "first", "mean"] = ""
-    """What a classifier reads of each text: its first token, or the mean of all. Unless said, as the model has it."""
+    """What a classifier reads: the first token, or the mean of all tokens. By default the model's."""
     dropout: float | None = None
-    """Dropout probability of the layers, and of a new head that has none of its own. Unless said, the model's."""
+    """Dropout probability of the layers, and of a new head without its own. By default the model's."""
     attention_dropout: float | None = None
-    """Dropout probability of the attention weights. Unless said, the model's."""
+    """Dropout probability of the attention weights. By default the model's."""
 
     def __post_init__(self) -> None:
         require_choice("model.pooling", self.pooling, ("", "first", "mean"))
         for name in ("dropout", "attention_dropout"):
-            if (share := getattr(self, name)) is not None and not 0 <= share < 1:
-                raise BothwaysError(f"model.{name} is a share, 0 or more and below 1, not {share}")
+            if (p := getattr(self, name)) is not None and not 0 <= p < 1:
+                raise BothwaysError(f"model.{name} is {p}: expected 0 or more, and less than 1", "out-of-range", p)
         if isinstance(self.freeze, int) and self.freeze < 0:
-            raise BothwaysError(f"model.freeze counts layers from 0, and is {self.freeze}")
+            raise BothwaysError(
+                f"model.freeze is {self.freeze}: expected 0 or more layers", "out-of-range", self.freeze
+            )
 
 
 @dataclass(frozen=True)
 class FinetuneRun(RunSettings):
-    """The `[run]` part: three epochs unless said."""
+    """The `[run]` part: three epochs by default."""
 
     evaluate_first: bool = False
     compile: bool | None = False
-    """torch.compile pays only for long runs here: it takes most of a minute."""
+    """torch.compile takes most of a minute, which only long runs make up for."""
     batch_size: int = 32
-    """Examples, or windows of them, in a step."""
+    """Examples, or windows of long ones, per step."""
 
     def __post_init__(self) -> None:
         if not (self.steps or self.minutes or self.epochs):
             object.__setattr__(self, "epochs", 3.0)
         super().__post_init__()
         if self.batch_size < 1:
-            raise BothwaysError(f"run.batch_size must be 1 or more, not {self.batch_size}")
+            raise BothwaysError(
+                f"run.batch_size is {self.batch_size}: expected 1 or more", "out-of-range", self.batch_size
+            )
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class FinetuneRecipe:
     model: ModelSettings = field(default_factory=ModelSettings)
     window: WindowSettings = field(default_factory=WindowSettings)
     settings: Any = None
-    """Those of the task: in a file, a part that is called as the task."""
+    """Those of the task: in a file, the part with the task's name."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     distill: DistillSettings = field(default_factory=DistillSettings)
     optim: OptimSettings = field(default_factory=lambda: OptimSettings(lr=3e-5))
@@ -109,17 +113,17 @@ class FinetuneRecipe:
 
 
 def read_finetune_recipe(source: Path | str, settings: Sequence[str] = ()) -> FinetuneRecipe:
-    """A recipe file, with changes as `--set` writes them."""
+    """Read a recipe file, with settings such as optim.lr=5e-5."""
     return finetune_recipe(read_table(Path(source)), settings)
 
 
 def finetune_recipe(
     table: Mapping[str, Any], settings: Sequence[str] = (), *, usual: Mapping[str, Any] | None = None
 ) -> FinetuneRecipe:
-    """A recipe from a table, with the model in the box if it names none.
+    """A recipe from a table, with the bundled model if it names none.
 
-    What it leaves open is as the model's folder advises in its finetune.toml, then as is `usual`, then as in BERT's
-    paper: a rate of 3e-5.
+    Missing keys come from the finetune.toml in the model's folder, then from `usual`, then from BERT's paper: a
+    learning rate of 3e-5.
     """
     changed = with_settings(table, settings)
     model = changed.setdefault("model", {})
@@ -127,7 +131,7 @@ def finetune_recipe(
         model["init"] = changed.get("distill", {}).get("teacher") or (str(boxed()) if has_box() else "")
     run = changed.get("run", {})
     if run.get("epochs") == 0 and not any(run.get(key) for key in LENGTHS):
-        raise BothwaysError("run.epochs is 0: expected more, or run.steps or run.minutes instead")
+        raise BothwaysError("run.epochs is 0: expected more, or run.steps or run.minutes instead", "out-of-range", 0)
     advice = advice_file(model["init"])
     for other in (_advice(advice) if advice else {}, usual or {}):
         changed = _beneath(changed, other)
@@ -138,7 +142,7 @@ def finetune_recipe(
 
 
 def _read(table: Mapping[str, Any]) -> FinetuneRecipe:
-    """A recipe from its table; parts of other tasks than its own are checked, and left out."""
+    """A recipe from its table; the parts of other tasks are checked and dropped."""
     task = find_task(str(table.get("task", FinetuneRecipe.task)))
     own: dict[str, Any] = {name: read(one.Settings, table.get(name, {}), name) for name, one in TASKS.items()}
     rest = {name: value for name, value in table.items() if name not in TASKS}
@@ -146,14 +150,14 @@ def _read(table: Mapping[str, Any]) -> FinetuneRecipe:
 
 
 def write_finetune_recipe(recipe: FinetuneRecipe) -> str:
-    """A recipe as TOML, every key written out: what `read_finetune_recipe` reads back to the same."""
+    """A recipe as TOML with every key, which `read_finetune_recipe` reads back."""
     table = asdict(recipe)
     own = table.pop("settings")
     return write_table({**table, recipe.task: own} if own else table)
 
 
 def advice_file(init: str) -> Path | None:
-    """Where the folder of a model, or that of an adapter's base, says how it is best fine-tuned."""
+    """The file with the recommended settings of a model, or of an adapter's base; None if there is none."""
     folder = init and (base_of(Path(init)) or Path(init))
     return folder / ADVICE if folder and (folder / ADVICE).is_file() else None
 
@@ -163,12 +167,12 @@ def _advice(file: Path) -> dict[str, Any]:
     try:
         _read(table)
     except BothwaysError as error:
-        raise BothwaysError(f"{file}: {error}") from error
+        raise BothwaysError(f"{file}: {error}", error.code, error.value) from error
     return table
 
 
 def _beneath(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The table, and what it leaves open from the other; who says how long a run is means it in either's units."""
+    """The table, with missing keys from the other; a run's length in any unit replaces the other's length."""
     merged = {**other, **table}
     for name in table.keys() & other.keys():
         if isinstance(table[name], Mapping) and isinstance(other[name], Mapping):

@@ -1,4 +1,4 @@
-"""The tasks by name. A new task is a file of its own and a line here."""
+"""The tasks by name. A new task is one file and a line here."""
 
 import difflib
 from collections.abc import Sequence
@@ -16,32 +16,35 @@ from bothways.tasks.tag import TokenClassification
 from bothways.tasks.task import Task, TaskConfig
 from bothways.train.strict_toml import read
 
-_ALL: tuple[type[Task], ...] = (
-    TextClassification,  # first: of folders that others made, a sequence head is taken for this
-    TokenClassification,
-    QuestionAnswering,
-    MultipleChoice,
-    PairScoring,
-)
-TASKS: dict[str, type[Task]] = {task.name: task for task in _ALL}
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        TextClassification,  # first: a sequence head in a folder of another library is taken for this
+        TokenClassification,
+        QuestionAnswering,
+        MultipleChoice,
+        PairScoring,
+    )
+}
 _KEY = "bothways"
 _RENAMED = {"longest": "max_answer_length"}
 _SHARED = {field.name for field in fields(TaskConfig)} - {"options"}
 
 
 def find_task(name: str) -> type[Task]:
-    """The task of this name, or of one of its other names.
+    """The task with this name or alias.
 
     >>> from bothways.tasks.registry import find_task
     >>> find_task("ner").name
     'tag'
     """
-    for task in _ALL:
-        if name in (task.name, *task.aliases):
-            return task
-    near = difflib.get_close_matches(name, [known for task in _ALL for known in (task.name, *task.aliases)], 1)
+    names = {known: task for task in TASKS.values() for known in (task.name, *task.aliases)}
+    if name in names:
+        return names[name]
+    near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]}? The tasks are" if near else "expected"
-    raise BothwaysError(f"there is no task {name}: {hint} {', '.join(TASKS)}", "unknown-task", name)
+    tasks = ", ".join(f"{task.name} ({task.title})" for task in TASKS.values())
+    raise BothwaysError(f"there is no task {name}: {hint} {tasks}", "unknown-task", name)
 
 
 def new_config(task: str, **values: Any) -> TaskConfig:
@@ -57,18 +60,18 @@ def new_config(task: str, **values: Any) -> TaskConfig:
 
 
 def task_config(model: Model) -> TaskConfig:
-    """What a folder says of its task; of a folder that others made, what its head says."""
-    said = model.config.hf_config.get(_KEY)
-    task = TASKS.get(str(said.get("task"))) if isinstance(said, dict) else None
-    # Who trains such a folder on elsewhere may give it another head, and leave our word in its config.
-    if isinstance(said, dict) and task is not None and task.head in model.heads:
-        values = {_RENAMED.get(name, name): value for name, value in said.items()}
+    """The task of a folder: as its config.json says, or, if bothways did not write it, as its head shows."""
+    stored = model.config.hf_config.get(_KEY)
+    task = TASKS.get(str(stored.get("task"))) if isinstance(stored, dict) else None
+    # Another library may have trained such a folder further with another head, and kept our key in its config.
+    if isinstance(stored, dict) and task is not None and task.head in model.heads:
+        values = {_RENAMED.get(name, name): value for name, value in stored.items()}
         shared = {name: value for name, value in values.items() if name in _SHARED}
         known = {field.name for field in fields(task.Options)}  # version 0.1 wrote the options of all tasks
         own = {name: value for name, value in values.items() if name in known}
         options: Any = read(task.Options, own, _KEY)
         return read(TaskConfig, {**shared, "options": options}, _KEY)
-    for task in _ALL:
+    for task in TASKS.values():
         if task.head in model.heads:
             return task.infer(model)
     has = ", ".join(model.heads) or "none"
@@ -76,7 +79,7 @@ def task_config(model: Model) -> TaskConfig:
 
 
 def described(config: TaskConfig) -> dict[str, Any]:
-    """What config.json says of a task."""
+    """The keys of config.json for a task."""
     shared = asdict(config)
     return {_KEY: {**shared, **shared.pop("options")}, **TASKS[config.task].hf_config(config)}
 
@@ -84,13 +87,13 @@ def described(config: TaskConfig) -> dict[str, Any]:
 def plan_task(
     task: str, settings: Any, window: WindowSettings, examples: Sequence[Any], max_length: int = 512
 ) -> tuple[TaskConfig, tuple[str, ...]]:
-    """The config and the labels of a task, as the training data show them; the model reads `max_length` tokens."""
+    """The config and the labels of a task, from the training data; the model reads `max_length` tokens."""
     if all(example.gold is None for example in examples):
         raise BothwaysError(f"none of the {len(examples):,} training examples has a label", "no-labels", len(examples))
     return TASKS[task].plan(settings, window, examples, max_length)
 
 
 def make_task(model: Model, settings: Any = None, golds: Sequence[Any] = ()) -> Task:
-    """The task that a model was made for; `settings` and the golds of its training data matter to training only."""
+    """The task of a model. Only training uses `settings` and the golds of the training data."""
     config = task_config(model)
     return TASKS[config.task](model, config, settings, golds)

@@ -1,4 +1,4 @@
-"""Pair scoring: one number from 0 to 1 for two texts, by a cross-encoder. A reranker is one.
+"""Pair scoring with a cross-encoder, such as a reranker: one number from 0 to 1 for two texts.
 
 B sequences.
 """
@@ -13,33 +13,34 @@ from torch import Tensor
 
 from bothways.data.columns import Columns
 from bothways.data.examples import Text
+from bothways.data.findings import DataCounts, Finding
 from bothways.data.labels import as_kind, as_number
 from bothways.data.notes import Notes
 from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
-from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.ranking import Pairs
-from bothways.tasks.classify import as_text
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation
-from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
+from bothways.tasks.text_task import TextTask, as_text, not_numbers, number_finding
 
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """What a folder says of its cross-encoder."""
+    """What config.json stores for a cross-encoder."""
 
     range: tuple[float, float] = (0.0, 1.0)
-    """The lowest and the highest number in the training data."""
+    """The lowest and highest number in the training data, at least 0 and 1."""
 
 
-class PairScoring(Task):
+class PairScoring(TextTask):
     """Query and passage, or any other pair."""
 
     name = "score"
+    title = "cross-encoder, reranker"
     aliases = ("cross-encoder", "reranker", "rerank")
-    head = "sequence"
+    texts_wanted = 2
     has_ranking = False
     pair_part = "second"
     metric = "spearman"
@@ -65,24 +66,10 @@ class PairScoring(Task):
     def normalise(cls, config: TaskConfig, example: Text) -> Text:
         return as_kind(example, "regression")
 
-    def encode(self, examples: Sequence[Text]) -> list[EncodedExample]:
-        for example in examples:
-            if len(example.texts) != 2:
-                raise BothwaysError(f"{example.where or 'a row'} has one text, and score compares two")
-        reads = self.reader([example.texts for example in examples])
-        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
-
     def gold(self, example: Text) -> float:
-        """The gold between 0 and 1."""
+        """The gold, scaled to 0 to 1."""
         low, high = self.options.range
         return float((as_number(example) - low) / (high - low))
-
-    def check(self, example: Text) -> None:
-        self.gold(example)
-
-    def samples(self, item: EncodedExample) -> list[Sample]:
-        gold = self.gold(item.example)
-        return [Sample.of([view], (gold, 1 / len(item.views))) for view in item.views]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
         gold, weight = torch.tensor([sample.target for sample in samples]).T
@@ -94,11 +81,8 @@ class PairScoring(Task):
     def imitation(self, own: Tensor, taught: Tensor, targets: Targets, temperature: float) -> Tensor:
         return binary_imitation(own[:, 0], taught[:, 0], targets["weight"], temperature)
 
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
-        return model.logits("sequence", states, batch)
-
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> float:
-        """From 0 to 1. A long text is as good as its best window."""
+        """From 0 to 1. A long text gets the score of its best window."""
         return float(np.exp(-np.logaddexp(0, -max(float(rows[0]) for rows in outputs) / self.config.temperature)))
 
     def answer(self, item: EncodedExample, decoded: float, top: int = 1) -> Any:
@@ -112,3 +96,22 @@ class PairScoring(Task):
 
     def count(self, scores: Any, item: EncodedExample, decoded: float) -> None:
         scores.add_pair(item.example.texts[0], self.gold(item.example), decoded)
+
+    # ------------------------------------------------------------------ checks of labelled data
+
+    @classmethod
+    def survey(cls, example: Text, counts: DataCounts) -> None:
+        super().survey(example, counts)
+        if len(example.texts) < 2:
+            counts.fault("pairs", example.where)
+
+    @classmethod
+    def data_kind(cls, counts: DataCounts) -> str:
+        return "regression" if counts.golds and not not_numbers(counts) else super().data_kind(counts)
+
+    @classmethod
+    def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        do = "Name the column of the second text with `pair`, or the task classify with `task`."
+        yield from counts.rows_with("pairs", "error", "only one text", do)
+        if odd := not_numbers(counts):
+            yield number_finding(counts, odd)

@@ -1,6 +1,5 @@
-"""The same recipe with several seeds: one lucky run says little."""
+"""The same recipe with several seeds: single runs vary."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +10,13 @@ from bothways.model.load import load
 from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, Watch, finetune
 from bothways.tasks.recipe import FinetuneRecipe
-from bothways.tasks.trainable import LOWER_IS_BETTER
+from bothways.tasks.trainable import selection_loss
 from bothways.train.session import Listener, Say
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """What several runs came to."""
+    """The result of several runs."""
 
     folder: Path
     """The model of the best run on the development data."""
@@ -42,12 +41,12 @@ def finetune_seeds(
     say: Say = lambda words: None,
     watch: Watch = lambda items, what: items,
 ) -> Seeds:
-    """Fine-tune once with every seed, in out/seed-0 and so on; out/model is the best of them on the dev data.
+    """Fine-tune once with every seed, in out/seed-0 and so on; out/model is the best of them on development data.
 
-    Called again after an interruption, finished runs are not repeated.
+    After an interruption, the same call continues and skips finished runs.
     """
     if not recipe.data.dev:
-        raise BothwaysError("several seeds are compared on development data: give --dev FILE")
+        raise BothwaysError("several seeds are compared on development data: set data.dev", "no-data")
     out, runs = Path(out), list[Finetuned]()
     for seed in seeds:
         one = replace(recipe, run=replace(recipe.run, seed=seed))
@@ -55,13 +54,9 @@ def finetune_seeds(
         if not runs[-1].complete:
             break
     metric = runs[0].metric
-    place = max(range(len(runs)), key=lambda i: _goodness(runs[i].scores.get(metric, math.nan), metric))
+    place = min(range(len(runs)), key=lambda i: selection_loss(runs[i].scores, metric))
     scores = {name: summary([run.scores[name] for run in runs if run.scores]) for name in runs[0].scores}
     found = Seeds(out / "model", runs, metric, seeds[place], scores)
     if found.complete:
         checkpoint.save(load(runs[place].folder), out / "model")
     return found
-
-
-def _goodness(score: float, metric: str) -> float:
-    return -math.inf if math.isnan(score) else -score if metric in LOWER_IS_BETTER else score

@@ -1,6 +1,6 @@
-"""Whole benchmarks from a folder: GLUE, SQuAD, CoNLL. Every task found there is fine-tuned with several seeds.
+"""Benchmarks from a folder: GLUE, SQuAD, CoNLL. Every task found there is fine-tuned with several seeds.
 
-The single-run protocol: each task by itself from the same pretrained encoder, scored on its development data.
+Each task starts from the same pretrained encoder and is scored on its development data.
 """
 
 import re
@@ -24,12 +24,12 @@ class BenchmarkTask:
     """One task of a benchmark."""
 
     name: str
-    """As the benchmark writes it; its folder may be called so, or like glue_cola."""
+    """As in the benchmark; its folder has this name, or one like glue_cola."""
     task: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What of its recipe is not usual."""
+    """Recipe settings that differ from the defaults."""
     dev: str = "dev"
-    """What the name of its development file begins with."""
+    """Prefix of its development file."""
 
 
 def _classify(name: str, score: str, kind: str = "single", dev: str = "dev") -> BenchmarkTask:
@@ -55,7 +55,7 @@ SUITES: dict[str, tuple[BenchmarkTask, ...]] = {
 
 @dataclass(frozen=True)
 class BenchmarkScore:
-    """One line of the table."""
+    """One row of the table."""
 
     name: str
     score: str
@@ -74,12 +74,12 @@ class BenchmarkFiles:
 
 
 def find_cases(suite: str, folder: Path) -> tuple[list[BenchmarkFiles], list[str]]:
-    """The tasks whose training and development files are there, and those of which something is missing."""
+    """The tasks with training and development files, and the names of those without."""
     if not folder.is_dir():
-        raise BothwaysError(f"there is no folder {folder}")
+        raise BothwaysError(f"there is no folder {folder}", "no-folder", folder)
     found, missing = [], []
     for case in SUITES[suite]:
-        # With one task only, its files may lie in the folder itself.
+        # The files of a benchmark with a single task may be in the folder itself.
         homes = [
             p
             for p in (*sorted(folder.iterdir()), folder)
@@ -103,9 +103,9 @@ def _same(folder: str, name: str) -> bool:
     return plain.removeprefix("glue") == re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _files(folder: Path, beginning: str) -> list[str]:
+def _files(folder: Path, prefix: str) -> list[str]:
     kinds = (".tsv", ".csv", ".jsonl", ".json", ".parquet", ".conll", ".txt", ".conllu")
-    named = [p for p in folder.iterdir() if p.name.startswith(beginning) and kind_of(p) in kinds]
+    named = [p for p in folder.iterdir() if p.name.startswith(prefix) and kind_of(p) in kinds]
     return sorted(str(p) for p in named if not p.name.startswith("dev_ids"))  # which MRPC has beside its dev.tsv
 
 
@@ -121,19 +121,20 @@ def run_suite(
     listen: Callable[[str, int], Sequence[Listener]] = lambda name, seed: (),
     say: Say = lambda words: None,
 ) -> Iterator[BenchmarkScore]:
-    """Fine-tune and score every task found, a row as each is done. Done ones are not repeated.
+    """Fine-tune and score every task found; yields a row after each. Finished runs are not repeated.
 
-    Raises StoppedError if a run was asked to stop.
+    Raises StoppedError if a run was interrupted.
     """
     cases, missing = find_cases(suite, folder)
     if only and (unknown := [name for name in only if not any(_same(name, f.case.name) for f in cases)]):
-        raise BothwaysError(
-            f"{folder} has no {unknown[0]}: it has {', '.join(f.case.name for f in cases) or 'nothing'}"
-        )
+        known = ", ".join(f.case.name for f in cases) or "nothing"
+        raise BothwaysError(f"{folder} has no {unknown[0]}: it has {known}", "unknown-benchmark", unknown[0])
     if not cases:
-        raise BothwaysError(f"{folder} has none of {', '.join(missing)}: expected folders with train and dev files")
+        raise BothwaysError(
+            f"{folder} has none of {', '.join(missing)}: expected folders with train and dev files", "no-data", folder
+        )
     if missing and not only:
-        say(f"without training or development files, and left out: {', '.join(missing)}")
+        say(f"skipped, for lack of training or development files: {', '.join(missing)}")
     for one in cases:
         case = one.case
         if only and not any(_same(name, case.name) for name in only):
@@ -142,7 +143,7 @@ def run_suite(
         recipe = finetune_recipe(table, settings, usual=case.settings)
         result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say)
         if not result.complete:
-            raise StoppedError(f"{case.name} was stopped, and has saved: the same call goes on from there")
+            raise StoppedError(f"{case.name} was stopped and has saved: the same call continues", "stopped", case.name)
         yield BenchmarkScore(
             case.name, result.metric, result.runs[0].examples, result.scores[result.metric], result.scores
         )

@@ -1,10 +1,12 @@
-"""Token classification: named entities, parts of speech. Words in, words out.
+"""Token classification: named entities, parts of speech. The first token of each word decides.
 
-N tokens in the batch · M words that are asked for · C tags.
+N tokens in the batch · C tags.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,13 @@ from torch.nn import functional as F
 
 from bothways.data.columns import Columns
 from bothways.data.examples import Tagged
+from bothways.data.findings import DataCounts, Finding, Share, Spots, short
+from bothways.data.label_checks import by_count, check_balance, check_known, check_spelling
 from bothways.data.notes import Notes
-from bothways.data.sources import kind_of
-from bothways.data.tagged import holds_texts, read_sentences, read_tagged, require_tags
+from bothways.data.schemes import detect, parse, problems
+from bothways.data.sources import ROWS, find_sources, kind_of, peek, read_plain
+from bothways.data.spans import find_field
+from bothways.data.tagged import KINDS, WORDS, holds_texts, read_sentences, read_tagged, reader_of, require_tags
 from bothways.data.texts import read_texts_labelled
 from bothways.data.words import join_words, split_words
 from bothways.engine.reader import WindowSettings
@@ -33,10 +39,12 @@ from bothways.train.distill import soft_distance
 
 OUTSIDE = "O"
 _NEVER = -1e9
+_JSON = (".jsonl", ".ndjson", ".json", ".parquet")
+_COLUMNS = tuple(kind for kind in KINDS if kind not in (*ROWS, ".txt"))
 
 
 def tag_names(golds: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The labels of a tagger: for entities O and then B- and I- of every type, else the tags as they are, sorted."""
+    """The labels of a tagger: for entities O, then B- and I- of every type; else the sorted tags."""
     seen = sorted({tag for gold in golds for tag in gold})
     if not is_entities(seen):
         return tuple(seen)
@@ -45,15 +53,17 @@ def tag_names(golds: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def is_entities(tags: Sequence[str]) -> bool:
-    """Whether tags are BIO, and not plain ones."""
+    """Whether tags are BIO, not plain ones."""
     return OUTSIDE in tags and all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags)
 
 
 class TokenClassification(Task):
-    """Named entities by BIO, always valid ones, or plain tags."""
+    """Named entities as valid BIO sequences, or plain tags."""
 
     name = "tag"
+    title = "token classification, NER"
     aliases = ("ner", "token-classification", "pos")
+    golds = "tags"
     head = "token"
     per_token = True
     has_ranking = False
@@ -67,9 +77,9 @@ class TokenClassification(Task):
 
     @classmethod
     def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Tagged]:
-        """As `read`, but lines of .txt and standard input are plain texts; on standard input, lines of JSON are rows."""
+        """As `read`, but .txt and standard input hold a plain text per line; standard input may also hold JSON rows."""
         path = Path(file)
-        is_table = holds_texts(path) or (kind_of(path) == ".tsv" and bool(columns.text))  # who names a column means one
+        is_table = holds_texts(path) or (kind_of(path) == ".tsv" and bool(columns.text))
         cls.refuse_columns(replace(columns, text=None) if is_table else columns)
         if path == STDIN and peek_stdin().startswith("{"):
             return read_sentences(path, notes)
@@ -85,7 +95,7 @@ class TokenClassification(Task):
         if isinstance(given, str):
             return Tagged(given, tuple(split_words(given)))
         if not isinstance(given, Sequence) or not all(isinstance(word, str) for word in given):
-            raise BothwaysError(f"a text or a tuple of words was expected, and {given!r} was given", "bad-input", given)
+            raise BothwaysError(f"expected a text or a tuple of words, and {given!r} was given", "bad-input", given)
         return Tagged(*join_words(given))
 
     @classmethod
@@ -106,10 +116,12 @@ class TokenClassification(Task):
         return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
 
     def samples(self, item: EncodedExample) -> list[Sample]:
-        """Every window, with the words that are its own."""
+        """One sample per window, with the words that it predicts."""
         if unknown := [tag for tag in item.example.gold if tag not in self.number]:
             raise BothwaysError(
-                f"{item.example.where} has the tag {unknown[0]!r}, and this model knows {', '.join(self.labels)}"
+                f"{item.example.where} has the tag {unknown[0]!r}, but this model knows {', '.join(self.labels)}",
+                "unknown-label",
+                unknown[0],
             )
         gold = np.array([self.number[tag] for tag in item.example.gold])
         first = first_tokens(item)
@@ -137,9 +149,9 @@ class TokenClassification(Task):
         return model.logits("token", states, batch)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> tuple[list[int], NDArray[np.float64]]:
-        """A tag for each word, and how likely each is by itself.
+        """A tag for each word, and its probability.
 
-        Words that the tokenizer drops are outside; where the tags have no outside, all are as likely.
+        Words that the tokenizer drops get O; if there is no O, all tags are equally probable.
         """
         first = first_tokens(item)
         logits = np.zeros((len(first), len(self.labels)))
@@ -154,19 +166,17 @@ class TokenClassification(Task):
         return tags, np.exp(logs[np.arange(len(tags)), tags])
 
     def answer(self, item: EncodedExample, decoded: tuple[list[int], NDArray[np.float64]], top: int = 1) -> Any:
-        """Entities as {"entity_group", "score", "word", "start", "end"}; plain tags as {"entity", …} for each word."""
-        tags, chances = [self.labels[i] for i in decoded[0]], decoded[1]
+        """Entities as {"entity_group", "score", "word", "start", "end"}; plain tags as {"entity", …} per word."""
+        tags, probabilities = [self.labels[i] for i in decoded[0]], decoded[1]
         text, words = item.example.text, item.example.words
         found = []
         if not self.has_entities:
-            for tag, chance, (start, end) in zip(tags, chances, words, strict=True):
-                found.append(
-                    {"entity": tag, "score": float(chance), "word": text[start:end], "start": start, "end": end}
-                )
+            for tag, p, (start, end) in zip(tags, probabilities, words, strict=True):
+                found.append({"entity": tag, "score": float(p), "word": text[start:end], "start": start, "end": end})
             return found
         for kind, first, last in entities(tags):
             start, end = words[first][0], words[last - 1][1]
-            score = float(np.mean(chances[first:last]))
+            score = float(np.mean(probabilities[first:last]))
             found.append({"entity_group": kind, "score": score, "word": text[start:end], "start": start, "end": end})
         return found
 
@@ -179,15 +189,128 @@ class TokenClassification(Task):
     def count(self, scores: Any, item: EncodedExample, decoded: tuple[list[int], NDArray[np.float64]]) -> None:
         scores.add(item.example.gold, [self.labels[i] for i in decoded[0]])
 
+    # ------------------------------------------------------------------ checks of labelled data
+
+    @classmethod
+    def looks_like(cls, path: Path, rows: Sequence[Any]) -> bool:
+        if kind_of(path) in _COLUMNS or (kind_of(path) not in (*_JSON, ".csv") and _is_columns(read_plain(path))):
+            return True
+        return any(isinstance(row, dict) and _holds_tags(row) for row in rows)
+
+    @classmethod
+    def texts_of(cls, example: Tagged) -> Sequence[str]:
+        return (example.text,)
+
+    @classmethod
+    def gold_key(cls, example: Tagged) -> str | None:
+        return None if example.gold is None else "\x1f".join(example.gold)
+
+    @classmethod
+    def survey(cls, example: Tagged, counts: DataCounts) -> None:
+        counts.measure("words in a sentence", len(example.words), example.where)
+        tags = example.gold or ()
+        counts.names.update(tags)
+        counts.place({*tags, *(tag[2:] for tag in tags if tag.startswith("B-"))}, example.where)
+
+    @classmethod
+    def data_kind(cls, counts: DataCounts) -> str:
+        return "entities" if is_entities(list(counts.names)) else "plain"
+
+    @classmethod
+    def label_counts(cls, counts: DataCounts, kind: str) -> dict[str, int]:
+        """The tags, or the types of the entities."""
+        if kind == "plain":
+            return by_count(counts.names)
+        return by_count({tag[2:]: count for tag, count in counts.names.items() if tag.startswith("B-")})
+
+    @classmethod
+    def label_shares(cls, counts: DataCounts, kind: str) -> tuple[Share, ...]:
+        found = cls.label_counts(counts, kind)
+        return tuple(Share(name, count, count / sum(found.values())) for name, count in found.items())
+
+    @classmethod
+    def exemplars(cls, counts: DataCounts) -> list[Tagged]:
+        return [Tagged("", (), tuple(counts.names))]
+
+    @classmethod
+    def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        """Tags that break the scheme of their file, with the line of the word: `read` converts them to BIO."""
+        spots, schemes = Spots(), set[str]()
+        for path in find_sources(counts.files, KINDS):
+            read, plain = reader_of(path, counts.columns.label)
+            if plain:
+                continue
+            scheme = detect(example.gold or () for example in read(Notes()))
+            schemes |= {scheme} - {"plain"}
+            in_rows = kind_of(path) in _JSON or peek(read_plain(path))[0][:1] == "{"
+            for example in read(Notes()) if "broken-tags" in counts.notes.counts else ():
+                for index, problem in problems(example.gold or (), scheme):
+                    word = f", word {index + 1}" if in_rows else ""
+                    where = example.where if in_rows else _lines_after(example.where, index)
+                    spots.add(f"{short(where, counts.files)}{word}: {problem}")
+        names = " and ".join(sorted(schemes))
+        if spots.count:
+            do = "Correct them; until then they are read as conlleval does: I after O begins an entity."
+            says = f"{spots.count:,} tag{'s' * (spots.count > 1)} break{'s' * (spots.count == 1)} {names}."
+            yield Finding("error", "tags", says, do, spots.count, tuple(spots.first))
+        elif schemes:
+            yield Finding("ok", "tags", f"All tags follow {names}.")
+
+    @classmethod
+    def check_labels(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        """Only entity types: parts of speech are never balanced, and many of their names differ by one letter."""
+        names, is_plain = cls.label_counts(counts, kind), kind == "plain"
+        if names:
+            do = "" if is_plain else "Add examples of the rare ones, or expect lower scores for them."
+            yield check_balance(names, "tags" if is_plain else "entity types", do)
+            yield from () if is_plain else check_spelling(names, counts)
+
+    @classmethod
+    def check_dev(cls, train: DataCounts, dev: DataCounts, kind: str) -> Iterator[Finding]:
+        yield check_known(cls.label_counts(train, kind), cls.label_counts(dev, kind), dev)
+
+
+def _holds_tags(row: dict[Any, Any]) -> bool:
+    """Whether a row has a list of words, or a text with the places of entities."""
+    if any(isinstance(row.get(name), list) for name in WORDS):
+        return True
+    field = find_field(row) if isinstance(row.get("text"), str) else None
+    return field is not None and any(map(_is_place, row[field]))
+
+
+def _is_place(value: Any) -> bool:
+    match value:
+        case [int(), int(), str()] | {"start": int()} | {"start_offset": int()}:
+            return True
+    return False
+
+
+def _is_columns(lines: Iterable[str]) -> bool:
+    """Words with entity tags in columns: each line ends with a tag, and blank lines separate sentences."""
+    tags, widths = list[str](), set[int]()
+    for line in islice(lines, 200):
+        cells = line.split()
+        if cells and not line.startswith(("#", "-DOCSTART-")):
+            tags.append(cells[-1])
+            widths.add(len(cells))
+            if len(widths) > 1 or len(cells) < 2 or not parse(tags[-1]):
+                return False
+    return len(tags) > 1 and OUTSIDE in tags
+
+
+def _lines_after(where: str, count: int) -> str:
+    """The place this many lines further: `a.conll, line 12` is where a sentence begins."""
+    return re.sub(r"\d+$", lambda found: str(int(found[0]) + count), where)
+
 
 def first_tokens(item: EncodedExample) -> NDArray[np.int64]:
-    """For each word, the token of the encoding that begins it, or -1 if the tokenizer has dropped it."""
+    """The first token of each word in the encoding; -1 if the tokenizer drops the word."""
     read = item.reads[0]
     offsets = read.places()
     words = np.array(item.example.words).reshape(-1, 2)
     if not len(offsets) or not len(words):
         return np.full(len(words), -1)
-    # The token in which the word's first character lies; if it lies in none, the next one, if that is in the word.
+    # The token that holds the word's first character; if there is none, the next token, if that is in the word.
     place = np.searchsorted(offsets[:, 0], words[:, 0], "right") - 1
     place += (place < 0) | (offsets[np.maximum(place, 0), 1] <= words[:, 0])
     inside = (place < len(offsets)) & (offsets[np.minimum(place, len(offsets) - 1), 0] < words[:, 1])
@@ -195,9 +318,9 @@ def first_tokens(item: EncodedExample) -> NDArray[np.int64]:
 
 
 def _transitions(labels: Sequence[str]) -> NDArray[np.float64]:
-    """(C + 1, C): 0 if the second tag may follow the first, and very little if not. The last row is the beginning.
+    """(C + 1, C): 0 if the second tag may follow the first, else -1e9. The last row is the beginning.
 
-    A type that has no B- (others train such taggers) begins with I-.
+    A type without B-, as some published taggers have, begins with I-.
     """
     free = [not tag.startswith("I-") or f"B-{tag[2:]}" not in labels for tag in labels]
     allowed = [
@@ -208,7 +331,7 @@ def _transitions(labels: Sequence[str]) -> NDArray[np.float64]:
 
 
 def _best_path(logs: NDArray[np.float64], steps: NDArray[np.float64]) -> list[int]:
-    """The likeliest sequence of tags in which every step is allowed (Viterbi)."""
+    """The most probable valid sequence of tags (Viterbi)."""
     if not len(logs):
         return []
     best = logs[0] + steps[-1]

@@ -1,12 +1,14 @@
-"""The contract of a task: its files, its inputs, its head, its loss, its answers, its scores.
+"""The contract of a task: its files, inputs, head, loss, answers, scores, and the checks of its data.
 
-A task is one file, and a line in registry.py. No task knows the training loop, and the loop knows no task.
+A task is one file and a line in registry.py. Tasks do not know the training loop, nor `bothways doctor`; neither of
+them knows a task by its name.
 N tokens in the batch · B sequences.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.data.columns import Columns
+from bothways.data.findings import DataCounts, Finding, Share
+from bothways.data.label_checks import by_count
 from bothways.data.notes import Notes
 from bothways.engine.reader import Part, Read, Reader, View, WindowSettings
 from bothways.errors import BothwaysError
@@ -31,7 +35,7 @@ class EncodedExample:
 
     example: Any
     reads: list[Read]
-    """One; for multiple choice, one for each option."""
+    """One; for multiple choice, one per option."""
 
     @property
     def views(self) -> list[View]:
@@ -40,7 +44,7 @@ class EncodedExample:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What is drawn in training: a sequence with its target, or several that belong together."""
+    """One training sample: a sequence with its target, or several sequences that belong together."""
 
     ids: list[NDArray[np.int32]]
     segments: list[NDArray[np.uint8]]
@@ -57,53 +61,59 @@ class Sample:
 
 @dataclass(frozen=True)
 class Nothing:
-    """The settings, or the options, of a task that has none."""
+    """The settings or options of a task that has none."""
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """What a fine-tuned folder says of its task, in config.json under "bothways"."""
+    """The task of a fine-tuned folder, as config.json stores it under "bothways"."""
 
     task: str
     window: WindowSettings = field(default_factory=WindowSettings)
     temperature: float = 1.0
-    """By which logits are divided, to calibrate the probabilities."""
+    """Logits are divided by it, to calibrate the probabilities."""
     thresholds: dict[str, float] = field(default_factory=dict)
-    """For several labels: the lowest probability at which each is given; for question answering, "null" is the margin
-    of no answer."""
+    """Multi-label: the lowest probability at which each label is predicted. Question answering: "null" is the score
+    difference above which there is no answer."""
     options: Any = field(default_factory=Nothing)
-    """The task's own: an instance of its `Options`."""
+    """An instance of the task's `Options`."""
 
 
 class Task(ABC):
     """One way to use an encoder. Class methods work on files and examples, instances with a model."""
 
     name: ClassVar[str]
+    title: ClassVar[str]
+    """The name that the field uses, as in "text classification"."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    """Other names that the field has for it."""
+    """Other names that are accepted."""
     head: ClassVar[str]
     """The model's head that it reads."""
     per_token: ClassVar[bool] = False
-    """Whether outputs are for each token, or for each sequence."""
+    """Whether outputs are per token, not per sequence."""
     has_ranking: ClassVar[bool] = True
-    """Whether it can give several answers, the likeliest first."""
+    """Whether it can return several answers, the most probable first."""
     columns: ClassVar[tuple[str, ...]] = ("text", "pair", "label")
     """The columns of its files that a user can name."""
     pair_part: ClassVar[Part] = "longer"
-    """Of a pair of texts, the one that windows go over."""
+    """The text of a pair that is read in windows if it is long."""
     epochs: ClassVar[int] = 3
-    """As BERT's paper fine-tuned for it."""
+    """Epochs of fine-tuning in BERT's paper."""
     Settings: ClassVar[type] = Nothing
-    """A dataclass: the part of a recipe that is called as the task."""
+    """A frozen dataclass: the part of a recipe that has the task's name."""
     Options: ClassVar[type] = Nothing
-    """A dataclass: what a folder says of this task alone."""
+    """A frozen dataclass: what config.json stores for this task only."""
+    golds: ClassVar[str] = "labels"
+    """What findings call the golds."""
+    ambiguous_kinds: ClassVar[tuple[str, ...]] = ()
+    """Kinds of data (see `data_kind`) in which equal texts may have different golds: a model learns their average."""
     whole_step: ClassVar[bool] = False
-    """Whether its loss is over the vectors of all examples of a step (in-batch negatives): see `step_loss`."""
+    """Whether the loss compares all examples of a step (in-batch negatives): see `step_loss`."""
     metric: str
     """The score by which models are compared."""
 
     def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
-        """`settings` and the golds of the training data matter to training only."""
+        """Only training uses `settings` and the golds of the training data."""
         self.config, self.options, self.labels = config, config.options, model.config.labels
         self.settings = settings if settings is not None else self.Settings()
         self.reader = Reader(model, config.window, self.pair_part)
@@ -113,27 +123,27 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Any]:
-        """The examples of files, labelled or not. `known`: the task's settings or options, where there are some."""
+        """The examples of files, labelled or not. `known`: the task's settings or options, if there are any."""
 
     @classmethod
     def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Any]:
-        """The examples of a file that is to be answered."""
+        """The examples of a file to predict."""
         return cls.read([file], columns, notes)
 
     @classmethod
     @abstractmethod
     def parse(cls, given: Any) -> Any:
-        """One input as a user gives it in Python, as an example."""
+        """An input of the Python API as an example."""
 
     @classmethod
     def refuse_columns(cls, columns: Columns) -> None:
-        """Refuse columns that a user has named and this task does not read."""
+        """Refuse columns that the user names and this task does not read."""
         for argument in ("text", "pair", "label"):
             named = getattr(columns, argument)
             if named and argument not in cls.columns:
                 raise BothwaysError(
-                    f"`{argument}` names the column {named!r}, and the task {cls.name} finds its columns by their own "
-                    f"names: leave it out",
+                    f"`{argument}` names the column {named!r}, but {cls.name} finds its columns by itself: "
+                    f"leave it out",
                     "column-not-read",
                     named,
                 )
@@ -145,26 +155,26 @@ class Task(ABC):
     def plan(
         cls, settings: Any, window: WindowSettings, examples: Sequence[Any], max_length: int
     ) -> tuple[TaskConfig, tuple[str, ...]]:
-        """The task's config and the names of its labels, as the training data show them."""
+        """The task's config and label names, from the training data."""
 
     @classmethod
     def normalise(cls, config: TaskConfig, example: Any) -> Any:
-        """The example with its gold in the task's form."""
+        """The example with its gold in the form that the task trains on."""
         return example
 
     @classmethod
     def tuned(cls, config: TaskConfig, scores: Mapping[str, float]) -> TaskConfig:
-        """The config with what the scores on development data decide, such as a threshold."""
+        """The config with what is tuned on development data, such as a threshold."""
         return config
 
     @classmethod
     def hf_config(cls, config: TaskConfig) -> dict[str, Any]:
-        """What else config.json shall say, for those who read the folder with transformers."""
+        """Further keys of config.json, for transformers."""
         return {}
 
     @classmethod
     def infer(cls, model: Model) -> TaskConfig:
-        """The config of a folder that others made."""
+        """The config of a folder that bothways did not write."""
         return TaskConfig(cls.name, options=cls.Options())
 
     # ------------------------------------------------------------------ training
@@ -173,28 +183,28 @@ class Task(ABC):
     def encode(self, examples: Sequence[Any]) -> list[EncodedExample]:
         """Examples as token sequences."""
 
-    def check(self, example: Any) -> None:
-        """Refuse an example on which this model cannot be evaluated, such as one with a label it does not know."""
+    def check(self, example: Any) -> None:  # noqa: B027 (optional)
+        """Refuse an example on which this model cannot be evaluated, such as one with an unknown label."""
 
     @abstractmethod
     def samples(self, item: EncodedExample) -> list[Sample]:
-        """What there is to learn from one example."""
+        """The training samples of one example."""
 
     @abstractmethod
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
-        """The targets of a batch that holds these samples, and by what the sum of its losses is to be divided."""
+        """The targets of a batch of these samples, and the number that the sum of its losses is divided by."""
 
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         """The sum of the losses, in fp32."""
         raise NotImplementedError
 
     def imitation(self, own: Tensor, taught: Tensor, targets: Targets, temperature: float) -> Tensor:
-        """The distance between the outputs and a teacher's: a sum over what `loss` sums over."""
+        """The distillation loss between the outputs and a teacher's, summed as in `loss`."""
         raise NotImplementedError
 
     def step_targets(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
-        """For `whole_step`: the targets of all samples of a step, whose sequences come in this order, and by what the
-        sum of the losses is to be divided."""
+        """For `whole_step`: the targets of all samples of a step, in this order, and the number that the sum of the
+        losses is divided by."""
         raise NotImplementedError
 
     def step_loss(self, vectors: Tensor, targets: Targets) -> Tensor:
@@ -205,26 +215,112 @@ class Task(ABC):
 
     @abstractmethod
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
-        """(B, …) or (N, …): all that is needed to decode; for `whole_step` the vectors."""
+        """(B, …) or (N, …): what `decode` needs; for `whole_step` the vectors."""
 
     @abstractmethod
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> Any:
-        """What the outputs for an item's views mean, all windows taken together."""
+        """The prediction for an example, from the outputs of all its windows."""
 
     @abstractmethod
     def answer(self, item: EncodedExample, decoded: Any, top: int = 1) -> Any:
-        """The answer in the format of a Hugging Face pipeline; with top > 1, that many, the likeliest first."""
+        """The prediction in the format of a Hugging Face pipeline; with top > 1 a list, the most probable first."""
 
     # ------------------------------------------------------------------ scores
 
     @abstractmethod
     def new_scores(self) -> Accumulator:
-        """What decoded outputs are counted in …"""
+        """An empty accumulator of scores."""
 
     @abstractmethod
     def count(self, scores: Any, item: EncodedExample, decoded: Any) -> None:
-        """… one by one, against the gold."""
+        """Add one prediction, compared with its gold, to the scores."""
 
     @abstractmethod
     def error(self, item: EncodedExample, decoded: Any) -> float:
-        """How wrong an answer is: the worst errors are shown first. 0 is right."""
+        """How wrong a prediction is, to list the worst errors first. 0 is correct."""
+
+    # ------------------------------------------------------------------ checks of labelled data (bothways doctor)
+
+    @classmethod
+    def looks_like(cls, path: Path, rows: Sequence[Any]) -> bool:
+        """Whether a labelled file seems to be for this task, by its path and its first rows (none in plain text)."""
+        return False
+
+    @classmethod
+    def texts_of(cls, example: Any) -> Sequence[str]:
+        """The texts that identify an example: two examples with equal texts are duplicates."""
+        return tuple(example.texts)
+
+    @classmethod
+    def texts_read(cls, example: Any) -> Sequence[str]:
+        """The texts as the model reads them, repeated if it reads them several times."""
+        return cls.texts_of(example)
+
+    @classmethod
+    def is_empty(cls, example: Any) -> bool:
+        """Whether a text that the task needs is empty."""
+        return not all(text.strip() for text in cls.texts_of(example))
+
+    @classmethod
+    def shared_text(cls, example: Any) -> str | None:
+        """The text that several examples may share, such as the context of questions; None if the task has none."""
+        return None
+
+    @classmethod
+    def gold_key(cls, example: Any) -> str | None:
+        """The gold as a string that is equal for equal golds; None without a gold."""
+        return None if example.gold is None else str(example.gold)
+
+    @classmethod
+    def shown_gold(cls, example: Any) -> str:
+        """The gold for a person; "" if it is too long to show."""
+        return ""
+
+    @classmethod
+    def survey(cls, example: Any, counts: DataCounts) -> None:
+        """Count what the methods below need to know about an example."""
+        if (key := cls.gold_key(example)) is not None:
+            counts.names[key] += 1
+
+    @classmethod
+    def data_kind(cls, counts: DataCounts) -> str:
+        """The kind of the data where the task has several, such as single, multi or regression."""
+        return ""
+
+    @classmethod
+    def label_counts(cls, counts: DataCounts, kind: str) -> dict[str, int]:
+        """How often each label occurs, in the order in which they are shown."""
+        return by_count(counts.names)
+
+    @classmethod
+    def label_shares(cls, counts: DataCounts, kind: str) -> tuple[Share, ...]:
+        """The labels with their share of the labelled rows."""
+        total = max(counts.labelled, 1)
+        return tuple(Share(name, n, n / total) for name, n in cls.label_counts(counts, kind).items())
+
+    @classmethod
+    def exemplars(cls, counts: DataCounts) -> list[Any]:
+        """Examples without texts from which `plan` makes the same config as from all training data."""
+        raise NotImplementedError
+
+    @classmethod
+    def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        """Faults of single rows, in training and development data."""
+        return iter(())
+
+    @classmethod
+    def check_labels(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
+        """Faults of the labels of training data, taken together."""
+        return iter(())
+
+    @classmethod
+    def check_dev(cls, train: DataCounts, dev: DataCounts, kind: str) -> Iterator[Finding]:
+        """Development data against training data, such as labels that only one of them has."""
+        return iter(())
+
+    def survey_tokens(self, item: EncodedExample, counts: DataCounts) -> None:  # noqa: B027 (optional)
+        """Count what `check_tokens` needs to know about an encoded example."""
+
+    def check_tokens(self, counts: DataCounts) -> Iterator[Finding]:
+        """Faults that depend on the model's tokenizer."""
+        return iter(())

@@ -1,4 +1,4 @@
-"""Fine-tuning as the training loop sees it: a module with its loss, a feed of steps, an evaluation."""
+"""Fine-tuning for the training loop: a module with its loss, the steps, the evaluation."""
 
 import itertools
 import math
@@ -25,11 +25,25 @@ from bothways.train.protocol import Forward, MicroBatch, Step, WholeStep
 from bothways.train.ranks import Ranks
 from bothways.train.settings import LoraSettings
 
-LOWER_IS_BETTER = ("negative_log_likelihood", "calibration_error", "brier", "mean_squared_error", "mean_absolute_error")
+_LOWER_IS_BETTER = (
+    "negative_log_likelihood",
+    "calibration_error",
+    "brier",
+    "mean_squared_error",
+    "mean_absolute_error",
+)
+
+
+def selection_loss(scores: Mapping[str, float], metric: str) -> float:
+    """The metric as a number that is lower for better models; infinite if it is missing or nan."""
+    score = scores.get(metric, math.nan)
+    if math.isnan(score):  # such as a correlation with constant predictions
+        return math.inf
+    return score if metric in _LOWER_IS_BETTER else -score
 
 
 class TaskModule(StudentModule):
-    """A model and its task: in training (K,), the sums of the losses; in evaluation the outputs."""
+    """A model and its task: in training it returns (K,), the sums of the losses; in evaluation the outputs."""
 
     def __init__(self, model: Model, task: Task, teacher: Teacher | None = None) -> None:
         super().__init__()
@@ -61,7 +75,7 @@ class TaskModule(StudentModule):
 
 
 class FineTuning:
-    """The work of `fit`."""
+    """What `fit` trains."""
 
     def __init__(
         self,
@@ -77,11 +91,13 @@ class FineTuning:
         base: str = "",
         teacher: Teacher | None = None,
     ) -> None:
-        """With `lora`, the model has been adapted, and `base` is the folder it came from."""
+        """With `lora`, the model has adapters, and `base` is the folder that it was loaded from."""
         if not samples:
             raise BothwaysError("there is nothing to train on: the data have no labelled rows", "no-data")
         if task.whole_step and teacher is not None:
-            raise BothwaysError(f"{task.name} compares whole steps, and cannot be distilled", "not-distillable")
+            raise BothwaysError(
+                f"{task.name} compares the examples of a step, and cannot be distilled", "not-distillable", task.name
+            )
         self.task, self.samples, self.dev = task, samples, dev
         self.batch, self.micro_tokens, self.seed = batch, micro_tokens, seed
         self.config, self.tokenizer = model.config, model.tokenizer
@@ -105,10 +121,10 @@ class FineTuning:
     # ------------------------------------------------------------------ data
 
     def feed(self, phase: int, index: int, ranks: Ranks, static_shapes: bool) -> Iterator[Step]:
-        """Epoch after epoch, each in its own order; the last step of an epoch may be smaller."""
+        """The steps of all epochs, each shuffled anew; the last step of an epoch may be smaller."""
         size = len(self.samples)
         for epoch in itertools.count(index // size):
-            # The whole order at once: a few numbers at a time would cost as much as the step on a GPU.
+            # The whole order at once: in small parts it would take as long as the step on a GPU.
             order = permute(np.arange(size), size, mix(self.seed, epoch))
             for place in range(index % size, size, self.batch):
                 yield self._step([self.samples[i] for i in order[place : place + self.batch]], ranks)
@@ -117,7 +133,7 @@ class FineTuning:
     def _step(self, chosen: Sequence[Sample], ranks: Ranks) -> Step:
         shares = [self._passes(chosen[rank :: ranks.size]) for rank in range(ranks.size)]
         mine = shares[ranks.rank]
-        # Every rank makes as many passes as the others, for they wait for each other: some then count nothing.
+        # Ranks wait for each other, so all make the same number of passes; spare passes have the weight 0.
         spare = max(map(len, shares)) - len(mine)
         made = [self._micro(samples, 1.0) for samples in mine] + [self._micro(chosen[:1], 0.0)] * spare
         if self.task.whole_step:
@@ -125,7 +141,7 @@ class FineTuning:
             targets, count = self.task.step_targets(list(itertools.chain.from_iterable(ordered)))
             sizes = [sum(len(sample.ids) for sample in some) for some in ordered]
             whole = WholeStep(lambda vectors, t: self.task.step_loss(vectors, t).view(1), targets, sizes)
-            counts = {name: count / ranks.size for name in self.losses}
+            counts = dict.fromkeys(self.losses, count / ranks.size)
             return Step([micro for micro, _ in made], counts, sum(map(len, chosen)), len(chosen), whole)
         count = sum(count for _, count in made)
         tokens = float(sum(map(len, itertools.chain.from_iterable(mine))))
@@ -166,20 +182,17 @@ class FineTuning:
         return scores.scores()
 
     def selection_loss(self, scores: Mapping[str, float]) -> float:
-        score = scores[self.task.metric]
-        if math.isnan(score):  # such as the correlation with one number for all
-            return math.inf
-        return score if self.task.metric in LOWER_IS_BETTER else -score
+        return selection_loss(scores, self.task.metric)
 
     def flops(self, phase: int) -> float:
-        """Six for every weight of the blocks, twelve for every token it looks at and every width and layer."""
+        """Per token: 6 per weight of the blocks, and 12 per token it attends to, times width and layers."""
         shape = self.config.encoder
         return shape.layers * (6 * shape.block_weights + 12 * shape.width * self.mean_length)
 
     # ------------------------------------------------------------------ folders
 
     def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
-        """A model folder; with LoRA an adapter's, and beside it the trained weights under our own names."""
+        """Save a model folder; with LoRA an adapter folder, and the trained weights under our own names."""
         if self.lora is None:
             checkpoint.save(self.model_of(weights), folder / "model")
             return
@@ -191,11 +204,13 @@ class FineTuning:
             return dict(self.module.named_parameters()) | safetensors.torch.load_file(folder / "parts.safetensors")
         model = load(folder / "model")
         if (model.config.encoder, model.config.labels) != (self.config.encoder, self.config.labels):
-            raise BothwaysError(f"{folder} holds a model of another shape or with other labels: use another --out")
+            raise BothwaysError(
+                f"{folder} holds a model of another shape or with other labels: use another `out`", "other-run", folder
+            )
         return {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
 
     def model_of(self, weights: Mapping[str, Tensor]) -> Model:
-        """The model with these weights, adapted if this one is."""
+        """The model with these weights, with adapters if this one has them."""
         with torch.device("meta"):
             model = Model(self.config, self.tokenizer)
             if self.lora is not None:

@@ -1,0 +1,148 @@
+"""Check labelled data before training: what they are, what is wrong, what to do, how long training takes.
+
+Files are read as streams, two or three times. About 25 bytes are kept of every row, and no text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bothways.data.findings import BLOCKING, SEVERITIES, Finding, short
+from bothways.data.sources import find_sources, first_rows
+from bothways.data.tagged import KINDS
+from bothways.doctor import training_plan
+from bothways.doctor.checks import check_rows, find_conflicts, find_copies, find_leaks
+from bothways.doctor.data_report import DataReport, Length, Reading, TrainingPlan
+from bothways.doctor.survey import Survey, Watch
+from bothways.doctor.tokens import tokenize
+from bothways.errors import BothwaysError
+from bothways.tasks.recipe import DataSettings, FinetuneRecipe
+from bothways.tasks.registry import TASKS, find_task
+from bothways.tasks.task import Task
+from bothways.text.files import STDIN
+
+Files = Sequence[Path | str]
+
+
+def check_data(
+    files: Files,
+    dev: Files = (),
+    *,
+    task: str | None = None,
+    model: Path | str | None = None,
+    text: str = "",
+    pair: str = "",
+    label: str = "",
+    watch: Watch = lambda examples, what: examples,
+) -> DataReport:
+    """What is wrong with labelled files, and what to do. With `model` also tokens, windows, and the training time.
+
+    Without `task`, the task is guessed from the file. `text`, `pair` and `label` name columns with unusual names.
+    """
+    train_files, dev_files = ([str(file) for file in some] for some in (files, dev))
+    if str(STDIN) in (*train_files, *dev_files):
+        raise BothwaysError("the data are read more than once: save standard input to a file first", "standard-input")
+    if not train_files:
+        raise BothwaysError("no input file was given", "no-data")
+    data = DataSettings(tuple(train_files), tuple(dev_files), text, pair, label)
+    found = find_task(task) if task else guess_task(train_files[0])
+    return _Doctor(found, data, str(model) if model is not None else "", watch).report()
+
+
+def guess_task(file: str) -> type[Task]:
+    """The task that a labelled file is for. A pair with a number is taken for text classification, as regression."""
+    path = find_sources(file, (*KINDS, ".csv"))[0]
+    rows = first_rows(path)
+    # Later tasks are more specific: a row with options may have a question and a context too.
+    guesses = [task for task in reversed(TASKS.values()) if task.looks_like(path, rows)]
+    return guesses[0] if guesses else TASKS[FinetuneRecipe.task]
+
+
+class _Doctor:
+    """One check of some files."""
+
+    def __init__(self, task: type[Task], data: DataSettings, model: str, watch: Watch) -> None:
+        self.task, self.data, self.model, self.watch = task, data, model, watch
+        self.train = Survey(task, data.train, data.columns)
+        self.dev = Survey(task, data.dev, data.columns, is_dev=True) if data.dev else None
+        self.findings: list[Finding] = []
+        self.not_checked: list[str] = []
+        self.reading: Reading | None = None
+        self.plan: TrainingPlan | None = None
+
+    def report(self) -> DataReport:
+        train, dev = self.train, self.dev
+        train.run(self.watch)
+        self.kind = self.task.data_kind(train)
+        self._check_train()
+        if dev is None:
+            self.not_checked.append("whether training and development data overlap: add `dev`")
+        else:
+            dev.run(self.watch)
+            self._check_dev(dev)
+        command = self._train()
+        return DataReport(
+            self.task.name,
+            self.kind,
+            train.rows,
+            train.labelled,
+            dev.rows if dev else 0,
+            train.cjk / max(train.characters, 1),
+            self.task.label_shares(train, self.kind) if train.labelled else (),
+            {
+                name: Length(lengths.mean, lengths.longest, short(lengths.where, train.files))
+                for name, lengths in train.lengths.items()
+            },
+            tuple(sorted(self.findings, key=lambda finding: SEVERITIES.index(finding.severity))),
+            command,
+            self.reading,
+            self.plan,
+            tuple(self.not_checked),
+        )
+
+    def _check_train(self) -> None:
+        self.findings += [*check_rows(self.train), *self.task.check_rows(self.train, self.kind)]
+        if not self._is_hopeless():
+            self.findings += self.task.check_labels(self.train, self.kind)
+        self.findings += [find_copies(self.train), find_conflicts(self.train, self.kind)]
+
+    def _check_dev(self, dev: Survey) -> None:
+        """The development data by themselves, and against the training data."""
+        for finding in (*check_rows(dev), *self.task.check_rows(dev, self.kind)):
+            if finding.severity != "ok":
+                self.findings.append(replace(finding, says=f"In the development data: {finding.says}"))
+        self.findings += find_leaks(self.train, dev)
+        if self.train.labelled and dev.labelled:
+            self.findings += self.task.check_dev(self.train, dev, self.kind)
+
+    def _is_hopeless(self) -> bool:
+        blocking = any(finding.severity == "error" and finding.what in BLOCKING for finding in self.findings)
+        return blocking or not self.train.labelled
+
+    def _train(self) -> str:
+        """Tokens and time, if there is a model and something to learn; and the next command."""
+        if self._is_hopeless():
+            self.not_checked.append("tokens, windows and training time: there is nothing to learn yet")
+            return ""
+        if self.model:
+            self._tokenize()
+        else:
+            self.not_checked.append("tokens, windows, unknown tokens and training time: add `model`")
+        settings = [setting for finding in self.findings for setting in finding.settings]
+        return training_plan.next_command(self.task.name, self.data, self.model, self.plan, settings)
+
+    def _tokenize(self) -> None:
+        """The data through the model's tokenizer, and a few training steps."""
+        base = training_plan.load_base(self.model)
+        try:
+            task, model, config = training_plan.with_head(base, self.task, self.train)
+        except BothwaysError as error:
+            do = "Use another model, or other settings in a recipe."
+            self.findings.append(Finding("error", "model", f"This model cannot learn the task: {error}.", do))
+            return
+        found = tokenize(task, config, self.watch(self.train.read(), "tokenizing"), self.train.files)
+        self.reading = found.reading
+        self.findings += found.findings
+        if found.first:
+            share = self.dev.characters / max(self.train.characters, 1) if self.dev else 0.0
+            self.plan = training_plan.make_plan(task, model, found, self.train.labelled, share)

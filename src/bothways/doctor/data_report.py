@@ -1,0 +1,76 @@
+"""What `bothways doctor` reports: plain values that print as JSON."""
+
+from dataclasses import dataclass
+
+from bothways.data.findings import Finding, Severity, Share
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long something is."""
+
+    mean: float
+    longest: int
+    where: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The data as the model's tokenizer reads them."""
+
+    limit: int
+    """Tokens of the longest sequence that the model reads."""
+    tokens: int
+    longest: int
+    where: str
+    beyond: int
+    """Rows with more tokens than the limit: they are read in windows."""
+    beyond_share: float
+    sequences: int
+    """Sequences to train on, windows included."""
+    tokens_per_word: float
+    """In the first rows; a CJK character counts as a word."""
+    unknown_share: float
+    """Unknown tokens among all tokens."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Suggested settings, and how long training takes with them."""
+
+    batch: int
+    lr: float
+    epochs: int
+    steps: int
+    why: str
+    seconds: float
+    """An estimate from a few timed steps."""
+    machine: str
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What labelled data are, what is wrong with them, and what to do."""
+
+    task: str
+    kind: str
+    """Text classification: single, multi or regression. Token classification: entities or plain."""
+    rows: int
+    labelled: int
+    dev_rows: int
+    cjk_share: float
+    """Chinese, Japanese and Korean characters among all characters but spaces."""
+    labels: tuple[Share, ...]
+    lengths: dict[str, Length]
+    findings: tuple[Finding, ...]
+    """Errors first."""
+    command: str
+    """The command to run next; "" if it would fail."""
+    reading: Reading | None = None
+    plan: TrainingPlan | None = None
+    not_checked: tuple[str, ...] = ()
+    """Checks that need more than was given."""
+
+    def of(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of one severity."""
+        return tuple(finding for finding in self.findings if finding.severity == severity)

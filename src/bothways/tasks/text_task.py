@@ -1,0 +1,146 @@
+"""What the tasks on a text or a pair of texts share: inputs, samples, and the checks of their labels.
+
+B sequences.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from bothways.data.examples import Gold, Text
+from bothways.data.findings import DataCounts, Finding
+from bothways.data.label_checks import by_count, listed
+from bothways.data.labels import label_kind, names_of, number_of
+from bothways.errors import BothwaysError
+from bothways.model.batch import Batch
+from bothways.model.model import Model
+from bothways.tasks.task import EncodedExample, Sample, Task
+
+_BINS = 5
+"""Intervals into which numbers are counted."""
+
+
+class TextTask(Task):
+    """A task whose examples are `Text` and whose head reads the whole sequence."""
+
+    head = "sequence"
+    ambiguous_kinds = ("regression", "multi")
+    texts_wanted: int = 0
+    """Texts that every example must have; 0: one or two."""
+
+    def encode(self, examples: Sequence[Text]) -> list[EncodedExample]:
+        for example in examples:
+            if self.texts_wanted and len(example.texts) != self.texts_wanted:
+                has, wants = ("one text", "pairs") if self.texts_wanted == 2 else ("two texts", "single texts")
+                where = example.where or "an input"
+                raise BothwaysError(
+                    f"{where} has {has}, but this model reads {wants}", "wrong-text-count", example.where
+                )
+        reads = self.reader([example.texts for example in examples])
+        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
+
+    def gold(self, example: Text) -> Any:
+        """The gold in numbers."""
+        raise NotImplementedError
+
+    def check(self, example: Text) -> None:
+        self.gold(example)
+
+    def samples(self, item: EncodedExample) -> list[Sample]:
+        """One sample per window; all windows of a text together have the weight 1."""
+        gold = self.gold(item.example)
+        return [Sample.of([view], (gold, 1 / len(item.views))) for view in item.views]
+
+    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
+        return model.logits(self.head, states, batch)
+
+    # ------------------------------------------------------------------ checks of labelled data
+
+    @classmethod
+    def gold_key(cls, example: Text) -> str | None:
+        """5.000 equals 5.0, and several labels are equal in any order."""
+        return None if example.gold is None else "\x1f".join(sorted(map(_as_number, names_of(example.gold))))
+
+    @classmethod
+    def shown_gold(cls, example: Text) -> str:
+        return "" if example.gold is None else ", ".join(names_of(example.gold)) or "no label"
+
+    @classmethod
+    def survey(cls, example: Text, counts: DataCounts) -> None:
+        counts.measure("characters in a text", sum(map(len, example.texts)), example.where)
+        if example.gold is not None:
+            counts.golds[example.gold] += 1
+            counts.place(names_of(example.gold), example.where)
+
+    @classmethod
+    def data_kind(cls, counts: DataCounts) -> str:
+        return label_kind(counts.golds) if counts.golds else ""
+
+    @classmethod
+    def label_counts(cls, counts: DataCounts, kind: str) -> dict[str, int]:
+        """The labels; numbers are counted in five intervals."""
+        if kind == "regression":
+            return _intervals(counts.golds)
+        names: Counter[str] = Counter()
+        for gold, count in counts.golds.items():
+            names.update(dict.fromkeys(names_of(gold), count))
+        return by_count(names)
+
+    @classmethod
+    def exemplars(cls, counts: DataCounts) -> list[Text]:
+        return [Text((), gold) for gold in counts.golds]
+
+
+def as_text(given: Any, needs_two: bool = False) -> Text:
+    """A text or a pair of texts as an example."""
+    if isinstance(given, Mapping):
+        given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
+    texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
+    if not all(isinstance(text, str) for text in texts) or len(texts) not in ((2,) if needs_two else (1, 2)):
+        wanted = "a pair of texts" if needs_two else "a text or a pair of texts"
+        raise BothwaysError(f"expected {wanted}, and {given!r} was given", "bad-input", given)
+    return Text(texts)
+
+
+def finite_number(gold: Gold) -> float | None:
+    """The number that a label is or spells; None if it is none, or not finite."""
+    number = number_of(gold)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def not_numbers(counts: DataCounts) -> dict[Gold, int]:
+    """The golds that are not finite numbers, with their frequency."""
+    return {gold: count for gold, count in counts.golds.items() if finite_number(gold) is None}
+
+
+def number_finding(counts: DataCounts, odd: Mapping[Gold, int]) -> Finding:
+    """The error about golds that should be numbers."""
+    rows, names = sum(odd.values()), [", ".join(names_of(gold)) for gold in odd]
+    what = "finite number" if any(isinstance(gold, float) for gold in odd) else "number"
+    are = f"1 label is not a {what}" if rows == 1 else f"{rows:,} labels are not {what}s"
+    says = f"{are}: {listed(names)}."
+    return Finding("error", "labels", says, "Write numbers, as in the other rows.", rows, counts.label_places(names))
+
+
+def _as_number(name: str) -> str:
+    try:
+        return repr(float(name))
+    except ValueError:
+        return name
+
+
+def _intervals(golds: Mapping[Gold, int]) -> dict[str, int]:
+    numbers = [(number, count) for gold, count in golds.items() if (number := finite_number(gold)) is not None]
+    if not numbers:
+        return {}
+    low, high = min(numbers)[0], max(numbers)[0]
+    step = (high - low) / _BINS or 1.0
+    names = [f"{low + i * step:.4g} to {low + (i + 1) * step:.4g}" for i in range(_BINS if high > low else 1)]
+    found = dict.fromkeys(names, 0)
+    for number, count in numbers:
+        found[names[min(int((number - low) / step), len(names) - 1)]] += count
+    return found
