@@ -145,7 +145,7 @@ class Reader:
         return self._read_all(texts, self.tokenizer.batch([t[0] if len(t) == 1 else (t[0], t[1]) for t in texts]))
 
     def by_words(self, texts: Sequence[str], words: Sequence[Sequence[Place]]) -> list[Read]:
-        """Texts in given words. No token spans two of them: "don't" as "do" and "n't" is not cut into "don" and "'t"."""
+        """Texts in given words. No token spans two: "don't" as "do" and "n't" is not cut into "don" and "'t"."""
         found = self.tokenizer.batch(texts)
         parted = [_split_points(*given) for given in zip(texts, words, found, strict=True)]
         spaced = {i: _with_spaces(texts[i], places) for i, places in enumerate(parted) if places}

@@ -249,7 +249,9 @@ def _chunks(
 def require_several(texts: Iterable[Any]) -> None:
     """Refuse a single string, which is an iterable of letters."""
     if isinstance(texts, str):
-        raise BothwaysError("a list of texts was expected, and one string was given: put it into a list", "bad-input", texts)
+        raise BothwaysError(
+            "a list of texts was expected, and one string was given: put it in a list", "bad-input", texts
+        )
 
 
 def _require_text(text: Any) -> str:

@@ -69,7 +69,9 @@ def fill(text: str, model: Model | Path | str | None = None, *, top: int = 5) ->
     encoding = tokenizer(text, limit=model.config.encoder.max_length)
     places = [i for i, token in enumerate(encoding.ids) if token == tokenizer.id(tokenizer.mask or "")]
     if not places:
-        raise BothwaysError(f"the text has no mask to fill: write {tokenizer.mask} where a word is missing", "no-mask", text)
+        raise BothwaysError(
+            f"there is no mask to fill: write {tokenizer.mask} where a word is missing", "no-mask", text
+        )
     if len(places) > 1 and top > _MAX_BEAM:
         raise BothwaysError(
             f"`top` is {top}, and a text with several masks gets at most {_MAX_BEAM} answers", "out-of-range", top

@@ -87,9 +87,7 @@ def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = Non
         yield from sums
 
 
-def score_minimal_pairs(
-    pairs: Iterable[MinimalPair], model: Model | Path | str | None = None
-) -> MinimalPairScores:
+def score_minimal_pairs(pairs: Iterable[MinimalPair], model: Model | Path | str | None = None) -> MinimalPairScores:
     """How often a model gives the good sentence of a pair a higher score than the bad one."""
     right: dict[str, int] = {}
     count: dict[str, int] = {}
