@@ -65,13 +65,18 @@ class Classifier:
         self.out, self.settings = out, settings
 
     @_value_errors()
-    def fit(self, texts: Iterable[Any], labels: Sequence[Any]) -> "Classifier":
-        """Fine-tune. A text is a string, or a pair of strings; a label is a string, an integer or a boolean."""
-        texts, given = _matched(texts, labels), [_label(label) for label in labels]
+    def fit(self, X: Iterable[Any], y: Sequence[Any]) -> "Classifier":  # noqa: N803
+        """Fine-tune on texts X with labels y.
+
+        A text is a string, or a pair of strings; a label is a string, an integer or a boolean.
+        """
+        texts, given = _matched(X, y), [_label(label) for label in y]
         if len({isinstance(label, str) for label in given}) > 1:
             raise BothwaysError("some labels are strings and some are not: expected one or the other", "mixed-labels")
         self.classes_ = np.unique(given)
         names = [str(label) for label in self.classes_.tolist()]
+        if len(names) == 1:
+            raise BothwaysError(f"y has only one class, {names[0]!r}: expected two or more", "one-label", names[0])
         known = dict(zip(self.classes_.tolist(), names, strict=True))
         examples = [replace(as_text(text), gold=known[label]) for text, label in zip(texts, given, strict=True)]
         # `epochs` does not apply if a setting gives the length of the run in another unit.
@@ -96,24 +101,24 @@ class Classifier:
         return self
 
     @_value_errors()
-    def predict_proba(self, texts: Iterable[Any]) -> NDArray[np.float64]:
+    def predict_proba(self, X: Iterable[Any]) -> NDArray[np.float64]:  # noqa: N803
         """(texts, classes) probabilities, in the order of `classes_`."""
         if not hasattr(self, "predictor_"):
             raise _not_fitted()
-        require_several(texts)
-        rows = [probabilities for _, probabilities in self.predictor_.decode_all(map(as_text, texts))]
+        require_several(X)
+        rows = [probabilities for _, probabilities in self.predictor_.decode_all(map(as_text, X))]
         return np.asarray(rows, np.float64).reshape(-1, len(self._columns))[:, self._columns]
 
-    def predict(self, texts: Iterable[Any]) -> NDArray[Any]:
+    def predict(self, X: Iterable[Any]) -> NDArray[Any]:  # noqa: N803
         """The most probable class of each text."""
-        best = self.predict_proba(texts).argmax(1)
+        best = self.predict_proba(X).argmax(1)
         found: NDArray[Any] = self.classes_[best]
         return found
 
     @_value_errors()
-    def score(self, texts: Iterable[Any], labels: Sequence[Any]) -> float:
+    def score(self, X: Iterable[Any], y: Sequence[Any]) -> float:  # noqa: N803
         """Accuracy."""
-        return float(np.mean(self.predict(_matched(texts, labels)) == np.asarray(labels)))
+        return float(np.mean(self.predict(_matched(X, y)) == np.asarray(y)))
 
     def __sklearn_tags__(self) -> Any:
         """scikit-learn's tags. Only scikit-learn calls this, so it is imported already."""
@@ -151,18 +156,20 @@ def _without_none(**settings: Any) -> dict[str, Any]:
 
 
 def _not_fitted() -> NotFittedError:
-    theirs, kind = sys.modules.get("sklearn.exceptions"), NotFittedError
+    theirs = sys.modules.get("sklearn.exceptions")
+    kind: Any = NotFittedError
     if theirs is not None:  # made here, so it must say how to unpickle it: joblib sends errors between processes
         bases, reduce = (NotFittedError, theirs.NotFittedError), {"__reduce__": lambda self: (_not_fitted, ())}
         kind = type("NotFittedError", bases, reduce)
-    return kind("this Classifier is not fitted yet: call fit first", "not-fitted")
+    error: NotFittedError = kind("this Classifier is not fitted yet: call fit first", "not-fitted")
+    return error
 
 
 def _matched(texts: Iterable[Any], labels: Sequence[Any]) -> list[Any]:
     """The texts, if there is a label for each."""
     require_several(texts)
     found = list(texts)
-    if labels is None:  # in scikit-learn's words, which it checks
+    if labels is None:  # scikit-learn looks for these words
         raise BothwaysError("Classifier requires y to be passed, but the target y is None", "no-labels")
     if len(found) != len(labels):
         raise BothwaysError(
@@ -182,7 +189,8 @@ def _label(label: Any) -> Any:
         raise BothwaysError(f"one label was expected for each text, and {label!r} was given", "bad-label", label)
     if isinstance(label, float) and not label.is_integer():
         raise BothwaysError(
-            f"the label {label} is a fraction, not a class: `finetune` with classify.kind=regression predicts numbers",
+            f"Unknown label type: {label} is a fraction, not a class; `finetune` with classify.kind=regression predicts "
+            "numbers",
             "bad-label",
             label,
         )
