@@ -197,7 +197,7 @@ def test_threads_share_a_model_and_get_what_serial_calls_get(model_folder: Path,
     model = load(model_folder)
     config = config_for("classify", "single", window=WindowSettings(32, 8))
     tuned = with_task(model, config, ("a", "b", "c"))
-    make_loud(tuned.heads["sequence"] if "sequence" in tuned.heads else tuned, 1)
+    make_loud(tuned.heads, 1)
 
     def work(predictor: Predictor, number: int) -> Any:
         texts = texts_for(number)
@@ -229,7 +229,12 @@ def restless() -> Iterator[None]:
 
 def test_a_tally_that_threads_share_is_exact(restless: None) -> None:
     tally, one = Tally(), Tally(1, 2, 3, 4, 5, 6, 7, 8)
-    at_once(lambda _: [tally.add(one) for _ in range(3_000)])
+
+    def add_many(number: int) -> None:
+        for _ in range(3_000):
+            tally.add(one)
+
+    at_once(add_many)
     assert vars(tally) == {name: count * 3_000 * THREADS for name, count in vars(one).items()}
 
 

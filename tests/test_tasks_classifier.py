@@ -143,24 +143,52 @@ def test_it_is_a_classifier_to_scikit_learn(base: Path) -> None:
 
 
 # Checks that use no data.
-WITHOUT_DATA = """
-    check_classifiers_one_label_sample_weights check_decision_proba_consistency
-    check_do_not_raise_errors_in_init_or_set_params check_estimator_cloneable check_estimator_repr
-    check_estimator_sparse_tag check_estimator_tags_renamed check_estimators_partial_fit_n_features
-    check_estimators_unfitted check_fit1d check_get_params_invariance check_mixin_order
-    check_n_features_in_after_fitting check_no_attributes_set_in_init check_non_transformer_estimators_n_iter
-    check_parameters_default_constructible check_requires_y_none check_set_params check_supervised_y_no_nan
-    check_valid_tag_types
-""".split()
+WITHOUT_DATA = [
+    "check_classifiers_one_label_sample_weights",
+    "check_decision_proba_consistency",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_sparse_tag",
+    "check_estimator_tags_renamed",
+    "check_estimators_partial_fit_n_features",
+    "check_estimators_unfitted",
+    "check_fit1d",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_n_features_in_after_fitting",
+    "check_no_attributes_set_in_init",
+    "check_non_transformer_estimators_n_iter",
+    "check_parameters_default_constructible",
+    "check_requires_y_none",
+    "check_set_params",
+    "check_supervised_y_no_nan",
+    "check_valid_tag_types",
+]
 # Checks that fit on tables of numbers, which a subclass turns into texts.
-WITH_NUMBERS = """
-    check_classifiers_classes check_classifiers_one_label check_classifiers_regression_target check_dict_unchanged
-    check_dont_overwrite_parameters check_dtype_object check_estimators_dtypes check_estimators_fit_returns_self
-    check_estimators_overwrite_params check_estimators_pickle check_f_contiguous_array_estimator check_fit2d_1feature
-    check_fit2d_1sample check_fit_check_is_fitted check_fit_idempotent check_fit_score_takes_y
-    check_methods_sample_order_invariance check_methods_subset_invariance check_pipeline_consistency
-    check_positive_only_tag_during_fit check_readonly_memmap_input
-""".split()
+WITH_NUMBERS = [
+    "check_classifiers_classes",
+    "check_classifiers_one_label",
+    "check_classifiers_regression_target",
+    "check_dict_unchanged",
+    "check_dont_overwrite_parameters",
+    "check_dtype_object",
+    "check_estimators_dtypes",
+    "check_estimators_fit_returns_self",
+    "check_estimators_overwrite_params",
+    "check_estimators_pickle",
+    "check_f_contiguous_array_estimator",
+    "check_fit2d_1feature",
+    "check_fit2d_1sample",
+    "check_fit_check_is_fitted",
+    "check_fit_idempotent",
+    "check_fit_score_takes_y",
+    "check_methods_sample_order_invariance",
+    "check_methods_subset_invariance",
+    "check_pipeline_consistency",
+    "check_positive_only_tag_during_fit",
+    "check_readonly_memmap_input",
+]
 # Checks of what texts do not have, with the reason.
 NOT_APPLICABLE = {
     "check_all_zero_sample_weights_error": "fit takes no sample_weight",
@@ -213,7 +241,9 @@ def test_every_check_of_a_classifier_is_run_or_has_a_reason() -> None:
     checks = sklearn.utils.estimator_checks.estimator_checks_generator(LogisticRegression())
     names = {getattr(check, "func", check).__name__ for _, check in checks}
     assert names - {*WITHOUT_DATA, *WITH_NUMBERS, *NOT_APPLICABLE} == set()
-    assert len({*WITHOUT_DATA, *WITH_NUMBERS, *NOT_APPLICABLE}) == len(WITHOUT_DATA + WITH_NUMBERS) + len(NOT_APPLICABLE)
+    assert len({*WITHOUT_DATA, *WITH_NUMBERS, *NOT_APPLICABLE}) == len(WITHOUT_DATA + WITH_NUMBERS) + len(
+        NOT_APPLICABLE
+    )
 
 
 @pytest.mark.parametrize("name", WITHOUT_DATA)

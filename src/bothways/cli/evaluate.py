@@ -16,7 +16,7 @@ from bothways.cli.options import (
     TunedModel,
     answering,
 )
-from bothways.cli.output import print_json, print_table, progress, say
+from bothways.cli.output import answer_name, print_json, print_table, progress, say
 from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
@@ -159,14 +159,8 @@ def _number(value: float) -> str:
 
 def _answer(answer: Any) -> str:
     answers = answer if isinstance(answer, list) else [answer]
-    names = [one.get("answer", one.get("label", one.get("entity_group", one.get("entity")))) for one in answers]
-    return (
-        ", ".join(
-            f"{one.get('word', '')} {name!r} {one['score']:.2f}".strip()
-            for one, name in zip(answers, names, strict=True)
-        )
-        or "nothing"
-    )
+    shown = [f"{one.get('word', '')} {answer_name(one)!r} {one['score']:.2f}".strip() for one in answers]
+    return ", ".join(shown) or "nothing"
 
 
 def _text(error: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bothways.cli.options import BoxedTask, LongTexts, PairColumn, PrintJson, TextColumn, TunedModel, answering
-from bothways.cli.output import progress, say
+from bothways.cli.output import answer_name, progress, say
 from bothways.errors import BothwaysError
 
 
@@ -89,6 +89,5 @@ def _line(example: Any, answer: Any) -> str:
 
 
 def _short(answer: dict[str, Any]) -> str:
-    name = answer.get("answer", answer.get("label", answer.get("entity_group", answer.get("entity"))))
     word = f"{answer['word']}/" if "word" in answer else ""
-    return f"{word}{name} {answer['score']:.3f}"
+    return f"{word}{answer_name(answer)} {answer['score']:.3f}"

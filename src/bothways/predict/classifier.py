@@ -189,8 +189,8 @@ def _label(label: Any) -> Any:
         raise BothwaysError(f"one label was expected for each text, and {label!r} was given", "bad-label", label)
     if isinstance(label, float) and not label.is_integer():
         raise BothwaysError(
-            f"Unknown label type: {label} is a fraction, not a class; `finetune` with classify.kind=regression predicts "
-            "numbers",
+            f"Unknown label type: {label} is a fraction, not a class; for numbers, use finetune with "
+            "classify.kind=regression",
             "bad-label",
             label,
         )

@@ -37,6 +37,8 @@ class Filled:
 
 @dataclass(frozen=True)
 class _Job:
+    """A sequence to run, and the positions of its masks."""
+
     ids: list[int]
     places: list[int]
 
@@ -123,7 +125,8 @@ def _beam(model: Model, encoding: Encoding, places: dict[int, Tensor], width: in
     guesses = [_Guess()]
     for _ in places:
         open_places = [[p for p in places if p not in dict(guess.tokens)] for guess in guesses]
-        scored = _log_probabilities(model, [(_with(encoding, g), o) for g, o in zip(guesses, open_places, strict=True)])
+        jobs = [_Job(_with(encoding, guess), left) for guess, left in zip(guesses, open_places, strict=True)]
+        scored = _log_probabilities(model, jobs)
         grown: dict[tuple[tuple[int, int], ...], _Guess] = {}
         for guess, left, table in zip(guesses, open_places, scored, strict=True):
             table = table.clone()  # inference tensors cannot be changed outside inference mode
@@ -145,20 +148,20 @@ def _beam(model: Model, encoding: Encoding, places: dict[int, Tensor], width: in
 
 def _by_pseudo_likelihood(model: Model, encoding: Encoding, guesses: list[_Guess]) -> list[_Guess]:
     """The guesses ranked again: each word alone is masked and scored with all the others in place."""
-    asked: list[tuple[list[int], list[int]]] = []
+    jobs = []
     for guess in guesses:
         for place, _ in guess.tokens:
             others = _Guess(tuple(pair for pair in guess.tokens if pair[0] != place))
-            asked.append((_with(encoding, others), [place]))
-    tables = iter(_log_probabilities(model, asked))
+            jobs.append(_Job(_with(encoding, others), [place]))
+    tables = iter(_log_probabilities(model, jobs))
     ranked = [
         _Guess(guess.tokens, sum(float(next(tables)[0, token]) for _, token in guess.tokens)) for guess in guesses
     ]
     return sorted(ranked, key=lambda guess: -guess.log_probability)
 
 
-def _log_probabilities(model: Model, asked: Sequence[tuple[list[int], list[int]]]) -> list[Tensor]:
-    """For each (ids, positions): the log-probability of every token at each position, (positions, vocabulary)."""
+def _log_probabilities(model: Model, jobs: Sequence[_Job]) -> list[Tensor]:
+    """For each job, (places, vocabulary): the log-probability of every token at each place."""
     never = _never(model)
 
     def read(batch: Batch, jobs: list[_Job]) -> Sequence[Tensor]:
@@ -169,7 +172,7 @@ def _log_probabilities(model: Model, asked: Sequence[tuple[list[int], list[int]]
         found: Sequence[Tensor] = table.split([len(job.places) for job in jobs])
         return found
 
-    return list(Engine(model).run((_Job(ids, places) for ids, places in asked), read))
+    return list(Engine(model).run(jobs, read))
 
 
 def _never(model: Model) -> list[int]:
