@@ -257,7 +257,7 @@ def test_a_generator_is_not_read_ahead(tokenizer: Tokenizer) -> None:
 def test_what_is_no_input_is_refused_in_one_sentence(name: str, given: Any, tokenizer: Tokenizer) -> None:
     with pytest.raises(BothwaysError) as caught:
         predictor_for(tokenizer, name)(given)
-    assert (caught.value.code, caught.value.value) == ("bad-input", given)
+    assert caught.value.code == "bad-input"
     assert "\n" not in str(caught.value)
 
 
