@@ -36,7 +36,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.protocol import Event, Stepped
 from bothways.train.report import Console
 from helpers import config_for, make_loud
-from test_cli import Run, run, run_apart
+from test_cli import Run, is_one_error, run, run_apart
 from test_predictor import KINDS, LABELS, near, written
 from test_tasks import SMALL, base
 
@@ -137,18 +137,19 @@ def test_tags_that_the_model_does_not_know_are_told(models: Models, tmp_path: Pa
     known = Predictor.load(models["tag"]).labels[0]
     (tmp_path / "dev.tsv").write_text(f"Paris\tB-NEW\n\nthe\t{known}\n")
     done = run("evaluate", tmp_path / "dev.tsv", "--model", models["tag"])
-    told = f"Texts with tags that the model does not know: 1, first in {tmp_path / 'dev.tsv'}, line 1 (B-NEW)."
-    assert (done.returncode, told in done.stderr) == (0, True)
+    assert done.returncode == 0
+    assert re.search(rf"\b1\b.*{re.escape(str(tmp_path / 'dev.tsv'))}, line 1 \(B-NEW\)", done.stderr)
     (tmp_path / "dev.tsv").write_text(f"the\t{known}\n")
     done = run("evaluate", tmp_path / "dev.tsv", "--model", models["tag"])
-    assert "does not know" not in done.stderr
+    assert "dev.tsv" not in done.stderr
     assert lines(done.stdout)[0] == "1 example score 95 %"
 
 
 def test_what_is_to_be_answered_needs_no_label(models: Models, tmp_path: Path, run: Run) -> None:
     (tmp_path / "in.csv").write_text("text,pair\nthe cat,a dog\n")
     done = run("predict", tmp_path / "in.csv", "--model", models["score"])
-    assert (done.returncode, done.stderr) == (0, "1 text, 7 tokens\n")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "7 tokens" in done.stderr
     assert done.stdout.endswith("\tthe cat\ta dog\n")
 
 
@@ -207,10 +208,9 @@ def test_against_another_model(models: Models, tmp_path: Path, run: Run) -> None
         assert expected.difference == pytest.approx(sign * (accuracies[0] - accuracies[1]))
         done = run("evaluate", path, "--model", one, "--against", other)
         assert done.returncode == 0, done.stderr
-        assert (
-            f"accuracy of {one} minus that of {other}: {expected.difference:+.4f}, with 95 % between "
-            f"{expected.low:+.4f} and {expected.high:+.4f}; p = {expected.p:.3f}\n"
-        ) in done.stderr
+        numbers = (f"{expected.difference:+.4f}", f"{expected.low:+.4f}", f"{expected.high:+.4f}", f"{expected.p:.3f}")
+        shown = next(line for line in done.stderr.splitlines() if str(one) in line and str(other) in line)
+        assert re.fullmatch(".*".join(["", "accuracy", *map(re.escape, numbers), ""]), shown)
         told = strict(run("evaluate", path, "--model", one, "--against", other, "--json").stdout)
         assert told["against"] == pytest.approx(asdict(expected))
         assert told["scores"]["accuracy"] == accuracies[0 if sign == 1 else 1]
@@ -246,10 +246,10 @@ def test_a_calibrated_folder_needs_no_calibration(
         told = [{"text": text, "label": answer["label"]} for text, answer in zip(texts, predictor(texts), strict=True)]
         Path(rows).write_text("\n".join(map(json.dumps, told)))
     before = run("evaluate", rows, "--model", folder, "--calibrate")
-    assert "would calibrate it" in before.stderr
+    assert "a temperature of" in before.stderr
     after = run("evaluate", rows, "--model", folder)
     assert after.returncode == 0, after.stderr
-    assert "would calibrate it" not in after.stderr
+    assert "temperature" not in after.stderr
 
 
 def test_against_itself_there_is_no_difference(models: Models, tmp_path: Path, run: Run) -> None:
@@ -267,7 +267,7 @@ def test_the_worst_errors_come_first(count: int, models: Models, tmp_path: Path,
     chances = [
         {one["label"]: one["score"] for one in answer} for answer in predictor([row["text"] for row in rows], top=3)
     ]
-    wrongness = sorted(
+    errors = sorted(
         (
             (1 - chance[row["label"]], row["text"], i)
             for i, (row, chance) in enumerate(zip(rows, chances, strict=True), 1)
@@ -275,12 +275,12 @@ def test_the_worst_errors_come_first(count: int, models: Models, tmp_path: Path,
         reverse=True,
     )[:count]
     told = strict(run("evaluate", path, "--model", models["single"], "--worst", count, "--json").stdout)
-    assert [one["texts"] for one in told["worst"]] == [[text] for _, text, _ in wrongness]
-    assert [one["where"] for one in told["worst"]] == [f"{path}, line {line}" for _, _, line in wrongness]
-    assert [one["error"] for one in told["worst"]] == pytest.approx([wrong for wrong, _, _ in wrongness], abs=1e-5)
+    assert [one["texts"] for one in told["worst"]] == [[text] for _, text, _ in errors]
+    assert [one["where"] for one in told["worst"]] == [f"{path}, line {line}" for _, _, line in errors]
+    assert [one["error"] for one in told["worst"]] == pytest.approx([error for error, _, _ in errors], abs=1e-5)
     shown = run("evaluate", path, "--model", models["single"], "--worst", count).stdout
     assert re.findall(r"^(\d\.\d{3})  .+, line (\d+): gold ", shown, re.MULTILINE) == [
-        (f"{wrong:.3f}", str(line)) for wrong, _, line in wrongness
+        (f"{error:.3f}", str(line)) for error, _, line in errors
     ]
     for one in told["worst"]:
         answer = one["answer"]
@@ -297,7 +297,7 @@ def test_rows_without_a_label_are_left_out_and_said(models: Models, tmp_path: Pa
     )
     done = run("evaluate", part, "--model", models["single"], "--json")
     assert done.returncode == 0, done.stderr
-    assert f"Rows without a label, left out: 2, first in {part}, line 3." in done.stderr
+    assert re.search(rf"\b2\b.*{re.escape(str(part))}, line 3\b", done.stderr)
     told = strict(done.stdout)
     assert told["examples"] == 8
     assert near(told["scores"], strict(run("evaluate", whole, "--model", models["single"], "--json").stdout)["scores"])
@@ -357,8 +357,7 @@ def test_predict_answers_every_line_in_order(source: str, models: Models, tmp_pa
             assert near([strict(line) for line in told], expected)
         else:
             assert told == [as_line([answer], text) for answer, text in zip(expected, ASKED, strict=True)]
-        assert "7 texts" in done.stderr
-        assert "2 long texts read in windows" in done.stderr
+        assert re.search(r"\b7 texts\b.*\b2\b.* windows", done.stderr)
 
 
 def test_predict_gives_the_likeliest_few(models: Models, tmp_path: Path, run: Run) -> None:
@@ -415,21 +414,18 @@ def test_predict_tags_rows_of_standard_input_as_those_of_files(
     assert (done.returncode, done.stdout) == (0, expected)
     feed('{"tokens": ["a"]}\n{"words\n')
     done = run("predict", "-", "--model", models["tag"])
-    assert (done.returncode, done.stderr.startswith("bothways: standard input, line 2 is not JSON")) == (1, True)
+    assert done.returncode == 1
+    assert is_one_error(done.stderr, "standard input, line 2")
 
 
 @pytest.mark.parametrize(
     ("name", "given", "told"),
     [
-        ("tag", ("Paris walks.", "The cat."), "one file or one text can be answered, and 2 were given"),
-        ("score", ("a", "b", "c"), "one file, one text or two texts can be answered, and 3 were given"),
-        ("tag", (" ",), "there is nothing to answer: a text is empty"),
-        ("answer", ("Who?", ""), "there is nothing to answer: a text is empty"),
-        (
-            "score",
-            ("in.txt", "b"),
-            "one file, one text or two texts can be answered, and 2 were given, of which in.txt is a file",
-        ),
+        ("tag", ("Paris walks.", "The cat."), " 2 "),
+        ("score", ("a", "b", "c"), " 3 "),
+        ("tag", (" ",), "empty"),
+        ("answer", ("Who?", ""), "empty"),
+        ("score", ("in.txt", "b"), "in.txt"),
     ],
 )
 def test_what_cannot_be_answered_at_once(
@@ -445,7 +441,8 @@ def test_what_cannot_be_answered_at_once(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.txt").write_text("the cat\n")
     done = run("predict", *given, "--model", models[name])
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"bothways: {told}\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert is_one_error(done.stderr, told)
 
 
 @pytest.mark.parametrize(
@@ -458,9 +455,9 @@ def test_columns_that_nobody_would_read_are_refused(
     (tmp_path / file).write_text("{}\n")
     for option in ("--text", "--pair"):
         done = run("predict", tmp_path / file, "--model", models[task], option, "body")
-        assert done.stderr.startswith(f"bothways: {option} body names a column of texts")
+        assert is_one_error(done.stderr, f"{option} names the column 'body'")
     done = run("finetune", task, "--train", tmp_path / file, "--pair", "body", "--out", tmp_path / "out")
-    assert "bothways: --pair body names a column of texts" in done.stderr
+    assert is_one_error(done.stderr.splitlines(keepends=True)[-1], "--pair names the column 'body'")
 
 
 @pytest.mark.parametrize(
@@ -646,7 +643,7 @@ def test_several_seeds(base: Path, tmp_path: Path, run: Run) -> None:
     best = max(range(3), key=lambda seed: runs[seed]["accuracy"])
     assert (told["best"], told["metric"], told["folder"]) == (best, "accuracy", str(tmp_path / "out/model"))
     assert weights_equal(tmp_path / "out/model", tmp_path / f"out/seed-{best}/model")
-    assert f"is the model of seed {best}, the best" in done.stderr
+    assert re.search(rf"{re.escape(str(tmp_path / 'out/model'))}.* {best}\b", done.stderr)
 
 
 def test_an_interrupted_run_says_how_to_go_on(
@@ -665,7 +662,7 @@ def test_an_interrupted_run_says_how_to_go_on(
         patch.setattr(Console, "__call__", interrupt)
         done = run(*command)
     assert (done.returncode, done.stdout) == (130, "")
-    assert f"stopped at step 1 and saved; to go on: bothways {' '.join(map(str, command))}\n" in done.stderr
+    assert re.search(rf"\b1\b.*: bothways {re.escape(' '.join(map(str, command)))}\n", done.stderr)
     assert not (tmp_path / "out/model").exists()
     assert run(*command).returncode == 0
     run(*[tmp_path / "whole" if word == tmp_path / "out" else word for word in command])
@@ -688,94 +685,86 @@ def test_a_score_that_does_not_exist_is_shown_all_the_same(base: Path, tmp_path:
 # ---------------------------------------------------------------------- what cannot be done
 
 LEARN = ["finetune", "classify", "--train", "{rows}", "--model", "{base}", "--out", "{out}"]
-BAD = {
-    "evaluate: no file": (["evaluate", "{tmp}/none.jsonl", "--model", "{single}"], "there is no file {tmp}/none.jsonl"),
+BAD: dict[str, tuple[Any, ...]] = {
+    "evaluate: no file": (["evaluate", "{tmp}/none.jsonl", "--model", "{single}"], "{tmp}/none.jsonl"),
     "evaluate: no column": (
         ["evaluate", "{table}", "--model", "{single}", "--text", "body"],
-        "{table} has no column 'body', which --text asks for: its columns are sentence, label",
+        "{table}",
+        "'body'",
+        "--text",
     ),
     "evaluate: no label": (
         ["evaluate", "{table}", "--model", "{single}", "--label", "gold"],
-        "{table} has no column 'gold', which --label asks for: its columns are sentence, label",
+        "{table}",
+        "'gold'",
+        "--label",
     ),
-    "evaluate: unlabelled": (["evaluate", "{texts}", "--model", "{single}"], "no labelled rows to evaluate on"),
-    "evaluate: unknown label": (
-        ["evaluate", "{strange}", "--model", "{single}"],
-        "line 2 has the label '怪', and this model knows bad, good, so-so",
-    ),
-    "evaluate: not JSON": (["evaluate", "{broken}", "--model", "{single}"], "{broken}, line 2 is not JSON"),
-    "evaluate: no head": (
-        ["evaluate", "{rows}", "--model", "{base}"],
-        "no head that answers (it has: pooler, masked): fine-tune it first",
-    ),
-    "evaluate: no model": (["evaluate", "{rows}", "--model", "{tmp}/none"], "there is no folder {tmp}/none"),
-    "evaluate: not a model": (
-        ["evaluate", "{rows}", "--model", "{tmp}"],
-        "is not a model folder: it has no config.json",
-    ),
+    "evaluate: unlabelled": (["evaluate", "{texts}", "--model", "{single}"], "label"),
+    "evaluate: unknown label": (["evaluate", "{strange}", "--model", "{single}"], "line 2", "'怪'", "bad, good, so-so"),
+    "evaluate: not JSON": (["evaluate", "{broken}", "--model", "{single}"], "{broken}, line 2"),
+    "evaluate: no head": (["evaluate", "{rows}", "--model", "{base}"], "pooler, masked"),
+    "evaluate: no model": (["evaluate", "{rows}", "--model", "{tmp}/none"], "{tmp}/none"),
+    "evaluate: not a model": (["evaluate", "{rows}", "--model", "{tmp}"], "{tmp}", "config.json"),
     "evaluate: against no head": (
         ["evaluate", "{rows}", "--model", "{single}", "--against", "{base}"],
-        "no head that answers",
+        "pooler, masked",
     ),
     "evaluate: against another task": (
         ["evaluate", "{rows}", "--model", "{single}", "--against", "{answer}"],
-        "{single} was made for classify and {answer} for answer: expected two models of one task",
+        "{single}",
+        "{answer}",
+        "classify",
     ),
-    "evaluate: no tags in rows": (
-        ["evaluate", "{rows}", "--model", "{tag}"],
-        "{rows} has no tags: it holds one label a row, under label, and a tagger learns and answers one for each word",
-    ),
-    "evaluate: no tags in a table": (["evaluate", "{table}", "--model", "{tag}"], "{table} has no tags: it holds one"),
-    "evaluate: a score without end": (
-        ["evaluate", "{endless}", "--model", "{regression}"],
-        "{endless}, line 3 has the score inf: expected a finite number",
-    ),
+    "evaluate: no tags in rows": (["evaluate", "{rows}", "--model", "{tag}"], "{rows}", "tags"),
+    "evaluate: no tags in a table": (["evaluate", "{table}", "--model", "{tag}"], "{table}", "tags"),
+    "evaluate: a score without end": (["evaluate", "{endless}", "--model", "{regression}"], "{endless}, line 3", "inf"),
     "evaluate: no kind of picture": (
         ["evaluate", "{rows}", "--model", "{single}", "--picture", "{tmp}/x.foo"],
-        "{tmp}/x.foo cannot be drawn: expected a name that ends in .png, .svg or .pdf",
+        "{tmp}/x.foo",
     ),
-    "predict: no file": (["predict", "{tmp}/none.txt", "--model", "{single}"], "there is no file {tmp}/none.txt"),
-    "predict: no file to tag": (["predict", "{tmp}/none.txt", "--model", "{tag}"], "there is no file {tmp}/none.txt"),
+    "evaluate: calibrate the box": (
+        ["evaluate", "{rows}", "--task", "emotion", "--calibrate"],
+        "--calibrate",
+        "COPY/emotion",
+    ),
+    "evaluate: no such task in the box": (["evaluate", "{rows}", "--task", "dance"], "'dance'", "emotion"),
+    "predict: no file": (["predict", "{tmp}/none.txt", "--model", "{single}"], "{tmp}/none.txt"),
+    "predict: no file to tag": (["predict", "{tmp}/none.txt", "--model", "{tag}"], "{tmp}/none.txt"),
     "predict: no column": (
         ["predict", "{table}", "--model", "{single}", "--text", "body"],
-        "{table} has no column 'body', which --text asks for",
+        "{table}",
+        "'body'",
+        "--text",
     ),
-    "predict: no head": (["predict", "{texts}", "--model", "{base}"], "no head that answers"),
-    "predict: no model": (["predict", "{texts}", "--model", "{tmp}/none"], "there is no folder"),
-    "predict: one text of two": (["predict", "{texts}", "--model", "{score}"], "score compares two"),
-    "predict: no questions": (["predict", "{rows}", "--model", "{answer}"], "is not in a layout known here"),
-    "predict: not UTF-8": (["predict", "{binary}", "--model", "{single}"], "{binary} is not UTF-8 text in line 2"),
-    "finetune: unknown task": (
-        ["finetune", "dance", *LEARN[2:]],
-        "there is no task dance: expected classify, tag, answer, choose, score; or give a recipe, a .toml file",
-    ),
-    "finetune: a task misspelt": (
-        ["finetune", "clasify", *LEARN[2:]],
-        "there is no task clasify: did you mean classify? The tasks are classify, tag, answer, choose, score; or give",
-    ),
-    "finetune: no recipe": (["finetune", "none.toml", *LEARN[2:]], "there is no recipe none.toml"),
-    "finetune: no tags in a table": (["finetune", "tag", "--train", "{table}", *LEARN[4:]], "{table} has no tags"),
-    "finetune: no tags in .parquet": (["finetune", "tag", "--train", "{parquet}", *LEARN[4:]], "{parquet} has no tags"),
+    "predict: no head": (["predict", "{texts}", "--model", "{base}"], "pooler, masked"),
+    "predict: no model": (["predict", "{texts}", "--model", "{tmp}/none"], "{tmp}/none"),
+    "predict: one text of two": (["predict", "{texts}", "--model", "{score}"], "one text"),
+    "predict: no questions": (["predict", "{rows}", "--model", "{answer}"], "{rows}"),
+    "predict: not UTF-8": (["predict", "{binary}", "--model", "{single}"], "{binary}", "2"),
+    "finetune: unknown task": (["finetune", "dance", *LEARN[2:]], "dance", "classify, tag, answer, choose, score"),
+    "finetune: a task misspelt": (["finetune", "clasify", *LEARN[2:]], "clasify", "did you mean classify"),
+    "finetune: no recipe": (["finetune", "none.toml", *LEARN[2:]], "none.toml"),
+    "finetune: no tags in a table": (["finetune", "tag", "--train", "{table}", *LEARN[4:]], "{table}", "tags"),
+    "finetune: no tags in .parquet": (["finetune", "tag", "--train", "{parquet}", *LEARN[4:]], "{parquet}", "tags"),
     "finetune: a score without end": (
         ["finetune", "classify", "--train", "{endless}", *LEARN[4:]],
-        "{endless}, line 3 has the score inf: expected a finite number",
+        "{endless}, line 3",
+        "inf",
     ),
     "finetune: no end of a score to learn": (
         ["finetune", "score", "--train", "{endless}", *LEARN[4:]],
-        "{endless}, line 3 has the score inf: expected a finite number",
+        "{endless}, line 3",
+        "inf",
     ),
-    "finetune: no file": ([*LEARN, "--dev", "{tmp}/none.jsonl"], "there is no file {tmp}/none.jsonl"),
-    "finetune: no column": ([*LEARN, "--label", "gold"], "has no column 'gold', which --label asks for"),
-    "finetune: nothing to learn": ([*LEARN[:2], *LEARN[4:]], "give --train FILE"),
-    "finetune: no model": ([*LEARN, "--model", "{tmp}/none"], "there is no folder {tmp}/none"),
-    "finetune: no labels": (
-        ["finetune", "classify", "--train", "{texts}", *LEARN[4:]],
-        "none of the 2 examples to train on has a label",
-    ),
-    "finetune: strange dev": ([*LEARN, "--dev", "{strange}"], "has the label '怪', and this model knows"),
-    "finetune: unknown key": ([*LEARN, "--set", "optim.rate=1"], "has no key optim.rate"),
-    "finetune: seeds without dev": ([*LEARN, "--seeds", "2"], "give --dev FILE"),
-    "finetune: broken recipe": (["finetune", "{broken}", *LEARN[2:]], "{broken} is not a TOML file"),
+    "finetune: no file": ([*LEARN, "--dev", "{tmp}/none.jsonl"], "{tmp}/none.jsonl"),
+    "finetune: no column": ([*LEARN, "--label", "gold"], "'gold'", "--label"),
+    "finetune: nothing to learn": ([*LEARN[:2], *LEARN[4:]], "train"),
+    "finetune: no model": ([*LEARN, "--model", "{tmp}/none"], "{tmp}/none"),
+    "finetune: no labels": (["finetune", "classify", "--train", "{texts}", *LEARN[4:]], "2"),
+    "finetune: strange dev": ([*LEARN, "--dev", "{strange}"], "'怪'"),
+    "finetune: unknown key": ([*LEARN, "--set", "optim.rate=1"], "optim.rate"),
+    "finetune: seeds without dev": ([*LEARN, "--seeds", "2"], "dev"),
+    "finetune: broken recipe": (["finetune", "{broken}", *LEARN[2:]], "{broken}"),
 }
 
 
@@ -806,14 +795,12 @@ def test_bad_input_gets_one_sentence_and_exit_code_1(
     (work / "binary.txt").write_bytes(b"ok\n\xff\xfe\x00\n")
     before = {path.name: path.read_bytes() for path in work.iterdir()}
     places = {**models, **files, "base": base, "tmp": work, "out": work / "out"}
-    arguments, says = BAD[what]
+    arguments, *values = BAD[what]
     done = run(*[word.format(**places) for word in arguments])
     assert done.returncode == 1, done.stderr
     assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("bothways: ")
-    assert says.format(**places) in done.stderr
-    assert done.stderr.count("\n") == 1
+    for value in values:
+        assert is_one_error(done.stderr, value.format(**places)), done.stderr
     assert {path.name: path.read_bytes() for path in work.iterdir()} == before  # no run was begun
 
 
@@ -834,8 +821,3 @@ def test_wrong_usage_is_exit_code_2(what: str, run: Run) -> None:
     done = run(*USAGE[what])
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("verb", ["finetune", "evaluate", "predict"])
-def test_every_verb_shows_an_example(verb: str, run: Run) -> None:
-    assert f"Example: bothways {verb} " in " ".join(run(verb, "--help").stdout.split())

@@ -1,6 +1,7 @@
 """Vectors of texts, tokens and words, against transformers' hidden states and sentence-transformers."""
 
 import json
+import re
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from bothways.model.load import load
 from bothways.predict.encode import Features, encode, encode_tokens, iter_texts
 from bothways.predict.vectors import write_vectors
 from bothways.text.windows import windows
+from helpers import refused
 
 TEXTS = ["The cat sleeps.", "", "北京是中国的首都。", "Unbelievable walking! " * 3, "a", "the dog runs in paris"]
 
@@ -155,8 +157,7 @@ def test_windows_own_every_token_once(length: int, room: int, data: st.DataObjec
 
 def test_a_long_text_is_an_error_unless_told(model_folder: Path) -> None:
     long = "the cat sleeps " * 40
-    message = "text 2 has 122 tokens and this model reads 48: set --long to window .* or to cut to drop 74"
-    with pytest.raises(BothwaysError, match=message):
+    with refused("too-long", (2, 122)):
         encode(["a", long], model_folder)
 
 
@@ -165,7 +166,7 @@ def test_empty_texts_are_counted(model_folder: Path) -> None:
     rows = iter_texts(["The cat", "", " \t"], load(model_folder), pool="mean", features=Features(), tally=tally)
     assert len(list(rows)) == 3
     assert tally.empty == 2
-    assert str(tally).endswith("; 2 empty")
+    assert re.search(r"\b2 empty", str(tally))
 
 
 def test_cutting_is_counted(model_folder: Path) -> None:
@@ -173,14 +174,14 @@ def test_cutting_is_counted(model_folder: Path) -> None:
     texts = ["a", "the cat sleeps " * 40, "the dog " * 30]
     rows = list(iter_texts(texts, load(model_folder), pool="mean", features=Features(long="cut"), tally=tally))
     assert (tally.texts, tally.cut, tally.tokens_cut) == (3, 2, 122 - 48 + 62 - 48)
-    assert "2 texts cut, 88 tokens lost" in str(tally)
+    assert re.search(r"\b2\b.*\b88\b", str(tally))
     short = " ".join((["the", "cat", "sleeps"] * 40)[:46])
     assert np.abs(rows[1] - encode([short], model_folder)[0]).max() < 1e-5
 
 
 def test_python_hears_of_cuts_too(model_folder: Path) -> None:
     for call in (encode, encode_tokens):
-        with pytest.warns(UserWarning, match="1 text cut, 14 tokens lost"):
+        with pytest.warns(UserWarning, match=r"\b1\b.*\b14\b"):
             call(["the dog " * 30], model_folder, long="cut")
 
 
@@ -191,7 +192,7 @@ def test_windows_of_nothing_but_masks(model_folder: Path) -> None:
 
 
 def test_one_text_is_not_a_list_of_letters(model_folder: Path) -> None:
-    with pytest.raises(BothwaysError, match="put it into brackets"):
+    with refused("bad-input", "the cat"):
         encode("the cat", model_folder)
 
 
@@ -230,21 +231,21 @@ def test_short_texts_are_the_same_with_windows(model_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "code", "value"),
     [
-        ({"layers": "9"}, "there is no layer 9"),
-        ({"layers": [-5]}, "there is no layer -5"),
-        ({"layers": "top"}, "'top' names no layers"),
-        ({"layers": "1,2", "weights": [1.0]}, "1 weights were given for 2 layers"),
-        ({"layers": []}, "no layers were named"),
-        ({"weights": [float("nan")]}, "must be numbers"),
-        ({"long": "windows"}, "long cannot be 'windows': expected error, cut, window"),
-        ({"pool": "min"}, "pool cannot be 'min'"),
-        ({"combine": "avg"}, "combine cannot be 'avg'"),
+        ({"layers": "9"}, "no-such-layer", 9),
+        ({"layers": [-5]}, "no-such-layer", -5),
+        ({"layers": []}, "no-such-layer", None),
+        ({"layers": "top"}, "unknown-choice", "top"),
+        ({"layers": "1,2", "weights": [1.0]}, "length-mismatch", (1, 2)),
+        ({"weights": [float("inf")]}, "not-finite", [float("inf")]),
+        ({"long": "windows"}, "unknown-choice", "windows"),
+        ({"pool": "min"}, "unknown-choice", "min"),
+        ({"combine": "avg"}, "unknown-choice", "avg"),
     ],
 )
-def test_bad_layers_are_refused(model_folder: Path, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(BothwaysError, match=says):
+def test_bad_layers_are_refused(model_folder: Path, options: dict[str, Any], code: str, value: Any) -> None:
+    with refused(code, value):
         encode(TEXTS, model_folder, **options)
 
 
@@ -281,9 +282,9 @@ def test_files_hold_what_was_written(tmp_path: Path, name: str) -> None:
 def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
     def failing() -> Any:
         yield ROWS[0]
-        raise BothwaysError("text 2 is too long")
+        raise BothwaysError("text 2 is too long", "too-long")
 
-    with pytest.raises(BothwaysError, match="too long"):
+    with refused("too-long"):
         write_vectors(tmp_path / name, failing(), 4)
     assert list(tmp_path.iterdir()) == []
     assert write_vectors(tmp_path / name, iter([]), 4) == 0
@@ -294,7 +295,7 @@ def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
 
 
 def test_other_file_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match=r"expected a name that ends in \.npy, \.jsonl, \.parquet"):
+    with refused("unknown-format", tmp_path / "vectors.csv"):
         write_vectors(tmp_path / "vectors.csv", iter(ROWS), 4)
 
 
@@ -314,5 +315,5 @@ def test_static_vectors_know_nothing_of_their_neighbours(model_folder: Path) -> 
 
 
 def test_texts_are_expected(model_folder: Path) -> None:
-    with pytest.raises(BothwaysError, match="a text was expected, and None was given"):
+    with refused("bad-input", None):
         encode(["a", None], model_folder)  # type: ignore[list-item]

@@ -17,7 +17,7 @@ from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.fill import fill
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY
+from helpers import TINY, refused
 from vocabularies import model_of
 
 
@@ -145,7 +145,7 @@ def test_several_words_go_where_their_blanks_are() -> None:
 
 
 def test_too_many_answers_for_several_blanks_are_refused() -> None:
-    with pytest.raises(BothwaysError, match="at most 256 answers"):
+    with refused("out-of-range", 100_000):
         fill("[MASK] [MASK]", small_model(), top=100_000)
 
 
@@ -163,22 +163,22 @@ def test_padded_vocabularies_have_no_answer_in_the_padding(tokenizer: Tokenizer)
 
 
 def test_what_cannot_be_filled(model_folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(BothwaysError, match=r"no blank to fill: write \[MASK\]"):
+    with refused("no-mask", "The capital of France is Paris."):
         fill("The capital of France is Paris.", model_folder)
-    with pytest.raises(BothwaysError, match="has 63 tokens and this model reads 48"):
+    with pytest.raises(BothwaysError, match=r"63.*48"):
         fill("the " * 60 + "[MASK]", model_folder)
-    with pytest.raises(BothwaysError, match="at least 1"):
+    with refused("out-of-range", 0):
         fill("[MASK]", model_folder, top=0)
     save(Model.new(ModelConfig(TINY, ("pooler",)), tokenizer), tmp_path / "headless")
-    with pytest.raises(BothwaysError, match="no masked-word head"):
+    with refused("no-head", "masked"):
         fill("[MASK]", tmp_path / "headless")
     with pytest.raises(BothwaysError, match="no tokenizer"):
         fill("[MASK]", Model.new(ModelConfig(TINY, ("masked",))))
     maskless = Tokenizer.from_pieces(["[UNK]", "[CLS]", "[SEP]", "a"])
-    with pytest.raises(BothwaysError, match="no mask token"):
+    with refused("no-mask-token"):
         fill("[MASK]", Model.new(ModelConfig(TINY, ("masked",)), maskless))
 
 
 def test_one_text_is_expected(model_folder: Path) -> None:
-    with pytest.raises(BothwaysError, match="one text was expected, and 5 was given"):
+    with refused("bad-input", 5):
         fill(5, model_folder)  # type: ignore[arg-type]

@@ -11,15 +11,14 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from bothways.cli import app
-from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
-from bothways.predict.likelihood import Pair, read_pairs, score_minimal_pairs, sentence_scores
+from bothways.predict.likelihood import MinimalPair, read_minimal_pairs, score_minimal_pairs, sentence_scores
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY, make_loud
+from helpers import TINY, make_loud, refused
 
 TEXTS = ["the black cat sleeps.", "unbelievable!", "中国的首都是北京。", "the dog walked to the tree of paris", "a"]
 
@@ -80,14 +79,13 @@ def test_groups_count_alike_however_many_pairs_they_have(tokenizer: Tokenizer) -
     model = model_for(tokenizer)
     scores = dict(zip(TEXTS, sentence_scores(TEXTS, model), strict=True))
     likely = sorted(TEXTS, key=lambda text: -scores[text])
-    right, wrong = Pair(likely[0], likely[-1], "a"), Pair(likely[-1], likely[0], "a")
+    right, wrong = MinimalPair(likely[0], likely[-1], "a"), MinimalPair(likely[-1], likely[0], "a")
     found = score_minimal_pairs([right, wrong, wrong, replace(right, group="b")], model)
     assert found.pairs == 4
     assert found.groups == {"a": pytest.approx(1 / 3), "b": 1.0}
     assert found.accuracy == pytest.approx(2 / 3)
-    assert (
-        score_minimal_pairs([Pair("the cat", "the cat", "same")], model).accuracy == 0
-    )  # what is no likelier is not preferred
+    tie = score_minimal_pairs([MinimalPair("the cat", "the cat", "same")], model)
+    assert tie.accuracy == 0  # an equal score is no preference
 
 
 def test_the_command(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -99,7 +97,7 @@ def test_the_command(tokenizer: Tokenizer, tmp_path: Path) -> None:
     ]
     file = tmp_path / "pairs.jsonl"
     file.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
-    assert [pair.group for pair in read_pairs(file, limit=1)] == ["verb", "order"]
+    assert [pair.group for pair in read_minimal_pairs(file, limit=1)] == ["verb", "order"]
     command = ["blimp", str(file), "--model", str(tmp_path / "model")]
     done = CliRunner().invoke(app, [*command, "--json"])
     assert done.exit_code == 0, done.output
@@ -111,13 +109,13 @@ def test_the_command(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_asked_is_said(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match="no head that says how likely"):
+    with refused("no-head", "masked"):
         next(sentence_scores(["a"], model_for(tokenizer, head="")))
-    with pytest.raises(BothwaysError, match=r"has \d+ tokens and this model reads 48"):
+    with refused("too-long", 122):
         next(sentence_scores(["the cat " * 60], model_for(tokenizer)))
-    with pytest.raises(BothwaysError, match="no pairs"):
+    with refused("no-data"):
         score_minimal_pairs([], model_for(tokenizer))
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"good": "a", "bad": "b"}\n', encoding="utf-8")
-    with pytest.raises(BothwaysError, match="line 1 has no sentence_good and sentence_bad: its columns are good, bad"):
-        next(read_pairs(file))
+    with refused("no-column", f"{file}, line 1"):
+        next(read_minimal_pairs(file))

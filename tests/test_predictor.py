@@ -23,7 +23,7 @@ from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
 from bothways.tasks.registry import TASKS
 from bothways.text.tokenizer import Tokenizer
-from helpers import config_for, make_loud
+from helpers import config_for, make_loud, refused
 from test_tasks import ASKED, CHOICES, GRADES, LIMIT, MULTI, NUMBERS, SINGLE, SMALL, TAGGED
 
 WORDS = ["the", "cat", "unbelievable", "Paris", "中", "国", "walks", "in", "Berlin", ",", "dog", "talking"]
@@ -102,11 +102,11 @@ def test_one_input_gives_one_answer_and_a_list_a_list(name: str, tokenizer: Toke
     assert near([predictor(one)], predictor([one]))
     assert predictor([]) == []
     if KINDS[name][0] in SURE:
-        with pytest.raises(BothwaysError, match=r"gives one (tag|number) to each (word|pair), and top asks for 2"):
+        with refused("one-answer", 2):
             predictor(one, top=2)
     else:
         assert isinstance(predictor(one, top=2), list)
-    with pytest.raises(BothwaysError, match="is 0: expected 1 or more"):
+    with refused("out-of-range", 0):
         predictor(one, top=0)
 
 
@@ -115,11 +115,11 @@ def test_words_that_the_vocabulary_lacks_are_told(tokenizer: Tokenizer) -> None:
     predictor = predictor_for(tokenizer, "single")
     predictor("the cat in 北京 , " * 12 + "ꙮ")  # two in a hundred may be
     assert predictor.tally.unknown == 1
-    assert "lacks" not in str(predictor.tally)
+    assert "%" not in str(predictor.tally)
     predictor("ꙮ ꙮ 北京")
     assert predictor.tally.unknown == 3
     share = round(100 * 3 / predictor.tally.tokens)
-    assert str(predictor.tally).endswith(f"; {share}% of the tokens are words that this model's vocabulary lacks")
+    assert f" {share}% " in str(predictor.tally)
 
 
 def test_several_chunks_keep_the_order(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,29 +236,34 @@ def test_a_generator_is_not_read_ahead(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "said"),
+    ("name", "given"),
     [
-        ("single", 7, "a text or a pair of texts was expected"),
-        ("single", None, "a text or a pair of texts was expected"),
-        ("single", ("a", "b", "c"), "a text or a pair of texts was expected"),
-        ("single", {"sentence": "the cat"}, "a text or a pair of texts was expected"),
-        ("score", "the cat", "a pair of texts was expected"),
-        ("score", {"text": "the cat"}, "a pair of texts was expected"),
-        ("score", Text(("the cat",)), "score compares two"),
-        ("tag", 7, "a text or a tuple of words was expected"),
-        ("tag", ("a", 7), "a text or a tuple of words was expected"),
-        ("answer", "who?", "a pair of question and context, or a dictionary, was expected"),
-        ("answer", {"question": "who?"}, "a pair of question and context, or a dictionary, was expected"),
-        ("answer", ("who?", 7), "expected"),
-        ("choose", {"question": "who?", "options": []}, "option"),
-        ("choose", {"question": "who?", "options": "ab"}, "option"),
-        ("choose", {"question": "who?", "options": ["a", 7]}, "option"),
+        ("single", 7),
+        ("single", None),
+        ("single", ("a", "b", "c")),
+        ("single", {"sentence": "the cat"}),
+        ("score", "the cat"),
+        ("score", {"text": "the cat"}),
+        ("tag", 7),
+        ("tag", ("a", 7)),
+        ("answer", "who?"),
+        ("answer", {"question": "who?"}),
+        ("answer", ("who?", 7)),
+        ("choose", {"question": "who?", "options": []}),
+        ("choose", {"question": "who?", "options": "ab"}),
+        ("choose", {"question": "who?", "options": ["a", 7]}),
     ],
 )
-def test_what_is_no_input_is_refused_in_one_sentence(name: str, given: Any, said: str, tokenizer: Tokenizer) -> None:
-    with pytest.raises(BothwaysError, match=said) as caught:
+def test_what_is_no_input_is_refused_in_one_sentence(name: str, given: Any, tokenizer: Tokenizer) -> None:
+    with pytest.raises(BothwaysError) as caught:
         predictor_for(tokenizer, name)(given)
+    assert caught.value.code == "bad-input"
     assert "\n" not in str(caught.value)
+
+
+def test_a_cross_encoder_needs_pairs(tokenizer: Tokenizer) -> None:
+    with pytest.raises(BothwaysError, match="one text"):
+        predictor_for(tokenizer, "score")(Text(("the cat",)))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -279,17 +284,16 @@ def test_empty_texts_get_an_answer(name: str, tokenizer: Tokenizer) -> None:
 
 
 def test_wrong_folders_are_told_apart(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match="there is no folder"):
-        Predictor.load(tmp_path / "nowhere")
+    codes = []
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BothwaysError, match=r"is not a model folder: it has no config\.json"):
-        Predictor.load(tmp_path / "empty")
     save(Model.new(ModelConfig(SMALL, ("pooler", "masked")), tokenizer), tmp_path / "base")
-    with pytest.raises(BothwaysError, match=r"no head that answers \(it has: pooler, masked\): fine-tune it first"):
-        Predictor.load(tmp_path / "base")
     save(Model.new(ModelConfig(SMALL, ("token",), ("O", "B-X"))), tmp_path / "mute")
-    with pytest.raises(BothwaysError, match="no tokenizer"):
-        Predictor.load(tmp_path / "mute")
+    for name in ("nowhere", "empty", "base", "mute"):
+        with pytest.raises(BothwaysError) as caught:
+            Predictor.load(tmp_path / name)
+        codes.append(caught.value.code)
+        assert str(tmp_path / name) in str(caught.value) or name in ("base", "mute")
+    assert (codes[0], codes[2]) == ("no-folder", "no-task-head")
 
 
 def test_a_pair_needs_a_model_of_two_segments(tokenizer: Tokenizer) -> None:
@@ -298,7 +302,7 @@ def test_a_pair_needs_a_model_of_two_segments(tokenizer: Tokenizer) -> None:
     base = Model.new(ModelConfig(replace(SMALL, segments=1), ("pooler",)), tokenizer)
     predictor = Predictor(with_task(base, config_for("classify", kind="single"), ("a", "b")))
     assert predictor("the cat")["label"] in ("a", "b")
-    with pytest.raises(BothwaysError, match="segments"):
+    with refused("too-few-segments", 1):
         predictor(("the cat", "the dog"))
 
 
@@ -349,7 +353,7 @@ LABELS = {"single": ("bad", "good", "so-so"), "multi": ("awe", "fear", "joy"), "
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_task_can_be_evaluated_and_compared(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """The goal's score lies in its interval; a model compared with itself differs by nothing."""
+    """The main score lies in its interval; a model compared with itself differs by nothing."""
     task, kind, labels = KINDS[name]
     base = Model.new(ModelConfig(SMALL, ("pooler",)), tokenizer)
     model = with_task(base, config_for(task, kind=kind, range=(-1.0, 3.0)), LABELS.get(name, labels))
@@ -387,10 +391,10 @@ def test_a_label_that_the_model_does_not_know_is_named(tokenizer: Tokenizer, tmp
     predictor = predictor_for(tokenizer, "single")
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "the cat", "label": "a"}\n{"text": "the dog", "label": "z"}\n')
-    with pytest.raises(BothwaysError, match=r"rows\.jsonl, line 2 has the label 'z', and this model knows a, b, c"):
+    with pytest.raises(BothwaysError, match=r"rows\.jsonl, line 2 .*'z'"):
         evaluate([str(path)], predictor)
     path.write_text('{"text": "the cat"}\n')
-    with pytest.raises(BothwaysError, match="no labelled rows"):
+    with refused("no-labels"):
         evaluate([str(path)], predictor)
 
 
@@ -399,7 +403,7 @@ def test_a_predictor_saved_and_opened_answers_the_same(tokenizer: Tokenizer, tmp
     before = predictor_for(tokenizer, "multi", temperature=3.0, thresholds={"a": 0.1, "b": 0.9})
     save(before.model, tmp_path)
     after = Predictor(load(tmp_path))
-    with pytest.raises(BothwaysError, match=r"a model was expected, .*: a folder is opened by Predictor\.load"):
+    with refused("bad-input", str(tmp_path)):
         Predictor(str(tmp_path))  # type: ignore[arg-type]
     given = inputs_for("multi", 20)
     assert near(after(given), before(given))
@@ -434,7 +438,7 @@ def test_what_has_no_probabilities_is_not_calibrated(tokenizer: Tokenizer, tmp_p
     predictor = predictor_for(tokenizer, "regression")
     save(predictor.model, tmp_path / "model")
     found = evaluate([str(written(tmp_path, "regression"))], predictor)
-    with pytest.raises(BothwaysError, match="nothing to calibrate"):
+    with refused("not-calibratable", "classify"):
         calibrate(tmp_path / "model", found)
 
 
@@ -448,9 +452,7 @@ def test_the_ending_says_what_is_drawn(ending: str, tokenizer: Tokenizer, tmp_pa
     begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending.lower()]
     assert path.read_bytes().startswith(begins)
     for name in ("found.foo", "found"):
-        with pytest.raises(
-            BothwaysError, match=f"{name} cannot be drawn: expected a name that ends in .png, .svg or .pdf"
-        ):
+        with pytest.raises(BothwaysError, match=name):
             draw_evaluation(found, predictor.labels, tmp_path / name)
 
 
@@ -469,10 +471,11 @@ def test_long_texts_are_met_as_asked_whatever_the_folder_says(tokenizer: Tokeniz
     """A pair with two long sides leaves no room for windows: the sentence says what to do, and that works."""
     save(predictor_for(tokenizer, "single").model, tmp_path / "folder")
     folder, long = tmp_path / "folder", ("the cat " * 60).strip()
-    with pytest.raises(BothwaysError, match=r"pair 1 has \d+ tokens beside .* set --long to cut"):
+    with refused("no-room-for-windows", (1, 123)):
         Predictor.load(folder)([(long, long)])
     cut = Predictor.load(folder, long="cut")
     assert set(cut([(long, long)])[0]) == {"label", "score"}
     assert cut.tally.cut == 1
-    with pytest.raises(BothwaysError, match="set --long to window"):
+    with pytest.raises(BothwaysError, match="`long`") as caught:
         Predictor.load(folder, long="error")([long])
+    assert (caught.value.code, caught.value.value) == ("too-long", (1, 122))

@@ -1,9 +1,11 @@
-"""The shape of the library: imports point one way, nothing foreign is imported, every sentence of help is true."""
+"""The shape of the library: imports point one way, nothing foreign is imported, all public names exist."""
 
 import ast
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import bothways
 
@@ -91,6 +93,35 @@ def test_only_the_declared_dependencies_are_imported() -> None:
         roots = {imported.split(".")[0] for imported in imports}
         assert not roots & JUDGES, name
         assert roots <= ALLOWED | set(sys.stdlib_module_names), (name, roots)
+
+
+def test_every_public_name_is_importable_and_listed() -> None:
+    assert len(set(bothways.__all__)) == len(bothways.__all__)
+    for name in bothways.__all__:
+        assert getattr(bothways, name) is not None
+    assert set(bothways.__all__) <= set(dir(bothways))
+    assert bothways.read_recipe is bothways.read_pretrain_recipe
+
+
+def test_the_three_lists_of_public_names_agree() -> None:
+    """What is imported at first use, what type checkers see, and `__all__`: the same names from the same modules."""
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    assert len(blocks) == 1
+    seen = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in blocks[0].body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    lazy = {name: (home, bothways._NAMES_AT_HOME.get(name, name)) for name, home in bothways._HOMES.items()}
+    assert seen == lazy
+    assert set(bothways.__all__) == {*lazy, "BothwaysError", "StoppedError"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        bothways.nonsense  # noqa: B018
 
 
 def test_no_public_name_is_hidden_by_a_module() -> None:

@@ -2,18 +2,25 @@
 
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import sklearn.base  # type: ignore[import-untyped]
+import sklearn.utils.estimator_checks  # type: ignore[import-untyped]
+from sklearn.exceptions import NotFittedError  # type: ignore[import-untyped]
+from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
 from sklearn.metrics import accuracy_score  # type: ignore[import-untyped]
 from sklearn.model_selection import (  # type: ignore[import-untyped]
     GridSearchCV,
     StratifiedKFold,
     cross_val_score,
 )
+from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
+from sklearn.preprocessing import FunctionTransformer  # type: ignore[import-untyped]
 
 import bothways
 from bothways.errors import BothwaysError
@@ -21,6 +28,7 @@ from bothways.model import box
 from bothways.predict.classifier import Classifier
 from bothways.predict.predictor import Predictor
 from bothways.tasks.recipe import read_finetune_recipe
+from helpers import refused
 from test_tasks import base
 
 __all__ = ["base"]
@@ -31,19 +39,25 @@ FAST = ["run.device=cpu", "run.save_every=999", "optim.warmup=0"]
 
 
 def fast(model: Path, **settings: Any) -> Classifier:
-    return Classifier(model, **{"epochs": 1, "batch": 6, "lr": 1e-3, "settings": FAST, **settings})
+    return Classifier(model, **{"epochs": 1, "batch_size": 6, "lr": 1e-3, "settings": FAST, **settings})
 
 
 def test_settings_are_kept_cloned_and_changed(base: Path) -> None:
     first = fast(base, seed=7)
-    assert first.get_params() == {"model": base, "epochs": 1, "batch": 6, "lr": 1e-3, "seed": 7, "out": None, "settings": FAST}  # fmt: skip
+    assert first.get_params() == {"model": base, "epochs": 1, "batch_size": 6, "lr": 1e-3, "seed": 7, "out": None, "settings": FAST}  # fmt: skip
     second = sklearn.base.clone(first)
     assert second is not first
     assert second.get_params() == first.get_params()
     assert second.set_params(lr=5e-5, epochs=2).get_params() == {**first.get_params(), "lr": 5e-5, "epochs": 2}
     assert first.lr == 1e-3
-    with pytest.raises(BothwaysError, match="no setting 'colour'"):
+    with refused("unknown-setting", "colour"):
         first.set_params(colour="red")
+
+
+def test_repr_shows_what_was_set() -> None:
+    assert repr(Classifier()) == "Classifier()"
+    changed = Classifier("m", lr=1e-3, settings=["run.steps=2"])
+    assert repr(changed) == "Classifier(model='m', lr=0.001, settings=['run.steps=2'])"
 
 
 def test_what_it_learned_can_be_kept(base: Path, tmp_path: Path) -> None:
@@ -61,7 +75,7 @@ def test_what_it_learned_can_be_kept(base: Path, tmp_path: Path) -> None:
 def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advised = tmp_path / "model"
     shutil.copytree(base, advised)
-    (advised / "finetune.toml").write_text("[optim]\nlr = 4e-4\n[run]\nepochs = 1\nbatch = 3\n")
+    (advised / "finetune.toml").write_text("[optim]\nlr = 4e-4\n[run]\nepochs = 1\nbatch_size = 3\n")
     plans = {}
     for name, classifier in {
         "advised": Classifier(advised, settings=FAST),
@@ -85,35 +99,173 @@ def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("texts", "labels", "told"),
+    ("texts", "labels", "code"),
     [
-        ("good", list("good"), "several texts were expected"),
-        (["a", "b"], [None, "x"], "for each text, and None was given"),
-        (["a", "b"], np.array([float("nan"), 1.0]), "for each text, and nan was given"),
-        (["a", "b"], [["x"], ["y", "z"]], r"for each text, and \['x'\] was given"),
-        (["a", "b"], np.array([[1, 0], [1, 1]]), r"for each text, and array\(\[1, 0\]\) was given"),
-        (["a", "b"], [1, "1"], "some labels are strings and some are not"),
-        (["a", "b"], [0.5, 1.0], "0.5 is a number and no class"),
-        (["a", "b"], ["x"], "2 texts were given and 1 labels"),
+        ("good", list("good"), "bad-input"),
+        ([7, 8], ["a", "b"], "bad-input"),
+        ([("a", "b", "c"), ("d", "e", "f")], ["a", "b"], "bad-input"),
+        (["a", "b"], [None, "x"], "bad-label"),
+        (["a", "b"], np.array([float("nan"), 1.0]), "bad-label"),
+        (["a", "b"], [["x"], ["y", "z"]], "bad-label"),
+        (["a", "b"], np.array([[1, 0], [1, 1]]), "bad-label"),
+        (["a", "b"], [0.5, 1.0], "bad-label"),
+        (["a", "b"], [1, "1"], "mixed-labels"),
+        (["a", "b"], ["x"], "length-mismatch"),
+        (["a", "b"], None, "no-labels"),
+        (TEXTS, KINDS[:3], "length-mismatch"),
+        (TEXTS, ["cat"] * 12, "one-label"),
+        ([], [], "no-data"),
     ],
 )
-def test_what_cannot_be_learned_is_told(texts: Any, labels: Any, told: str, base: Path) -> None:
-    with pytest.raises(BothwaysError, match=told):
+def test_bad_texts_and_labels_are_value_errors(texts: Any, labels: Any, code: str, base: Path) -> None:
+    with pytest.raises(ValueError, match=r"\w") as caught:
         fast(base).fit(texts, labels)
+    assert isinstance(caught.value, BothwaysError)
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.code) == (type(caught.value), str(caught.value), code)
 
 
 def test_texts_come_in_many_forms(base: Path) -> None:
     pairs = np.array([["the cat", "the dog"], ["a tree", "the cat"]] * 3)
     classifier = fast(base).fit((tuple(pair) for pair in pairs), [0, 1] * 3)
     assert (classifier.predict(pairs) == classifier.predict([tuple(pair) for pair in pairs])).all()
-    with pytest.raises(BothwaysError, match="several texts were expected"):
-        classifier.predict("the cat")
-    with pytest.raises(BothwaysError, match="6 texts were given and 2 labels"):
+    for bad in ("the cat", [7]):
+        with refused("bad-input"):
+            classifier.predict(bad)
+    with refused("length-mismatch", (6, 2)):
         classifier.score(pairs, [0, 1])
 
 
 def test_it_is_a_classifier_to_scikit_learn(base: Path) -> None:
     assert sklearn.base.is_classifier(fast(base))
+
+
+# Checks that use no data.
+WITHOUT_DATA = [
+    "check_classifiers_one_label_sample_weights",
+    "check_decision_proba_consistency",
+    "check_do_not_raise_errors_in_init_or_set_params",
+    "check_estimator_cloneable",
+    "check_estimator_repr",
+    "check_estimator_sparse_tag",
+    "check_estimator_tags_renamed",
+    "check_estimators_partial_fit_n_features",
+    "check_estimators_unfitted",
+    "check_fit1d",
+    "check_get_params_invariance",
+    "check_mixin_order",
+    "check_n_features_in_after_fitting",
+    "check_no_attributes_set_in_init",
+    "check_non_transformer_estimators_n_iter",
+    "check_parameters_default_constructible",
+    "check_requires_y_none",
+    "check_set_params",
+    "check_supervised_y_no_nan",
+    "check_valid_tag_types",
+]
+# Checks that fit on tables of numbers, which a subclass turns into texts.
+WITH_NUMBERS = [
+    "check_classifiers_classes",
+    "check_classifiers_one_label",
+    "check_classifiers_regression_target",
+    "check_dict_unchanged",
+    "check_dont_overwrite_parameters",
+    "check_dtype_object",
+    "check_estimators_dtypes",
+    "check_estimators_fit_returns_self",
+    "check_estimators_overwrite_params",
+    "check_estimators_pickle",
+    "check_f_contiguous_array_estimator",
+    "check_fit2d_1feature",
+    "check_fit2d_1sample",
+    "check_fit_check_is_fitted",
+    "check_fit_idempotent",
+    "check_fit_score_takes_y",
+    "check_methods_sample_order_invariance",
+    "check_methods_subset_invariance",
+    "check_pipeline_consistency",
+    "check_positive_only_tag_during_fit",
+    "check_readonly_memmap_input",
+]
+# Checks of what texts do not have, with the reason.
+NOT_APPLICABLE = {
+    "check_all_zero_sample_weights_error": "fit takes no sample_weight",
+    "check_array_api_input": "texts are not arrays of numbers",
+    "check_array_api_mixed_inputs": "texts are not arrays of numbers",
+    "check_array_api_same_namespace": "texts are not arrays of numbers",
+    "check_class_weight_balanced_linear_classifier": "class weights are a recipe key, classify.class_weights",
+    "check_class_weight_classifiers": "class weights are a recipe key, classify.class_weights",
+    "check_classifier_data_not_an_array": "texts and labels must be iterable",
+    "check_classifiers_train": "asks for an accuracy on numbers, whose digits are no features",
+    "check_complex_data": "there are no complex texts",
+    "check_estimator_sparse_array": "there are no sparse texts",
+    "check_estimator_sparse_matrix": "there are no sparse texts",
+    "check_estimators_empty_data_messages": "there is no number of features",
+    "check_estimators_nan_inf": "there are no texts that are nan or inf",
+    "check_fit2d_predict1d": "there is no number of dimensions",
+    "check_n_features_in": "there is no number of features",
+    "check_sample_weight_equivalence_on_dense_data": "fit takes no sample_weight",
+    "check_sample_weight_equivalence_on_sparse_data": "fit takes no sample_weight",
+    "check_sample_weights_list": "fit takes no sample_weight",
+    "check_sample_weights_not_an_array": "fit takes no sample_weight",
+    "check_sample_weights_not_overwritten": "fit takes no sample_weight",
+    "check_sample_weights_pandas_series": "fit takes no sample_weight",
+    "check_sample_weights_shape": "fit takes no sample_weight",
+    "check_sparsify_coefficients": "there are no coefficients",
+    "check_supervised_y_2d": "a column of labels is refused, not flattened with a warning",
+}
+
+
+class OfNumbers(Classifier):
+    """Reads rows of numbers as texts, so that scikit-learn can check it with its own data."""
+
+    def fit(self, X: Any, y: Any) -> Classifier:  # noqa: N803
+        return super().fit(as_texts(X), y)
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803
+        return super().predict_proba(as_texts(X))
+
+
+def as_texts(rows: Any) -> list[str]:
+    return [" ".join(f"{value:.1f}" for value in row[:4]) for row in np.asarray(rows)]
+
+
+def sklearn_check(name: str) -> Any:
+    found = getattr(sklearn.utils.estimator_checks, name, None)
+    return found or pytest.skip(f"this scikit-learn has no {name}")
+
+
+def test_every_check_of_a_classifier_is_run_or_has_a_reason() -> None:
+    checks = sklearn.utils.estimator_checks.estimator_checks_generator(LogisticRegression())
+    names = {getattr(check, "func", check).__name__ for _, check in checks}
+    assert names - {*WITHOUT_DATA, *WITH_NUMBERS, *NOT_APPLICABLE} == set()
+    assert len({*WITHOUT_DATA, *WITH_NUMBERS, *NOT_APPLICABLE}) == len(WITHOUT_DATA + WITH_NUMBERS) + len(
+        NOT_APPLICABLE
+    )
+
+
+@pytest.mark.parametrize("name", WITHOUT_DATA)
+def test_scikit_learn_finds_nothing_wrong(name: str) -> None:
+    sklearn_check(name)("Classifier", Classifier())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_scikit_learn_finds_nothing_wrong_with_what_it_learns(name: str, base: Path) -> None:
+    sklearn_check(name)("Classifier", OfNumbers(base, settings=["run.steps=1", "run.device=cpu", "optim.warmup=0"]))
+
+
+def test_it_works_in_a_pipeline(base: Path) -> None:
+    def lower(texts: list[str]) -> list[str]:
+        return [text.lower() for text in texts]
+
+    pipeline = make_pipeline(FunctionTransformer(lower), fast(base)).fit([text.upper() for text in TEXTS], KINDS)
+    expected = fast(base).fit(TEXTS, KINDS)
+    assert np.array_equal(pipeline.predict_proba([text.upper() for text in TEXTS]), expected.predict_proba(TEXTS))
+    assert pipeline.set_params(classifier__lr=0.5)[-1].lr == 0.5
+    assert pipeline.classes_.tolist() == ["cat", "dog", "tree"]
 
 
 def folded(classifier: Classifier) -> list[float]:
@@ -155,7 +307,7 @@ def test_it_can_be_searched_over(base: Path) -> None:
 )
 def test_labels_come_back_as_they_were_given(labels: Any, base: Path) -> None:
     """Learned by heart, so that the right one must come back, in the right type and column."""
-    classifier = fast(base, epochs=20, batch=12, lr=1e-2).fit(TEXTS, labels)
+    classifier = fast(base, epochs=20, batch_size=12, lr=1e-2).fit(TEXTS, labels)
     wanted = np.asarray(labels)
     found = classifier.predict(TEXTS)
     assert found.dtype == wanted.dtype
@@ -204,27 +356,28 @@ def test_settings_of_a_recipe_reach_the_run(base: Path) -> None:
     plain = fast(base).fit(TEXTS, KINDS).predict_proba(TEXTS)
     told = fast(base, settings=[*FAST, "classify.label_smoothing=0.3"]).fit(TEXTS, KINDS).predict_proba(TEXTS)
     assert not np.allclose(plain, told)
-    with pytest.raises(BothwaysError, match="did you mean"):
+    with pytest.raises(BothwaysError, match=r"classify\.smothing"):
         fast(base, settings=["classify.smothing=0.3"]).fit(TEXTS, KINDS)
 
 
-@pytest.mark.parametrize(
-    ("texts", "labels", "said"),
-    [
-        (TEXTS, KINDS[:3], "12 texts were given and 3 labels"),
-        (TEXTS, ["cat"] * 12, "all rows have the label 'cat'"),
-        ([], [], "nothing to train on"),
-        ([7, 8], ["a", "b"], "text"),
-        ([("a", "b", "c"), ("d", "e", "f")], ["a", "b"], "text"),
-    ],
-)
-def test_what_cannot_be_learned_is_refused_in_one_sentence(texts: Any, labels: Any, said: str, base: Path) -> None:
-    with pytest.raises(BothwaysError, match=said) as caught:
-        fast(base).fit(texts, labels)
-    assert "\n" not in str(caught.value)
-
-
-def test_it_must_learn_before_it_answers(base: Path) -> None:
-    for ask in (fast(base).predict, fast(base).predict_proba):
-        with pytest.raises(BothwaysError, match="call fit first"):
+def test_before_fit_it_raises_what_scikit_learn_expects(base: Path) -> None:
+    for ask in (fast(base).predict, fast(base).predict_proba, lambda texts: fast(base).score(texts, KINDS)):
+        with pytest.raises(NotFittedError) as caught:
             ask(TEXTS)
+        assert isinstance(caught.value, BothwaysError)
+        assert caught.value.code == "not-fitted"
+        again = pickle.loads(pickle.dumps(caught.value))  # as joblib sends it from another process
+        assert isinstance(again, NotFittedError)
+        assert (again.code, str(again)) == ("not-fitted", str(caught.value))
+
+
+def test_scikit_learn_is_not_imported() -> None:
+    """Before fit there is an error of the same bases without it."""
+    code = (
+        "import sys, bothways\n"
+        "try: bothways.Classifier().predict(['a'])\n"
+        "except bothways.BothwaysError as error: print(error.code, isinstance(error, (ValueError, AttributeError)))\n"
+        "print('sklearn' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "not-fitted True\nFalse\n"

@@ -1,6 +1,6 @@
-"""The command line: thin over the library, one file for each verb.
+"""The command line: a thin layer over the library, one file for each verb.
 
-Verbs import what they need when they run, so that `bothways --help` never waits for torch.
+Verbs import what they need when they run, so that `bothways --help` does not import torch.
 """
 
 import signal
@@ -23,12 +23,12 @@ from bothways.cli import (
     suite,
     vocab,
 )
-from bothways.cli.output import with_options
+from bothways.cli.output import show_warnings, with_options
 from bothways.errors import BothwaysError
 
 app = typer.Typer(
     name="bothways",
-    help="BERT and its family, offline. Results go to standard output, words and progress to standard error.",
+    help="BERT and its family, offline. Results go to standard output, messages and progress to standard error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -52,7 +52,10 @@ app.command()(suite.conll)
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+def _every_verb(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+) -> None:
+    context.with_resource(show_warnings())
     if version:
         import bothways
 
@@ -62,7 +65,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """The `bothways` command."""
-    # A polite kill ends the blocks that are open, so that no temporary file stays behind.
+    # SIGTERM raises SystemExit, so that open `with` blocks remove their temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         app()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import AnyModel
+from bothways.cli.options import AnyModel, PrintJson
 from bothways.cli.output import print_json, progress, say
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
@@ -22,40 +22,45 @@ def encode(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Texts: lines of .txt, rows of .jsonl, .csv, .tsv (.gz, .xz too), .parquet; - for standard input.",
+            help="File of texts: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .parquet; - for standard "
+            "input.",
             show_default=False,
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where to: .npy, .jsonl or .parquet.", show_default=False)
+        Path, typer.Option("--out", metavar="FILE", help="Output file: .npy, .jsonl or .parquet.", show_default=False)
     ],
     model: AnyModel = None,
     layers: Annotated[
         str,
         typer.Option(
-            help="last, second-to-last, last-four, all, or numbers: 0 is the embeddings, -1 the last layer; static is "
-            "the token table alone, without context."
+            help="Layers: last, second-to-last, last-four, all, or numbers (0: the embeddings, -1: the last layer); "
+            "static: the token embedding table, without context."
         ),
     ] = "last",
-    combine: Annotated[Combine, typer.Option(help="How several layers become one vector.")] = "concat",
+    combine: Annotated[Combine, typer.Option(help="How to combine several layers.")] = "concat",
     weights: Annotated[
-        str, typer.Option(help="One number for each layer, as 0.1,0.2,0.3,0.4: their weighted sum.", show_default=False)
+        str, typer.Option(help="Weighted sum of layers: one weight each, as in 0.1,0.2,0.3,0.4.", show_default=False)
     ] = "",
-    per: Annotated[Unit, typer.Option(help="One vector for each text, token or word.")] = "text",
+    per: Annotated[Unit, typer.Option(help="What gets a vector.")] = "text",
     pool: Annotated[
-        Pool, typer.Option(help="With --per text: mean or max over the tokens, or the [CLS] state.")
+        Pool, typer.Option(help="Pooling for --per text: mean or max over the tokens, or the hidden state of [CLS].")
     ] = "mean",
     long: Annotated[
-        Long, typer.Option(help="Texts beyond the model's limit: refuse, cut, or read in overlapping windows.")
+        Long,
+        typer.Option(
+            help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
+            "overlapping windows."
+        ),
     ] = "error",
-    field: Annotated[str, typer.Option(help="The field of .jsonl that holds the text.")] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report for programs.")] = False,
+    field: Annotated[str, typer.Option(help="Name of the text column or field.")] = "text",
+    as_json: PrintJson = False,
 ) -> None:
-    """Turn texts into vectors.
+    """Compute embeddings of texts, tokens or words.
 
-    Rows keep the order of the texts. An .npy of tokens or words comes with an .npy.jsonl that says what each row is.
+    Rows keep the order of the texts. An .npy of tokens or words comes with an .npy.jsonl that describes each row.
 
-    Example: bothways encode reviews.txt --model my-model --layers last-four --combine sum --out reviews.npy
+    Example: bothways encode examples/sample.txt --out sample.npy
     """
     from bothways.engine.reader import Tally
     from bothways.model.load import load
@@ -66,7 +71,7 @@ def encode(
     require_files([file])
     writer_for(out)
     if file.resolve() in (out.resolve(), beside(out).resolve()):
-        raise BothwaysError(f"{file} would be overwritten by what is made of it: name another --out")
+        raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
     loaded = load(model)
     features = Features(layers, combine, _numbers(weights), long)
     tally = Tally()
@@ -99,4 +104,6 @@ def _numbers(written: str) -> list[float] | None:
     try:
         return [float(number) for number in written.split(",")] if written else None
     except ValueError:
-        raise BothwaysError(f"--weights takes numbers with commas between them, not {written!r}") from None
+        raise BothwaysError(
+            f"`weights` is {written!r}: expected numbers separated by commas", "not-a-number", written
+        ) from None

@@ -6,54 +6,61 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import BoxedTask, TunedModel, answering
-from bothways.cli.output import print_json, print_table, progress, say
+from bothways.cli.options import (
+    BoxedTask,
+    LabelColumn,
+    LongTexts,
+    PairColumn,
+    PrintJson,
+    TextColumn,
+    TunedModel,
+    answering,
+)
+from bothways.cli.output import answer_name, print_json, print_table, progress, say
 from bothways.errors import BothwaysError
-from bothways.predict.encode_options import Long
 
 if TYPE_CHECKING:
     from bothways.predict.evaluation import Evaluation
     from bothways.tasks.task import TaskConfig
 
-_CLOSE = 0.05
-"""A temperature that is off by less is right."""
+_TOLERANCE = 0.05
+"""Relative difference of temperatures below which a model counts as calibrated."""
 
 
 def evaluate(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled data.", show_default=False)],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled files.", show_default=False)],
     model: TunedModel = None,
     task: BoxedTask = None,
     against: Annotated[
         Path | None,
         typer.Option(
-            "--against", metavar="DIR", help="Another model: is one better, and how surely?", show_default=False
-        ),
-    ] = None,
-    text: Annotated[str | None, typer.Option(help="The column of the text.", show_default=False)] = None,
-    pair: Annotated[str | None, typer.Option(help="The column of the second text.", show_default=False)] = None,
-    label: Annotated[str | None, typer.Option(help="The column of the label.", show_default=False)] = None,
-    long: Annotated[
-        Long | None,
-        typer.Option(
-            help="Texts beyond the model's limit: read in windows, cut or refuse them.  [default: as the model says]",
+            "--against",
+            metavar="DIR",
+            help="Folder of another model to compare with, by a paired significance test.",
             show_default=False,
         ),
     ] = None,
-    worst: Annotated[int, typer.Option(help="So many of the worst errors.", min=0)] = 5,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    long: LongTexts = None,
+    worst: Annotated[int, typer.Option(help="Number of the worst errors to print.", min=0)] = 5,
     picture: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A .png, .svg or .pdf of scores, confusion and calibration.", show_default=False
+            metavar="FILE",
+            help="Plot scores, confusion matrix and calibration to a .png, .svg or .pdf file.",
+            show_default=False,
         ),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Write the temperature and thresholds found into the model's folder.")
+        bool, typer.Option("--calibrate", help="Write the fitted temperature or thresholds into the model's folder.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+    as_json: PrintJson = False,
 ) -> None:
-    """Score a fine-tuned model on labelled files: with intervals, by label, and with its worst errors.
+    """Score a fine-tuned model on labelled files: with confidence intervals, by label, and with its worst errors.
 
-    Example: bothways evaluate examples/reviews-dev.tsv --model my-classifier/model
+    Example: bothways evaluate examples/questions-dev.json --task answer
     """
     from bothways.data.notes import Notes
     from bothways.plots import require_picture_name
@@ -71,8 +78,10 @@ def evaluate(
     folder = answering(model, task)
     if task and calibrate:
         raise BothwaysError(
-            f"--calibrate changes a model's folder, and those in the box stay as they are: copy {folder.parent} whole, "
-            f"and take --model COPY/{folder.name}"
+            f"`calibrate` writes into the model's folder, and the box is read-only: copy the whole of {folder.parent} "
+            f"and give --model COPY/{folder.name}",
+            "read-only-box",
+            task,
         )
     predictor, notes = Predictor.load(folder, long=long), Notes()
     other = Predictor.load(against, long=long) if against else None
@@ -80,13 +89,13 @@ def evaluate(
         require_same_task(predictor, other, (str(folder), str(against)))
     data = DataSettings(text=text or "", pair=pair or "", label=label or "")
     found = run(
-        files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "answering")
+        files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "evaluating")
     )
     compared = compare_models(files, predictor, other, data) if other else None
     if notes:
         say(str(notes))
     if picture and not draw_evaluation(found, predictor.labels, picture):
-        say("no picture was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
+        say("no plot without matplotlib: pip install 'bothways[plots]'")
     if as_json:
         if calibrate:
             write(folder, found)
@@ -97,12 +106,12 @@ def evaluate(
     _print(found, predictor.labels, task_config(predictor.model).temperature)
     if compared:
         say(
-            f"{found.metric} of {folder} minus that of {against}: {compared.difference:+.4f}, with 95 % between "
-            f"{compared.low:+.4f} and {compared.high:+.4f}; p = {compared.p:.3f}"
+            f"{found.metric} of {folder} minus that of {against}: {compared.difference:+.4f}, 95 % interval "
+            f"{compared.low:+.4f} to {compared.high:+.4f}, p = {compared.p:.3f}"
         )
     say(found.read)
     if calibrate:
-        say(f"{folder} now has {_settings(write(folder, found))}: evaluate it on other data than these")
+        say(f"{folder} now has {_settings(write(folder, found))}: evaluate it on other data")
 
 
 def _settings(config: "TaskConfig") -> str:
@@ -111,7 +120,7 @@ def _settings(config: "TaskConfig") -> str:
 
 
 def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> None:
-    """The tables and the worst errors, of a model that has this temperature."""
+    """Print the tables and the worst errors. `temperature`: the model's current one."""
     from bothways.scoring.classification import shown_name
 
     rows = [
@@ -131,9 +140,9 @@ def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> 
             [(label, *row) for label, row in zip(labels, found.confusion, strict=True)],
             right=labels,
         )
-    if found.temperature and abs(found.temperature / temperature - 1) > _CLOSE:
-        how = "too sure of itself" if found.temperature > temperature else "not sure enough of itself"
-        say(f"it is {how}: a temperature of {found.temperature:.2f} would calibrate it")
+    if found.temperature and abs(found.temperature / temperature - 1) > _TOLERANCE:
+        how = "overconfident" if found.temperature > temperature else "underconfident"
+        say(f"the model is {how}: a temperature of {found.temperature:.2f} would calibrate it (--calibrate)")
     for error in found.worst:
         typer.echo(
             f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, answered {_answer(error['answer'])}"
@@ -151,14 +160,8 @@ def _number(value: float) -> str:
 
 def _answer(answer: Any) -> str:
     answers = answer if isinstance(answer, list) else [answer]
-    names = [one.get("answer", one.get("label", one.get("entity_group", one.get("entity")))) for one in answers]
-    return (
-        ", ".join(
-            f"{one.get('word', '')} {name!r} {one['score']:.2f}".strip()
-            for one, name in zip(answers, names, strict=True)
-        )
-        or "nothing"
-    )
+    shown = [f"{one.get('word', '')} {answer_name(one)!r} {one['score']:.2f}".strip() for one in answers]
+    return ", ".join(shown) or "nothing"
 
 
 def _text(error: dict[str, Any]) -> str:

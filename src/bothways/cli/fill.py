@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel
+from bothways.cli.options import AnyModel, PrintJson
 from bothways.cli.output import print_json
 from bothways.errors import BothwaysError
 
@@ -17,20 +17,20 @@ def fill(
     text: Annotated[
         str,
         typer.Argument(
-            help="A text with one or more [MASK]s, or - to read one from each line of standard input.",
+            help="A text with one or more [MASK]s, or - to read one text from each line of standard input.",
             show_default=False,
         ),
     ],
     model: AnyModel = None,
-    top: Annotated[int, typer.Option(help="How many answers.", min=1)] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs: one line for each text.")] = False,
+    top: Annotated[int, typer.Option(help="Number of answers to print.", min=1)] = 5,
+    as_json: PrintJson = False,
 ) -> None:
-    """Fill the blanks of a text; several blanks are filled together.
+    """Fill the masks of a text by masked language modelling. Several masks are filled together.
 
-    Each line is one answer: its score, the words, the text. The score is the probability of the words,
-    each given all the others; for several words, their geometric mean.
+    Each line is one answer: its score, the words, the text. The score is the probability of the word given the rest of
+    the text; for several masks, the geometric mean.
 
-    Example: bothways fill "The capital of France is [MASK]." --model my-model
+    Example: bothways fill "The capital of France is [MASK]."
     """
     import bothways
     from bothways.text.files import STDIN, read_lines
@@ -44,7 +44,7 @@ def fill(
             try:
                 _print(bothways.fill(line, loaded, top=top), as_json)
             except BothwaysError as error:
-                raise BothwaysError(f"line {number}: {error}") from error
+                raise BothwaysError(f"line {number}: {error}", error.code, error.value) from error
 
 
 def _print(answers: "list[Filled]", as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Options that several commands have: which model is meant."""
+"""Options that several verbs share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,35 +6,47 @@ from typing import Annotated
 import typer
 
 from bothways.errors import BothwaysError
+from bothways.predict.encode_options import Long
 
-_OR_BOX = "  [default: the one in the box]"
+_OR_BOX = "  [default: the model in the box]"
 
 AnyModel = Annotated[
-    Path | None, typer.Option("--model", metavar="DIR", help=f"A model folder.{_OR_BOX}", show_default=False)
+    Path | None, typer.Option("--model", metavar="DIR", help=f"Model folder.{_OR_BOX}", show_default=False)
 ]
 FirstModel = Annotated[
-    str | None, typer.Option("--model", metavar="DIR", help=f"The model to start from.{_OR_BOX}", show_default=False)
+    str | None, typer.Option("--model", metavar="DIR", help=f"Model folder to start from.{_OR_BOX}", show_default=False)
 ]
 TunedModel = Annotated[
-    Path | None, typer.Option("--model", metavar="DIR", help="A fine-tuned model folder.", show_default=False)
+    Path | None, typer.Option("--model", metavar="DIR", help="Folder of a fine-tuned model.", show_default=False)
 ]
 BoxedTask = Annotated[
     str | None,
     typer.Option(
-        "--task", metavar="NAME", help="Instead: one of the tasks that the box answers, as emotion.", show_default=False
+        "--task", metavar="NAME", help="Instead of --model: a task of the box, such as emotion.", show_default=False
     ),
 ]
+TextColumn = Annotated[str | None, typer.Option("--text", help="Name of the text column.", show_default=False)]
+PairColumn = Annotated[str | None, typer.Option("--pair", help="Name of the second text column.", show_default=False)]
+LabelColumn = Annotated[str | None, typer.Option("--label", help="Name of the label column.", show_default=False)]
+LongTexts = Annotated[
+    Long | None,
+    typer.Option(
+        "--long",
+        help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
+        "overlapping windows.  [default: as the model's folder says]",
+        show_default=False,
+    ),
+]
+PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def answering(model: Path | None, task: str | None) -> Path:
-    """The folder that is meant: a model's, or one of those in the box."""
+    """The folder of --model, or of a task in the box."""
     from bothways.model.box import boxed, boxed_tasks
 
     known = ", ".join(boxed_tasks())
     if (model is None) == (task is None):
-        raise typer.BadParameter(
-            f"give --model DIR, or --task {f'with one of {known}' if known else 'NAME'}, one of the two"
-        )
+        raise typer.BadParameter(f"give either --model DIR or --task {f'with one of {known}' if known else 'NAME'}")
     if known and task is not None and task not in boxed_tasks():
-        raise BothwaysError(f"the box answers no {task!r}: expected {known}")
+        raise BothwaysError(f"the box has no model for the task {task!r}: expected {known}", "unknown-task", task)
     return model or boxed(task or "")

@@ -1,4 +1,4 @@
-"""How verbs speak: results to standard output, words and progress to standard error."""
+"""Output of the verbs: results to standard output, messages and progress to standard error."""
 
 import io
 import json
@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,13 +21,13 @@ T = TypeVar("T")
 _WIDE = 10_000
 
 
-def say(words: str) -> None:
-    """A line for the person at the terminal."""
-    typer.echo(words, err=True)
+def say(message: str) -> None:
+    """Print a message on standard error."""
+    typer.echo(message, err=True)
 
 
 def with_options(message: str) -> str:
-    """A message of the library, with its arguments as the options of the command line.
+    """A message of the library with its Python arguments as command-line options.
 
     >>> with_options("name the column with `label`, or set `max_length`")
     'name the column with --label, or set --max-length'
@@ -36,24 +36,35 @@ def with_options(message: str) -> str:
 
 
 @contextmanager
-def warnings_said() -> Iterator[None]:
-    """What the library warns of in this block is said as a sentence."""
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+def show_warnings() -> Iterator[None]:
+    """Print each warning of this block as one line, and all those of the library."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        say(f"warning: {with_options(' '.join(str(message).split()))}")
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", module="bothways")
+        warnings.showwarning = show
         yield
-    for warning in told:
-        say(with_options(str(warning.message)))
+
+
+warnings_said = show_warnings
+
+
+def answer_name(answer: Mapping[str, Any]) -> Any:
+    """What a task answered: a text, a label or an entity type."""
+    return next((answer[key] for key in ("answer", "label", "entity_group", "entity") if key in answer), None)
 
 
 def same_command() -> str:
-    """What was typed, ready to be pasted."""
+    """The command that was run, ready to paste into a shell."""
     ranks, own = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), sys.argv[1:]
     start = ["torchrun", "--nproc-per-node", str(ranks), "-m", "bothways"] if ranks > 1 else ["bothways"]
     return shlex.join([*start, *own])
 
 
 def print_json(value: Any) -> None:
-    """A result for a program."""
+    """Print a result as JSON, on one line unless standard output is a terminal."""
     typer.echo(json_text(value, 2 if sys.stdout.isatty() else None))
 
 
@@ -63,7 +74,7 @@ def json_text(value: Any, indent: int | None = 2) -> str:
 
 
 def _strict(value: Any) -> Any:
-    """JSON has no word for a number that is none: null stands for it."""
+    """NaN and infinity as null, which JSON has instead."""
     if isinstance(value, dict):
         return {key: _strict(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -72,16 +83,16 @@ def _strict(value: Any) -> Any:
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
-    """A result for a person; the columns named in `right` are numbers."""
+    """Print a table. The columns named in `right` are right-aligned."""
     from rich.console import Console
 
-    # Not a terminal: nobody is there to read folded cells, so nothing is folded.
+    # Lines are folded for terminals only.
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
     console.print(_table(header, rows, right))
 
 
 def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> str:
-    """The same table for a file."""
+    """The same table as a string."""
     from rich.console import Console
 
     page = io.StringIO()
@@ -102,7 +113,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
 
 
 def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """The items, with a bar on standard error that shows rate and time left. Silent if nobody is watching."""
+    """The items, with a progress bar if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield from items
         return
@@ -134,7 +145,7 @@ def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterato
 
 @contextmanager
 def bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error for a function that tells (bytes done, bytes in all). Silent if nobody is watching."""
+    """A callback (bytes done, total bytes) that shows a progress bar if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

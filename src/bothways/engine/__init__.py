@@ -1,1 +1,1 @@
-"""Inference: sequences in, outputs in order."""
+"""Inference: token sequences in, results in input order."""

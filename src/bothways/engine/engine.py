@@ -1,7 +1,7 @@
-"""The inference engine: token sequences in, packed batches by length and token budget, results in the order they came.
+"""The inference engine: packs token sequences into batches of similar length and returns results in input order.
 
-Everything that answers goes through `run`: encode, predict, evaluate, fill, likelihood. Memory does not grow with the
-number of sequences. There is no shared state, so that several threads may call it with one model.
+encode, predict, evaluate, fill and sentence scores all go through `run`. It streams in constant memory. It shares no
+state, so several threads may call it with one model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,15 +13,17 @@ from bothways.model.batch import Batch, Numbers
 from bothways.model.model import Model
 
 TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 65_536}
-"""Tokens of a batch by device: enough to fill it, few enough to stay in a CPU's cache."""
+"""Default token budget of a batch, by device: enough to keep it busy, few enough to stay in a CPU's cache."""
 _LOOK_AHEAD = 2**20
-"""Tokens that are read ahead, to find sequences of similar length."""
+"""Tokens that are read ahead, to sort sequences by length."""
+_SEQUENCES_AHEAD = 2**15
+"""As many sequences at most, however short."""
 _EXAMPLES_AT_ONCE = 1_024
 _CHARACTERS_AT_ONCE = 2_000_000
 
 
 class TokenSequence(Protocol):
-    """What goes through a model."""
+    """What a model reads: token ids, and the segment of each."""
 
     @property
     def ids(self) -> Numbers: ...
@@ -33,11 +35,11 @@ S = TypeVar("S", bound=TokenSequence)
 R = TypeVar("R")
 T = TypeVar("T")
 Forward = Callable[[Batch, list[S]], Sequence[R]]
-"""A batch on the device, and the sequences it holds → one result for each of them."""
+"""A batch on the device and the sequences it holds → one result for each sequence."""
 
 
 class Engine:
-    """A model on a device, in a precision, ready to answer."""
+    """A model in evaluation mode on a device, with a token budget."""
 
     def __init__(
         self,
@@ -47,65 +49,67 @@ class Engine:
         dtype: torch.dtype | None = None,
         max_tokens: int | None = None,
     ) -> None:
-        """Without a device or a dtype the model stays as it is. `max_tokens` is the token budget of a batch."""
+        """The model itself is moved, as by `Module.to`. `max_tokens` is the token budget of a batch."""
         self.model = model.to(device=device, dtype=dtype).eval()
         self.max_tokens = max_tokens
 
     def run(self, sequences: Iterable[S], forward: Forward[S, R]) -> Iterator[R]:
-        """The result of each sequence, in order."""
+        """One result for each sequence, in input order."""
         return run(sequences, forward, self.model.device, self.max_tokens)
 
 
 def run(
     sequences: Iterable[S], forward: Forward[S, R], device: torch.device, max_tokens: int | None = None
 ) -> Iterator[R]:
-    """The result of each sequence, in order. `forward` is called with packed batches of similar lengths."""
+    """One result for each sequence, in input order. `forward` gets packed batches of sequences of similar length.
+
+    A sequence longer than the token budget is a batch of its own.
+    """
     budget = max_tokens or TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cpu"])
-    for window in _windows(sequences, lambda sequence: len(sequence.ids), _LOOK_AHEAD):
+    for window in _windows(sequences, lambda sequence: len(sequence.ids), _LOOK_AHEAD, _SEQUENCES_AHEAD):
         found: list[Any] = [None] * len(window)
         lengths = [len(sequence.ids) for sequence in window]
-        for numbers in by_budget(lengths, budget):
-            members = [window[i] for i in numbers]
+        for indices in by_budget(lengths, budget):
+            members = [window[i] for i in indices]
             batch = Batch.pack([member.ids for member in members], [member.segments for member in members])
             with torch.inference_mode():
                 results = forward(batch.to(device), members)
-            for number, result in zip(numbers, results, strict=True):
-                found[number] = result
+            for i, result in zip(indices, results, strict=True):
+                found[i] = result
         yield from found
 
 
 def by_budget(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """The numbers of sequences in groups of similar length, of at most `budget` tokens together.
+    """Indices of sequences, in groups of similar length and at most `budget` tokens.
 
     >>> list(by_budget([3, 9, 2, 4], budget=9))
     [[2, 0, 3], [1]]
     """
     group: list[int] = []
     tokens = 0
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and tokens + lengths[number] > budget:
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if group and tokens + lengths[i] > budget:
             yield group
             group, tokens = [], 0
-        group.append(number)
-        tokens += lengths[number]
+        group.append(i)
+        tokens += lengths[i]
     if group:
         yield group
 
 
 def chunks(examples: Iterable[T]) -> Iterator[list[T]]:
-    """Some examples, or plain texts, at a time: a thousand, or fewer long ones."""
-    for window in _windows(examples, _characters, _CHARACTERS_AT_ONCE, _EXAMPLES_AT_ONCE):
-        yield window
+    """Lists of up to 1,024 examples or plain texts, fewer if they are long."""
+    return _windows(examples, _characters, _CHARACTERS_AT_ONCE, _EXAMPLES_AT_ONCE)
 
 
-def _windows(items: Iterable[T], size: Callable[[T], int], most: int, count: int = 2**62) -> Iterator[list[T]]:
-    """Lists of neighbours, closed when their sizes add up to `most`, or when they are `count`."""
+def _windows(items: Iterable[T], size: Callable[[T], int], max_size: int, max_count: int) -> Iterator[list[T]]:
+    """Consecutive items as lists. A list ends when its sizes reach `max_size` or its length `max_count`."""
     some: list[T] = []
     total = 0
     for item in items:
         some.append(item)
         total += size(item)
-        if total >= most or len(some) >= count:
+        if total >= max_size or len(some) >= max_count:
             yield some
             some, total = [], 0
     if some:

@@ -1,9 +1,10 @@
-"""Texts as sequences of at most so many tokens: whole where they fit, in overlapping windows where they do not."""
+"""Texts as token sequences that fit the model: whole, cut, or as overlapping windows."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from threading import Lock
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,44 +19,56 @@ from bothways.text.windows import Window, windows
 Long = Literal["window", "cut", "error"]
 Part = Literal["longer", "second"]
 UNKNOWN = 0.02
-"""The share of unknown tokens from which on they are told of."""
+"""Share of unknown tokens above which a report mentions them."""
+_ADDING = Lock()
+"""Held while counts are added to a tally that threads share. One for all: a lock in a tally could not be pickled."""
 
 
 @dataclass(frozen=True)
 class WindowSettings:
-    """The `[window]` part of a recipe: how long texts are met."""
+    """The `[window]` section of a recipe: how to handle long texts."""
 
     length: int = 0
-    """Tokens that go through the model at once, specials included; 0: as many as it reads."""
+    """Maximum tokens of a sequence, special tokens included. 0: the model's maximum length."""
     overlap: int = 128
-    """Tokens that two neighbouring windows share; a quarter of the window if that is less."""
+    """Tokens that neighbouring windows share, at most a quarter of a window."""
     long: Long = "window"
-    """Texts beyond that: read them in windows, cut them, or refuse them."""
+    """Longer texts: read them in windows, cut them, or raise an error."""
 
     def __post_init__(self) -> None:
         require_choice("window.long", self.long, get_args(Long))
         if self.length < 0 or self.overlap < 0:
-            raise BothwaysError("window.length and window.overlap must be 0 or more")
+            raise BothwaysError(
+                f"window.length is {self.length} and window.overlap is {self.overlap}: expected 0 or more",
+                "out-of-range",
+                min(self.length, self.overlap),
+            )
 
 
 @dataclass
 class Tally:
-    """What happened to the texts: nothing is shortened without a word."""
+    """Counts of what was read: no text is cut without being counted."""
 
     texts: int = 0
     tokens: int = 0
     in_windows: int = 0
-    """Texts that needed more than one window."""
+    """Texts read in more than one window."""
     windows: int = 0
-    """Sequences in all."""
+    """Sequences, of all texts together."""
     cut: int = 0
-    """Texts that were cut …"""
+    """Texts that were cut."""
     tokens_cut: int = 0
-    """… and the tokens that were lost."""
+    """Tokens lost by cutting."""
     empty: int = 0
-    """Texts, or pairs of which one, without a letter: they are answered all the same, so that no row is missing."""
+    """Empty texts, and pairs with an empty text. They get an answer too, so that no row is missing."""
     unknown: int = 0
-    """Tokens that stand for what the vocabulary does not have: told if they are more than a few."""
+    """Unknown tokens ([UNK])."""
+
+    def add(self, other: "Tally") -> None:
+        """Add the counts of another. Several threads may do so at once."""
+        with _ADDING:
+            for name, count in vars(other).items():
+                setattr(self, name, getattr(self, name) + count)
 
     def __str__(self) -> str:
         parts = [f"{_counted(self.texts, 'text')}, {_counted(self.tokens, 'token')}"]
@@ -76,14 +89,14 @@ def _counted(number: int, what: str) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """One sequence: a text or a pair, or a window of it."""
+    """One sequence: a text or a pair, or one window of it."""
 
     ids: list[int]
     segments: list[int]
     shift: int
-    """Token t of the encoding, if it is in the window, is token t - shift of this sequence."""
+    """Token t of the encoding, if the window holds it, is token t - shift of this sequence."""
     window: Window
-    """The tokens of the encoding that are read, and those that are answered for here."""
+    """The tokens of the encoding that are read here, and those whose results count here."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -91,74 +104,91 @@ class View:
 
 @dataclass(frozen=True)
 class Read:
-    """A text or a pair as the model will see it."""
+    """A text or a pair as the model reads it."""
 
     encoding: Encoding
     inside: range
-    """The tokens of the encoding over which windows go: one of the texts, without specials."""
+    """The tokens of the encoding that windows divide: those of one text, without special tokens."""
     views: list[View]
     parted: tuple[int, ...] = ()
-    """Places of the text before which a space was put, so that no token has a part of two words."""
+    """Character positions before which a space was inserted, so that no token spans two words."""
 
     def places(self) -> NDArray[np.int64]:
-        """(tokens inside, 2) where each of them begins and ends in the text as it was given."""
+        """(tokens inside, 2) start and end of each in the original text."""
         found = np.array(self.encoding.offsets, np.int64).reshape(-1, 2)[self.inside.start : self.inside.stop]
         spaces = np.array(self.parted, np.int64) + np.arange(len(self.parted))
         return found - np.searchsorted(spaces, found)
 
 
 class Reader:
-    """Encodes texts and lays windows over them."""
+    """Tokenizes texts and divides long ones into windows. Several threads may share one."""
 
     def __init__(
-        self, model: Model, settings: WindowSettings, part: Part = "longer", switch: str = "window.long"
+        self, model: Model, settings: WindowSettings, part: Part = "longer", long_setting: str = "window.long"
     ) -> None:
-        """Of a pair, windows go over its longer text or its second. `switch` is where a user sets `long`."""
+        """Windows divide the longer text of a pair, or its second. Errors call the setting `long` by `long_setting`."""
         limit = model.config.encoder.max_length
         if settings.length > limit:
-            raise BothwaysError(f"window.length is {settings.length}, and this model reads {limit} tokens")
+            raise BothwaysError(
+                f"window.length is {settings.length}, and this model reads at most {limit} tokens",
+                "too-long",
+                (settings.length, limit),
+            )
         self.tokenizer, self.settings, self.part = model.require_tokenizer(), settings, part
         self.length, self.segments = settings.length or limit, model.config.encoder.segments
-        self.switch, self.tally = switch, Tally()
+        self.long_setting, self.tally = long_setting, Tally()
         unknown = self.tokenizer.roles.get("unk_token")
         self.unknown = self.tokenizer.id(unknown) if unknown else -1
 
     def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Read]:
-        """One text each, or two."""
-        found = self.tokenizer.batch([t[0] if len(t) == 1 else (t[0], t[1]) for t in texts])
-        return [self._read(text, encoding) for text, encoding in zip(texts, found, strict=True)]
+        """Each item is one text or a pair."""
+        return self._read_all(texts, self.tokenizer.batch([t[0] if len(t) == 1 else (t[0], t[1]) for t in texts]))
 
     def by_words(self, texts: Sequence[str], words: Sequence[Sequence[Place]]) -> list[Read]:
-        """Texts of which no token has a part of two words: "do" and "n't" are two, though "don" may be one piece."""
+        """Texts in given words. No token spans two: "don't" as "do" and "n't" is not cut into "don" and "'t"."""
         found = self.tokenizer.batch(texts)
-        parted = [_torn(*given) for given in zip(texts, words, found, strict=True)]
+        parted = [_split_points(*given) for given in zip(texts, words, found, strict=True)]
         spaced = {i: _with_spaces(texts[i], places) for i, places in enumerate(parted) if places}
         again = dict(zip(spaced, self.tokenizer.batch(list(spaced.values())), strict=True))
-        return [
-            replace(self._read((spaced.get(i, text),), again.get(i, found[i])), parted=parted[i])
-            for i, text in enumerate(texts)
-        ]
+        reads = self._read_all(
+            [(spaced.get(i, text),) for i, text in enumerate(texts)], [again.get(i, one) for i, one in enumerate(found)]
+        )
+        return [replace(read, parted=places) for read, places in zip(reads, parted, strict=True)]
 
-    def _read(self, text: tuple[str, ...], encoding: Encoding) -> Read:
-        self.tally.texts += 1
-        self.tally.empty += not all(part.strip() for part in text)
+    def _read_all(self, texts: Sequence[tuple[str, ...]], encodings: Sequence[Encoding]) -> list[Read]:
+        counts, before = Tally(), self.tally.texts
+        reads = [
+            self._read(text, encoding, counts, number)
+            for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True), before + 1)
+        ]
+        self.tally.add(counts)
+        return reads
+
+    def _read(self, text: tuple[str, ...], encoding: Encoding, counts: Tally, number: int) -> Read:
+        """`number`: which text it is, counted from 1, for errors."""
+        counts.texts += 1
+        counts.empty += not all(part.strip() for part in text)
         if len(text) > 1 and 0 < self.segments <= max(encoding.segments, default=0):
-            raise BothwaysError(f"a pair of texts needs two segments, and this model has {self.segments}")
+            raise BothwaysError(
+                f"a pair of texts needs two segments, and this model has {self.segments}",
+                "too-few-segments",
+                self.segments,
+            )
         if len(encoding) > self.length and self.settings.long == "cut":
             encoding = self.tokenizer(*text, limit=self.length, long="cut")
-            self.tally.cut += 1
-            self.tally.tokens_cut += encoding.cut
+            counts.cut += 1
+            counts.tokens_cut += encoding.cut
         inside = self._inside(encoding)
-        self.tally.tokens += len(encoding)
-        self.tally.unknown += encoding.ids.count(self.unknown)
+        counts.tokens += len(encoding)
+        counts.unknown += encoding.ids.count(self.unknown)
         if len(encoding) <= self.length:
             views = [
                 View(encoding.ids, encoding.segments, 0, Window(inside.start, inside.stop, inside.start, inside.stop))
             ]
         else:
-            views = self._windows(encoding, inside)
-            self.tally.in_windows += 1
-        self.tally.windows += len(views)
+            views = self._windows(encoding, inside, number)
+            counts.in_windows += 1
+        counts.windows += len(views)
         return Read(encoding, inside, views)
 
     def _inside(self, encoding: Encoding) -> range:
@@ -169,18 +199,23 @@ class Reader:
             return ranges[0] or range(min(1, len(sources)), min(1, len(sources)))
         return ranges[1] if self.part == "second" or len(ranges[1]) > len(ranges[0]) else ranges[0]
 
-    def _windows(self, encoding: Encoding, inside: range) -> list[View]:
-        room = self.length - (len(encoding) - len(inside))
+    def _windows(self, encoding: Encoding, inside: range, number: int) -> list[View]:
+        outside = len(encoding) - len(inside)
+        room = self.length - outside
         if self.settings.long == "error":
             raise BothwaysError(
-                f"text {self.tally.texts:,} has {len(encoding):,} tokens and this model reads {self.length}: "
-                f"set {self.switch} to window to read it in parts, or to cut to drop {len(encoding) - self.length:,}"
+                f"text {number:,} has {len(encoding):,} tokens and this model reads at most {self.length}: set "
+                f"{self.long_setting} to window to read it in windows, or to cut to drop "
+                f"{len(encoding) - self.length:,} tokens",
+                "too-long",
+                (number, len(encoding)),
             )
         if room < self.length // 8:
-            beside = len(encoding) - len(inside)
             raise BothwaysError(
-                f"pair {self.tally.texts:,} has {beside:,} tokens beside the text that windows go over, and this model "
-                f"reads {self.length}: too little room is left for windows; shorten it, or set {self.switch} to cut"
+                f"pair {number:,} has {outside:,} tokens beside the text that is read in windows, and this model reads "
+                f"at most {self.length}, which leaves too little room: shorten it, or set {self.long_setting} to cut",
+                "no-room-for-windows",
+                (number, outside),
             )
         ids, segments = encoding.ids, encoding.segments
         views = []
@@ -197,8 +232,8 @@ class Reader:
         return views
 
 
-def _torn(text: str, words: Sequence[Place], encoding: Encoding) -> tuple[int, ...]:
-    """Where words begin in the midst of a token that another word has begun."""
+def _split_points(text: str, words: Sequence[Place], encoding: Encoding) -> tuple[int, ...]:
+    """Where words begin inside a token that began with another word."""
     found = []
     tokens = sorted(offsets for offsets in encoding.offsets if offsets[0] < offsets[1])
     for first, _ in words:

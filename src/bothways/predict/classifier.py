@@ -1,8 +1,10 @@
-"""A text classifier in the manner of scikit-learn: fit, predict, predict_proba, score."""
+"""A text classifier with scikit-learn's interface: fit, predict, predict_proba, score."""
 
+import inspect
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,26 +12,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, StoppedError
 from bothways.predict.encode import require_several
 from bothways.predict.predictor import Predictor
 from bothways.tasks.classify import as_text
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
 
-_SETTINGS = ("model", "epochs", "batch", "lr", "seed", "out", "settings")
+
+class ClassifierError(BothwaysError, ValueError):
+    """An error of a Classifier's input or settings: a ValueError, as scikit-learn expects."""
+
+
+class NotFittedError(ClassifierError, AttributeError):
+    """Raised before `fit`. Where scikit-learn is imported, it is an instance of its NotFittedError too."""
+
+
+@contextmanager
+def _value_errors() -> Iterator[None]:
+    """Raise errors as ClassifierError."""
+    try:
+        yield
+    except (ClassifierError, StoppedError):
+        raise
+    except BothwaysError as error:
+        raise ClassifierError(str(error), error.code, error.value) from error
 
 
 class Classifier:
-    """Fine-tunes an encoder on texts, or on pairs of them, and labels.
+    """Fine-tunes an encoder on texts, or on pairs of texts, and labels.
 
         classifier = Classifier("my-model").fit(texts, labels)
         classifier.predict(["What a film!"])
 
-    Without a model it is the one in the box. Epochs, batch and lr are as the model's folder advises, unless said; where
-    it has no advice, three epochs of 32 with a rate of 3e-5.
-    `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9", "classify.class_weights='balanced'"]. With `out` the
-    run is kept there, and goes on where it stopped.
+    The default model is the one in the box. `epochs`, `batch_size` and `lr` are by default those that the model's
+    folder advises, or 3, 32 and 3e-5. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9",
+    "classify.class_weights='balanced'"]. With `out` the run is kept in that folder, and an interrupted one resumes.
     """
 
     def __init__(
@@ -37,66 +55,73 @@ class Classifier:
         model: Path | str | None = None,
         *,
         epochs: float | None = None,
-        batch: int | None = None,
+        batch_size: int | None = None,
         lr: float | None = None,
         seed: int = 0,
         out: Path | str | None = None,
         settings: Sequence[str] = (),
     ) -> None:
-        self.model, self.epochs, self.batch, self.lr, self.seed = model, epochs, batch, lr, seed
+        self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
         self.out, self.settings = out, settings
 
-    def fit(self, texts: Iterable[Any], labels: Sequence[Any]) -> "Classifier":
-        """Learn. A text is a string, or a pair of strings; a label anything that prints as its name."""
-        texts, given = _matched(texts, labels), [_label(label) for label in labels]
+    @_value_errors()
+    def fit(self, X: Iterable[Any], y: Sequence[Any]) -> "Classifier":  # noqa: N803
+        """Fine-tune on texts X with labels y.
+
+        A text is a string, or a pair of strings; a label is a string, an integer or a boolean.
+        """
+        texts, given = _matched(X, y), [_label(label) for label in y]
         if len({isinstance(label, str) for label in given}) > 1:
-            raise BothwaysError("some labels are strings and some are not: expected one or the other")
+            raise BothwaysError("some labels are strings and some are not: expected one or the other", "mixed-labels")
         self.classes_ = np.unique(given)
         names = [str(label) for label in self.classes_.tolist()]
+        if len(names) == 1:
+            raise BothwaysError(f"y has only one class, {names[0]!r}: expected two or more", "one-label", names[0])
         known = dict(zip(self.classes_.tolist(), names, strict=True))
         examples = [replace(as_text(text), gold=known[label]) for text, label in zip(texts, given, strict=True)]
-        # Whoever sets another length of the run does not mean so many epochs.
+        # `epochs` does not apply if a setting gives the length of the run in another unit.
         has_length = any(s.startswith(("run.steps", "run.minutes")) for s in self.settings)
         epochs = None if has_length else self.epochs
         recipe = finetune_recipe(
             {
                 "task": "classify",
-                "model": _said(init=None if self.model is None else str(self.model)),
+                "model": _without_none(init=None if self.model is None else str(self.model)),
                 "classify": {"kind": "single"},
-                "run": _said(epochs=epochs, batch=self.batch, seed=self.seed),
-                "optim": _said(lr=self.lr),
+                "run": _without_none(epochs=epochs, batch_size=self.batch_size, seed=self.seed),
+                "optim": _without_none(lr=self.lr),
             },
             self.settings,
         )
         with tempfile.TemporaryDirectory() as folder:
             found = finetune(recipe, self.out or folder, train=examples, dev=[])
+            if not found.complete:
+                raise StoppedError("fit was stopped before the end: with `out`, the same call resumes", "stopped")
             self.predictor_ = Predictor.load(found.folder)
-        self._order = [self.predictor_.labels.index(name) for name in names]
+        self._columns = [self.predictor_.labels.index(name) for name in names]
         return self
 
-    def predict_proba(self, texts: Iterable[Any]) -> NDArray[np.float64]:
-        """(texts, classes) in the order of `classes_`."""
-        self._require_fit()
-        require_several(texts)
-        rows = [decision for _, decision in self.predictor_.decode_all(map(as_text, texts))]
-        return np.asarray(rows, np.float64).reshape(-1, len(self._order))[:, self._order]
+    @_value_errors()
+    def predict_proba(self, X: Iterable[Any]) -> NDArray[np.float64]:  # noqa: N803
+        """(texts, classes) probabilities, in the order of `classes_`."""
+        if not hasattr(self, "predictor_"):
+            raise _not_fitted()
+        require_several(X)
+        rows = [probabilities for _, probabilities in self.predictor_.decode_all(map(as_text, X))]
+        return np.asarray(rows, np.float64).reshape(-1, len(self._columns))[:, self._columns]
 
-    def predict(self, texts: Iterable[Any]) -> NDArray[Any]:
-        """The likeliest class of each text."""
-        self._require_fit()
-        found: NDArray[Any] = self.classes_[self.predict_proba(texts).argmax(1)]
+    def predict(self, X: Iterable[Any]) -> NDArray[Any]:  # noqa: N803
+        """The most probable class of each text."""
+        best = self.predict_proba(X).argmax(1)
+        found: NDArray[Any] = self.classes_[best]
         return found
 
-    def score(self, texts: Iterable[Any], labels: Sequence[Any]) -> float:
-        """The share of texts that get their label."""
-        return float(np.mean(self.predict(_matched(texts, labels)) == np.asarray(labels)))
-
-    def _require_fit(self) -> None:
-        if not hasattr(self, "predictor_"):
-            raise BothwaysError("this classifier has learned nothing yet: call fit first")
+    @_value_errors()
+    def score(self, X: Iterable[Any], y: Sequence[Any]) -> float:  # noqa: N803
+        """Accuracy."""
+        return float(np.mean(self.predict(_matched(X, y)) == np.asarray(y)))
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn asks of estimators since 1.6; nobody else does, so it is loaded when this is called."""
+        """scikit-learn's tags. Only scikit-learn calls this, so it is imported already."""
         utils = sys.modules["sklearn.utils"]
         return utils.Tags(
             estimator_type="classifier",
@@ -106,35 +131,67 @@ class Classifier:
         )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name: scikit-learn clones and searches with them."""
-        return {name: getattr(self, name) for name in _SETTINGS}
+        """The settings by name, for scikit-learn's clone and searches."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
+    @_value_errors()
     def set_params(self, **settings: Any) -> "Classifier":
+        known = self.get_params()
         for name, value in settings.items():
-            if name not in _SETTINGS:
-                raise BothwaysError(f"a Classifier has no setting {name!r}: expected {', '.join(_SETTINGS)}")
+            if name not in known:
+                raise BothwaysError(
+                    f"a Classifier has no setting {name!r}: expected {', '.join(known)}", "unknown-setting", name
+                )
             setattr(self, name, value)
         return self
 
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
+        return f"{type(self).__name__}({', '.join(changed)})"
 
-def _said(**settings: Any) -> dict[str, Any]:
+
+def _without_none(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
+def _not_fitted() -> NotFittedError:
+    theirs = sys.modules.get("sklearn.exceptions")
+    kind: Any = NotFittedError
+    if theirs is not None:  # made here, so it must say how to unpickle it: joblib sends errors between processes
+        bases, reduce = (NotFittedError, theirs.NotFittedError), {"__reduce__": lambda self: (_not_fitted, ())}
+        kind = type("NotFittedError", bases, reduce)
+    error: NotFittedError = kind("this Classifier is not fitted yet: call fit first", "not-fitted")
+    return error
+
+
 def _matched(texts: Iterable[Any], labels: Sequence[Any]) -> list[Any]:
-    """The texts, which are as many as the labels."""
+    """The texts, if there is a label for each."""
     require_several(texts)
     found = list(texts)
+    if labels is None:  # scikit-learn looks for these words
+        raise BothwaysError("Classifier requires y to be passed, but the target y is None", "no-labels")
     if len(found) != len(labels):
-        raise BothwaysError(f"{len(found)} texts were given and {len(labels)} labels: expected as many of both")
+        raise BothwaysError(
+            f"{len(found)} texts and {len(labels)} labels were given: expected one label for each text",
+            "length-mismatch",
+            (len(found), len(labels)),
+        )
+    if not found:
+        raise BothwaysError("no texts were given: expected at least one", "no-data")
     return found
 
 
 def _label(label: Any) -> Any:
-    """As Python has it, whichever array it comes from."""
+    """The label as a plain Python value."""
     label = label.item() if isinstance(label, np.generic) else label
     if label is None or isinstance(label, list | tuple | np.ndarray) or label != label:
-        raise BothwaysError(f"a label was expected for each text, and {label!r} was given")
+        raise BothwaysError(f"one label was expected for each text, and {label!r} was given", "bad-label", label)
     if isinstance(label, float) and not label.is_integer():
-        raise BothwaysError(f"{label} is a number and no class: finetune learns numbers, with classify.kind=regression")
+        raise BothwaysError(
+            f"Unknown label type: {label} is a fraction, not a class; for numbers, use finetune with "
+            "classify.kind=regression",
+            "bad-label",
+            label,
+        )
     return label

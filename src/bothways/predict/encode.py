@@ -1,6 +1,6 @@
-"""Texts as vectors: which layers, which pooling, for whole texts, tokens or words.
+"""Embeddings: vectors of texts, tokens or words from the hidden states of any layers.
 
-N tokens in a batch · J pieces of work in it · W width of the result.
+N tokens in a batch · J jobs in it · W width of the result.
 """
 
 import math
@@ -33,23 +33,25 @@ NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2
 
 @dataclass(frozen=True)
 class Features:
-    """Which hidden states make a vector, and how long texts are met. The defaults suit most uses."""
+    """Which hidden states make a vector, and how long texts are handled. The defaults suit most uses."""
 
     layers: str | int | Sequence[int] = "last"
     """"last", "second-to-last", "last-four", "all", or a number or several: 0 is the embeddings, -1 the last layer.
-    "static": rows of the token table, which know nothing of their neighbours."""
+    "static": rows of the token embedding table, without context."""
     combine: Combine = "concat"
-    """How several layers become one vector."""
+    """How to combine several layers into one vector."""
     weights: Sequence[float] | None = None
-    """One number for each layer: the vector is their weighted sum, whatever `combine` says."""
+    """One weight for each layer: the vector is their weighted sum, and `combine` is ignored."""
     long: Long = "error"
-    """Texts beyond the model's limit: refuse them, cut them, or read them in overlapping windows."""
+    """Texts longer than the model's maximum length: raise an error, cut them, or read them in overlapping windows."""
 
     def __post_init__(self) -> None:
         require_choice("combine", self.combine, get_args(Combine))
         require_choice("long", self.long, get_args(Long))
         if self.weights is not None and not all(math.isfinite(weight) for weight in self.weights):
-            raise BothwaysError(f"the weights of layers must be numbers, not {list(self.weights)}")
+            raise BothwaysError(
+                f"`weights` must be finite numbers, not {list(self.weights)}", "not-finite", list(self.weights)
+            )
 
     def numbers(self, depth: int) -> list[int]:
         """The layers as numbers from 0 to `depth`."""
@@ -60,18 +62,24 @@ class Features:
         else:
             wanted = [self.layers] if isinstance(self.layers, int) else self.layers
         if not len(wanted):
-            raise BothwaysError("no layers were named: name at least one")
+            raise BothwaysError("`layers` names no layer: expected at least one", "no-such-layer")
         for n in wanted:
             if not -depth - 1 <= n <= depth:
                 raise BothwaysError(
-                    f"there is no layer {n}: this model has 0 (the embeddings) to {depth}, or -1 to {-depth - 1}"
+                    f"there is no layer {n}: this model has 0 (the embeddings) to {depth}, or -1 to {-depth - 1}",
+                    "no-such-layer",
+                    n,
                 )
         if self.weights is not None and len(self.weights) != len(wanted):
-            raise BothwaysError(f"{len(self.weights)} weights were given for {len(wanted)} layers")
+            raise BothwaysError(
+                f"`weights` has {len(self.weights)} numbers for {len(wanted)} layers: expected one for each",
+                "length-mismatch",
+                (len(self.weights), len(wanted)),
+            )
         return [n % (depth + 1) for n in wanted]
 
     def width(self, shape: EncoderConfig) -> int:
-        """W."""
+        """W, the width of the vectors."""
         if self.layers == STATIC:
             return shape.table_width
         layers = self.numbers(shape.layers)
@@ -87,7 +95,11 @@ class Features:
             return [int(n) for n in self.layers.split(",")]
         except ValueError:
             known = ", ".join([*NAMED_LAYERS, "all", STATIC])
-            raise BothwaysError(f"{self.layers!r} names no layers: expected {known}, or numbers such as 0,-1") from None
+            raise BothwaysError(
+                f"`layers` cannot be {self.layers!r}: expected {known}, or numbers such as 0,-1",
+                "unknown-choice",
+                self.layers,
+            ) from None
 
     def combined(self, states: Sequence[Tensor]) -> Tensor:
         """Hidden states of the chosen layers, (N, width) each → (N, W)."""
@@ -101,12 +113,12 @@ class Features:
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """The tokens or words of one text."""
+    """The vectors of the tokens or words of one text."""
 
     texts: list[str]
-    """Each token's piece, or each word as it is written."""
+    """Each subword piece, or each word as written in the text."""
     offsets: list[tuple[int, int]]
-    """Where each stands in the text."""
+    """Start and end of each in the text."""
     vectors: Vectors
     """(tokens or words, W)."""
 
@@ -118,7 +130,7 @@ class _Job:
     text: int
     view: View
     keep: slice
-    """The rows that count: all of a text, or the part of it that this window answers for."""
+    """The rows whose vectors count: all of a text, or those that belong to this window."""
 
     @property
     def ids(self) -> list[int]:
@@ -139,9 +151,9 @@ def encode(
     weights: Sequence[float] | None = None,
     long: Long = "error",
 ) -> Vectors:
-    """One vector for each text: (texts, W). Without a model it is the one in the box.
+    """One vector for each text: (texts, W). The default model is the one in the box.
 
-    `pool` is "mean" over all tokens, their "max", or "cls" for the state of [CLS]. For the rest see `Features`.
+    `pool` is "mean" or "max" over all tokens, or "cls" for the hidden state of [CLS]. For the rest see `Features`.
     """
     model, features, tally = _loaded(model), Features(layers, combine, weights, long), Tally()
     rows = list(iter_texts(texts, model, pool=pool, features=features, tally=tally))
@@ -159,9 +171,9 @@ def encode_tokens(
     weights: Sequence[float] | None = None,
     long: Long = "error",
 ) -> list[TokenVectors]:
-    """A vector for each token, or for each word (the mean of its pieces), of each text; specials are left out.
+    """A vector for each token of each text, or for each word (the mean of its pieces). Special tokens are left out.
 
-    Without a model it is the one in the box.
+    The default model is the one in the box.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     found = list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=tally))
@@ -172,7 +184,7 @@ def encode_tokens(
 def iter_texts(
     texts: Iterable[str], model: Model, *, pool: Pool, features: Features, tally: Tally
 ) -> Iterator[Vectors]:
-    """`encode` as a stream: memory does not grow with the number of texts. `tally` is filled on the way."""
+    """`encode` as a stream, in constant memory. Counts are added to `tally`."""
     require_choice("pool", pool, get_args(Pool))
     engine = Engine(model)
 
@@ -212,7 +224,7 @@ def iter_tokens(
 
 
 def _warn_of_losses(tally: Tally) -> None:
-    """Whoever asked for texts to be cut still hears how many were."""
+    """Warn if texts were cut, even though the caller asked for it."""
     if tally.cut:
         warnings.warn(str(tally), stacklevel=3)
 
@@ -224,10 +236,10 @@ def _loaded(model: Model | Path | str | None) -> Model:
 def _chunks(
     texts: Iterable[str], model: Model, features: Features, tally: Tally
 ) -> Iterator[tuple[list[str], list[Encoding], list[_Job]]]:
-    """Some texts at a time, with their encodings and the jobs that cover them."""
+    """Chunks of texts, with their encodings and the jobs that cover them."""
     require_several(texts)
-    features.numbers(model.config.encoder.layers)  # a wrong layer is told before any work
-    reader = Reader(model, WindowSettings(long=features.long), switch="`long`")
+    features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
+    reader = Reader(model, WindowSettings(long=features.long), long_setting="`long`")
     reader.tally = tally
     for some in chunks(map(_require_text, texts)):
         reads = reader([(text,) for text in some])
@@ -235,21 +247,25 @@ def _chunks(
 
 
 def require_several(texts: Iterable[Any]) -> None:
-    """A text is an iterable too, of letters, and never meant as that."""
+    """Refuse a single string, which is an iterable of letters."""
     if isinstance(texts, str):
-        raise BothwaysError("several texts were expected, as a list, and one text was given: put it into brackets")
+        raise BothwaysError(
+            "a list of texts was expected, and one string was given: put it in a list", "bad-input", texts
+        )
 
 
 def _require_text(text: Any) -> str:
     if not isinstance(text, str):
-        raise BothwaysError(f"a text was expected, and {text!r} was given")
+        raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
     return text
 
 
 def _jobs(text: int, read: Read) -> Iterator[_Job]:
-    """The first window answers for what comes before the text, [CLS], and the last for what comes after it."""
+    """The first window also counts what comes before the text, [CLS], and the last what comes after it, [SEP]."""
     if not len(read.encoding):
-        raise BothwaysError(f"text {text + 1} has no tokens, and this model's tokenizer adds none")
+        raise BothwaysError(
+            f"text {text + 1} has no tokens, and this model's tokenizer adds no special tokens", "no-tokens", text + 1
+        )
     after = len(read.encoding) - read.inside.stop
     for view in read.views:
         own, end = view.window.own - view.shift, view.window.own_end - view.shift
@@ -258,7 +274,7 @@ def _jobs(text: int, read: Read) -> Iterator[_Job]:
 
 
 def _states(batch: Batch, model: Model, features: Features) -> Tensor:
-    """The combined states of a batch, (N, W), in fp32 on the CPU."""
+    """The combined hidden states of a batch, (N, W), in fp32 on the CPU."""
     layers = features.numbers(model.config.encoder.layers)
     if features.layers == STATIC:
         states = [model.encoder.embeddings.tokens(batch.ids)]
@@ -269,7 +285,7 @@ def _states(batch: Batch, model: Model, features: Features) -> Tensor:
 
 
 def _pooled(states: Tensor, batch: Batch, group: list[_Job], pool: Pool) -> tuple[Tensor, list[int]]:
-    """For each job its sum (or maximum) over the rows that count, and how many they were: (J, W)."""
+    """(J, W) the sum (or maximum) of each job's rows that count, and how many they are."""
     batch = batch.to(states.device)
     if pool == "cls":
         return states[batch.first], [1] * len(group)
@@ -286,7 +302,7 @@ def _pooled(states: Tensor, batch: Batch, group: list[_Job], pool: Pool) -> tupl
 
 
 def _by_token(text: str, encoding: Encoding, states: Tensor, per: Per) -> TokenVectors:
-    """States of all tokens, specials included → those of the text's tokens or words."""
+    """Hidden states of all tokens, special tokens included → vectors of the text's tokens or words."""
     inside = [i for i, source in enumerate(encoding.sources) if source is not None]
     words, offsets, pieces = encoding.words, encoding.offsets, encoding.pieces
     if per == "token":

@@ -1,4 +1,4 @@
-"""The choices that `encode` offers. Apart, so that the command line can show them without loading torch."""
+"""The choices of `encode`, in a file that does not import torch, so that the command line's help stays fast."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""How good is a model on labelled files: scores with intervals, details, the worst errors."""
+"""Evaluation on labelled files: scores with confidence intervals, scores by label, the worst errors."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -26,37 +26,37 @@ from bothways.tasks.recipe import DataSettings
 from bothways.tasks.registry import task_config
 from bothways.tasks.task import TaskConfig
 
-_TO_DRAW = 5_000  # rank correlations of more take longer than the answers
-_TO_CALIBRATE = 10_000  # rows whose probabilities are held, to find a temperature by
+_MAX_RESAMPLED = 5_000  # the bootstrap of rank correlations over more examples takes longer than the predictions
+_MAX_CALIBRATED = 10_000  # examples whose probabilities are kept, to fit the temperature
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a model scored."""
+    """The scores of a model on labelled data."""
 
     task: str
     metric: str
-    """The score that counts most …"""
+    """The main score of the task."""
     interval: tuple[float, float]
-    """… and where it lies with 95 %, by the bootstrap over examples."""
+    """Its 95 % confidence interval, by bootstrap over examples."""
     examples: int
     scores: dict[str, float]
     details: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Precision, recall, f1 and support of each label, type or tag."""
+    """Precision, recall, F1 and support by label, entity type or tag."""
     confusion: list[list[int]] | None = None
-    """How often each label (row) was taken for each (column)."""
+    """Confusion matrix: gold labels in rows, predicted labels in columns."""
     temperature: float | None = None
-    """By which to divide the logits, so that probabilities mean what they say."""
+    """Divisor of the logits that calibrates the probabilities."""
     thresholds: dict[str, float] = field(default_factory=dict)
-    """Of several labels, from which probability on to give each for the highest F1."""
+    """Multi-label classification: the probability threshold of each label with the highest F1."""
     reliability: list[Bin] = field(default_factory=list)
-    """Accuracy beside confidence."""
+    """Accuracy and confidence by bin of confidence."""
     worst: list[dict[str, Any]] = field(default_factory=list)
-    """The worst errors first."""
+    """Examples with the largest errors, largest first."""
     read: str = ""
-    """How many texts and tokens, and how many were read in windows or cut."""
+    """Numbers of texts and tokens read, in windows, and cut."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """As `interval`, of every score that examples can be drawn again for; of more than 5,000 only the goal's."""
+    """As `interval`, for every score that can be resampled; for more than 5,000 examples only that of `metric`."""
 
 
 def evaluate(
@@ -68,22 +68,29 @@ def evaluate(
     notes: Notes | None = None,
     watch: Callable[[Iterable[Any]], Iterable[Any]] = lambda items: items,
 ) -> Evaluation:
-    """Score a model, or that of a folder, on labelled files. Rows without a label are left out; memory does not hold
-    what was predicted."""
-    predictor = predictor if isinstance(predictor, Predictor) else Predictor.load(predictor)
-    run = _Run(predictor, worst)
-    for item, decoded in predictor.decode_all(watch(_labelled(files, predictor, data, notes))):
-        run.add(item, decoded)
-    return run.result()
+    """Score a predictor, or the model of a folder, on labelled files. Rows without a label are left out.
 
-
-def calibrate(folder: Path, found: Evaluation) -> TaskConfig:
-    """Write the temperature and the thresholds that were found into a model's folder: it answers by them from now on.
-
-    Take data for this that the model was not trained on, and others to report its scores on.
+    Predictions are not kept in memory. `worst`: number of errors to report.
     """
+    predictor = _loaded(predictor)
+    counting = _Counting(predictor, worst)
+    for item, decoded in predictor.decode_all(watch(_labelled(files, predictor, data, notes))):
+        counting.add(item, decoded)
+    return counting.result()
+
+
+def calibrate(folder: Path | str, found: Evaluation) -> TaskConfig:
+    """Write the temperature and the thresholds of an evaluation into a model's folder, which then predicts by them.
+
+    Calibrate on data that the model was not trained on, and report scores on other data.
+    """
+    folder = Path(folder)
     if found.temperature is None and not found.thresholds:
-        raise BothwaysError(f"there is nothing to calibrate in a model for {found.task} of this kind")
+        raise BothwaysError(
+            f"a model for the task {found.task} of this kind has no temperature or thresholds to calibrate",
+            "not-calibratable",
+            found.task,
+        )
     config = task_config(load(folder))
     config = replace(
         config, temperature=found.temperature or config.temperature, thresholds=found.thresholds or config.thresholds
@@ -93,27 +100,37 @@ def calibrate(folder: Path, found: Evaluation) -> TaskConfig:
 
 
 def compare_models(
-    files: Sequence[str], first: Predictor, second: Predictor, data: DataSettings | None = None
+    files: Sequence[str],
+    first: Predictor | Path | str,
+    second: Predictor | Path | str,
+    data: DataSettings | None = None,
 ) -> Comparison:
-    """The difference between two models' goal scores on the same files, with its interval and p (paired)."""
+    """The difference between two models' main scores on the same files, with its interval and p-value (paired)."""
+    first, second = _loaded(first), _loaded(second)
     require_same_task(first, second)
-    judges = []
+    counted = []
     for predictor in (first, second):
-        judge = predictor.task.new_scores()
+        scores = predictor.task.new_scores()
         for item, decoded in predictor.decode_all(_labelled(files, predictor, data, None)):
-            predictor.task.count(judge, item, decoded)
-        judges.append(judge)
-    return compare(judges[0], judges[1], first.task.metric)
+            predictor.task.count(scores, item, decoded)
+        counted.append(scores)
+    return compare(counted[0], counted[1], first.task.metric)
 
 
 def require_same_task(
-    first: Predictor, second: Predictor, names: tuple[str, str] = ("the first model", "the second one")
+    first: Predictor, second: Predictor, names: tuple[str, str] = ("the first model", "the second model")
 ) -> None:
-    """Refuse to compare what was made for different things."""
+    """Refuse to compare models of different tasks."""
     if first.name != second.name:
         raise BothwaysError(
-            f"{names[0]} was made for {first.name} and {names[1]} for {second.name}: expected two models of one task"
+            f"{names[0]} is for the task {first.name} and {names[1]} for {second.name}: expected the same task",
+            "other-task",
+            (first.name, second.name),
         )
+
+
+def _loaded(predictor: Predictor | Path | str) -> Predictor:
+    return predictor if isinstance(predictor, Predictor) else Predictor.load(predictor)
 
 
 def _labelled(
@@ -131,63 +148,63 @@ def _labelled(
             yield predictor.task.normalise(config, example)
 
 
-class _Run:
-    """All that is counted on the way."""
+class _Counting:
+    """Everything that is counted during an evaluation."""
 
     def __init__(self, predictor: Predictor, worst: int) -> None:
         self.predictor, self.task = predictor, predictor.task
-        self.judge = self.task.new_scores()
+        self.scores = self.task.new_scores()
         self.worst: Worst[tuple[Any, Any]] = Worst(worst)
         self.examples = 0
         self.logs: list[Any] = []
         self.golds: list[int] = []
 
     def add(self, item: Any, decoded: Any) -> None:
-        self.task.count(self.judge, item, decoded)
+        self.task.count(self.scores, item, decoded)
         self.examples += 1
-        wrong = self.task.error(item, decoded)
-        if wrong > 0:
-            self.worst.add(wrong, (item.example, self.task.answer(item, decoded)))
+        error = self.task.error(item, decoded)
+        if error > 0:
+            self.worst.add(error, (item.example, self.task.answer(item, decoded)))
         if (
             isinstance(self.task, TextClassification)
-            and isinstance(self.judge, Classes)
-            and len(self.golds) < _TO_CALIBRATE
+            and isinstance(self.scores, Classes)
+            and len(self.golds) < _MAX_CALIBRATED
         ):
             self.logs.append(np.log(np.maximum(decoded, 1e-30)))
             self.golds.append(self.task.gold(item.example))
 
     def result(self) -> Evaluation:
         if not self.examples:
-            raise BothwaysError("the files have no labelled rows to evaluate on")
-        confusion = self.judge.confusion().tolist() if isinstance(self.judge, Classes) else None
+            raise BothwaysError("the files have no labelled rows to evaluate on", "no-labels")
+        confusion = self.scores.confusion().tolist() if isinstance(self.scores, Classes) else None
         before = task_config(self.predictor.model).temperature
         worst = [
-            {"error": wrong, **_shown(example), "answer": answer} for wrong, (example, answer) in self.worst.items()
+            {"error": error, **_shown(example), "answer": answer} for error, (example, answer) in self.worst.items()
         ]
-        scores, metric = self.judge.scores(), self.task.metric
-        intervals = _intervals(self.judge, list(scores) if self.examples <= _TO_DRAW else [metric])
+        values, metric = self.scores.scores(), self.task.metric
+        intervals = _intervals(self.scores, list(values) if self.examples <= _MAX_RESAMPLED else [metric])
         return Evaluation(
             self.predictor.name,
             metric,
             intervals[metric],
             self.examples,
-            scores,
-            _details(self.judge),
+            values,
+            _details(self.scores),
             confusion,
             min(max(before * fit_temperature(self.logs, self.golds), COLDEST), HOTTEST) if self.golds else None,
-            self.judge.best_thresholds() if isinstance(self.judge, ManyLabels) else {},
-            self.judge.reliability() if isinstance(self.judge, Classes) else [],
+            self.scores.best_thresholds() if isinstance(self.scores, ManyLabels) else {},
+            self.scores.reliability() if isinstance(self.scores, Classes) else [],
             worst,
             str(self.predictor.tally),
             intervals,
         )
 
 
-def _intervals(judge: Accumulator, names: Sequence[str]) -> dict[str, tuple[float, float]]:
+def _intervals(scores: Accumulator, names: Sequence[str]) -> dict[str, tuple[float, float]]:
     found = {}
     for name in names:
-        with suppress(BothwaysError):  # a count, or what a histogram has forgotten
-            found[name] = interval(judge, name)
+        with suppress(BothwaysError):  # a count, or a score of a histogram: it cannot be resampled
+            found[name] = interval(scores, name)
     return found
 
 
@@ -195,16 +212,16 @@ def _shown(example: Any) -> dict[str, Any]:
     return {name: value for name, value in asdict(example).items() if name not in ("words", "id")}
 
 
-def _details(judge: Accumulator) -> dict[str, dict[str, float]]:
-    match judge:
+def _details(scores: Accumulator) -> dict[str, dict[str, float]]:
+    match scores:
         case Classes():
-            found = judge.per_class()
+            found = scores.per_class()
         case ManyLabels():
-            found = judge.per_label()
+            found = scores.per_label()
         case Entities():
-            found = judge.per_type()
+            found = scores.per_type()
         case Tags():
-            found = judge.per_tag()
+            found = scores.per_tag()
         case _:
             return {}
     return {name: asdict(detail) for name, detail in found.items()}

@@ -1,6 +1,6 @@
-"""How likely a model finds a sentence: minimal pairs (BLiMP) ask whether it prefers the good one.
+"""Sentence scores by pseudo-log-likelihood, and accuracy on minimal pairs (BLiMP).
 
-N tokens of all copies in a batch · M places asked for.
+M scored positions of a batch.
 """
 
 import itertools
@@ -27,33 +27,33 @@ _AT_ONCE = 512
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two sentences that differ in what makes one of them bad."""
+class MinimalPair:
+    """A grammatical sentence and an ungrammatical one that differ as little as possible."""
 
     good: str
     bad: str
     group: str
-    """What they test."""
+    """The phenomenon that they test: BLiMP's UID."""
 
 
 @dataclass(frozen=True)
 class MinimalPairScores:
-    """How often the good sentence was the likelier one."""
+    """Share of minimal pairs whose good sentence has the higher score."""
 
     accuracy: float
-    """The mean over groups, as BLiMP counts."""
+    """Mean over groups, as in BLiMP."""
     pairs: int
     groups: dict[str, float]
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A sequence to run, and the tokens asked for in it."""
+    """A sequence to run, and the positions and tokens to score in it."""
 
     text: int
     ids: list[int]
     places: list[int]
-    words: list[int]
+    tokens: list[int]
 
     @property
     def segments(self) -> list[int]:
@@ -61,11 +61,11 @@ class _Job:
 
 
 def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = None) -> Iterator[float]:
-    """The logarithm of how likely each text is, in order; memory does not grow with their number.
+    """The log-likelihood of each text, in order. Streams in constant memory. The default model is the one in the box.
 
-    A model that fills blanks is asked for every token by itself, the others in place (pseudo-likelihood, Salazar et
-    al. 2020); one that reads left to right, for every next token; a detector, how sure it is that no token is a
-    replacement. Without a model it is the one in the box.
+    Masked language models: the pseudo-log-likelihood, each token masked alone (Salazar et al. 2020). Left-to-right
+    models: the log-likelihood of every next token. Replaced token detectors: the log-probability that no token is
+    replaced.
     """
     model = model if isinstance(model, Model) else load(model)
     tokenizer, jobs_of, engine = model.require_tokenizer(), _jobs_for(model), Engine(model)
@@ -75,7 +75,10 @@ def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = Non
         for text, encoding in zip(some, encodings, strict=True):
             if len(encoding) > model.config.encoder.max_length:
                 raise BothwaysError(
-                    f"{text[:40]!r} … has {len(encoding)} tokens and this model reads {model.config.encoder.max_length}"
+                    f"{text[:40]!r} … has {len(encoding)} tokens and this model reads at most "
+                    f"{model.config.encoder.max_length}",
+                    "too-long",
+                    len(encoding),
                 )
         jobs = [job for number, encoding in enumerate(encodings) for job in jobs_of(number, encoding)]
         sums = [0.0] * len(some)
@@ -84,8 +87,8 @@ def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = Non
         yield from sums
 
 
-def score_minimal_pairs(pairs: Iterable[Pair], model: Model) -> MinimalPairScores:
-    """How often a model finds the good sentence of a pair likelier than the bad one."""
+def score_minimal_pairs(pairs: Iterable[MinimalPair], model: Model | Path | str | None = None) -> MinimalPairScores:
+    """How often a model gives the good sentence of a pair a higher score than the bad one."""
     right: dict[str, int] = {}
     count: dict[str, int] = {}
     kept, read = itertools.tee(pairs)
@@ -94,42 +97,46 @@ def score_minimal_pairs(pairs: Iterable[Pair], model: Model) -> MinimalPairScore
         count[pair.group] = count.get(pair.group, 0) + 1
         right[pair.group] = right.get(pair.group, 0) + (good > bad)
     if not count:
-        raise BothwaysError("there are no pairs of sentences to compare")
+        raise BothwaysError("there are no minimal pairs to score", "no-data")
     groups = {group: right[group] / count[group] for group in count}
     return MinimalPairScores(sum(groups.values()) / len(groups), sum(count.values()), groups)
 
 
-def read_pairs(file: Path | str, limit: int = 0) -> Iterator[Pair]:
-    """Rows with sentence_good and sentence_bad, of BLiMP or like it; of each UID at most `limit`, 0 is all."""
+def read_minimal_pairs(file: Path | str, limit: int = 0) -> Iterator[MinimalPair]:
+    """Rows with sentence_good, sentence_bad and UID, as in BLiMP. `limit`: maximum pairs of each UID, 0 for all."""
     seen: dict[str, int] = {}
     path = require_files([Path(file)])[0]
     kind, lines = open_json(path)
     for where, row in rows_of(path, kind, lines, Notes()):
         good, bad = (row.get(f"sentence_{kind}") for kind in ("good", "bad"))
         if not isinstance(good, str) or not isinstance(bad, str):
-            raise BothwaysError(f"{where} has no sentence_good and sentence_bad: its columns are {', '.join(row)}")
+            raise BothwaysError(
+                f"{where} has no sentence_good and sentence_bad: its columns are {', '.join(row)}", "no-column", where
+            )
         group = str(row.get("UID", "all"))
         seen[group] = seen.get(group, 0) + 1
         if not limit or seen[group] <= limit:
-            yield Pair(good, bad, group)
+            yield MinimalPair(good, bad, group)
 
 
-# ---------------------------------------------------------------------- what the model is asked
+# ---------------------------------------------------------------------- scoring
 
 
 def _jobs_for(model: Model) -> Callable[[int, Encoding], Iterator[_Job]]:
-    """How a text is asked for, by the head that the model has."""
+    """How a text becomes jobs, by the head of the model."""
     if "masked" in model.heads and model.config.encoder.causal:
         return _next_tokens
     if "masked" in model.heads:
         tokenizer = model.require_tokenizer()
         if tokenizer.mask is None:
-            raise BothwaysError("this model's tokenizer has no mask token, so it cannot say how likely a text is")
+            raise BothwaysError("this model's tokenizer has no mask token, so it cannot score texts", "no-mask-token")
         return partial(_one_by_one, mask=tokenizer.id(tokenizer.mask))
     if "replaced" in model.heads:
         return _all_at_once
     has = ", ".join(model.heads) or "none"
-    raise BothwaysError(f"this model has no head that says how likely a text is (it has: {has}): masked or replaced")
+    raise BothwaysError(
+        f"this model has no head that scores texts (it has: {has}): expected masked or replaced", "no-head", "masked"
+    )
 
 
 def _one_by_one(text: int, encoding: Encoding, mask: int) -> Iterator[_Job]:
@@ -153,17 +160,17 @@ def _inside(encoding: Encoding) -> list[int]:
 
 
 def _sums(model: Model, batch: Batch, jobs: Sequence[_Job]) -> list[float]:
-    """Of each job, the sum of the log-probabilities at its places."""
+    """For each job, the sum of the log-probabilities at its positions."""
     at = torch.tensor([start + p for start, job in zip(batch.first.tolist(), jobs, strict=True) for p in job.places])
-    words = torch.tensor([word for job in jobs for word in job.words])
-    each = _log_probabilities(model, batch, at.to(model.device), words.to(model.device)).double().cpu()
+    tokens = torch.tensor([token for job in jobs for token in job.tokens])
+    each = _log_probabilities(model, batch, at.to(model.device), tokens.to(model.device)).double().cpu()
     return [float(part.sum()) for part in each.split([len(job.places) for job in jobs])]
 
 
-def _log_probabilities(model: Model, batch: Batch, at: Tensor, words: Tensor) -> Tensor:
-    """(M,) how likely each asked token is: as a guess, or as no replacement."""
+def _log_probabilities(model: Model, batch: Batch, at: Tensor, tokens: Tensor) -> Tensor:
+    """(M,) log-probability of each token: as the prediction, or as not replaced."""
     states = model.encoder(batch)
     if "masked" not in model.heads:
         return F.logsigmoid(-model.logits("replaced", states, batch)[at, 0].float())
     logs = model.masked(states[at]).float().log_softmax(-1)
-    return logs.gather(1, words[:, None])[:, 0]
+    return logs.gather(1, tokens[:, None])[:, 0]

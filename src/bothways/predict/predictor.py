@@ -1,4 +1,4 @@
-"""Answers of a fine-tuned model: texts in, the dictionaries of a Hugging Face pipeline out."""
+"""Predictions of a fine-tuned model: texts in, answers in the format of Hugging Face pipelines out."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -23,10 +23,10 @@ from bothways.tasks.task import EncodedExample
 
 
 class Predictor:
-    """A model folder that answers.
+    """A fine-tuned model that answers inputs. Several threads may share one.
 
-    One input gives one answer; a list of inputs, or anything else that holds or makes them (an array, a column of a
-    table, a generator), gives a list of answers. So a list of words is several texts; a tuple is one:
+    One input gives one answer. A list, or any other iterable of inputs (an array, a pandas column, a generator), gives
+    a list of answers. So a list of words is several texts, and a tuple of words is one:
 
     | task     | an input                                       | an answer                                          |
     |----------|------------------------------------------------|----------------------------------------------------|
@@ -38,9 +38,11 @@ class Predictor:
     """
 
     def __init__(self, model: Model, *, device: str = "auto", long: Long | None = None) -> None:
-        """Texts beyond the model's limit are met as its folder says, or as `long` does: window, cut or error."""
+        """`long`: how to handle texts longer than the model's maximum length. Default: as the model's folder says."""
         if not isinstance(model, Model):
-            raise BothwaysError(f"a model was expected, and {model!r} was given: a folder is opened by Predictor.load")
+            raise BothwaysError(
+                f"a model was expected, and {model!r} was given: Predictor.load opens a folder", "bad-input", model
+            )
         if long is not None:
             config = task_config(model)
             model = with_config(model, replace(config, window=replace(config.window, long=long)))
@@ -48,11 +50,11 @@ class Predictor:
         self.model = Engine(model, device=kind).model
         self.name = task_config(model).task
         self.task = make_task(model)
-        self.task.reader.switch = "`long`"
+        self.task.reader.long_setting = "`long`"
 
     @classmethod
     def load(cls, folder: Path | str, *, device: str = "auto", long: Long | None = None) -> "Predictor":
-        """From a folder that `bothways finetune` made, or one of transformers' with a head that answers."""
+        """From a folder of `finetune`, or one of transformers with a head for a task."""
         return cls(load(folder), device=device, long=long)
 
     @property
@@ -61,23 +63,23 @@ class Predictor:
 
     @property
     def tally(self) -> Tally:
-        """What happened to the texts so far: how many were read in windows, how many cut."""
+        """Counts of the texts so far: how many were read in windows, how many were cut."""
         return self.task.reader.tally
 
     def __call__(self, inputs: Any, *, top: int = 1) -> Any:
-        """The answer to one input, or those to many as a list; with top > 1 the likeliest so many of each."""
+        """The answer to one input, or a list of answers to many. With top > 1: the `top` best answers to each input."""
         if isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | tuple | Mapping):
             return list(self.stream(inputs, top=top))
         return next(self.stream([inputs], top=top))
 
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
-        """The answers to inputs as they come, one after the other: memory does not grow with their number."""
+        """The answers to a stream of inputs, in order and in constant memory."""
         return (answer for _, answer in self.answers(map(self.example, inputs), top=top))
 
     def answers(self, examples: Iterable[Any], *, top: int = 1) -> Iterator[tuple[Any, Any]]:
-        """Examples as `example` makes them, or as files are read, each with its answer."""
+        """Examples, as `example` or a file reader makes them, each with its answer."""
         if top < 1:
-            raise BothwaysError(f"`top` is the number of answers, 1 or more, not {top}", "out-of-range", top)
+            raise BothwaysError(f"`top` is {top}: expected 1 or more", "out-of-range", top)
         if top > 1 and not self.task.has_ranking:
             raise BothwaysError(
                 f"a model for the task {self.name} gives one answer to each input, and `top` is {top}: leave it out",
@@ -87,14 +89,14 @@ class Predictor:
         return ((item.example, self.task.answer(item, decoded, top)) for item, decoded in self.decode_all(examples))
 
     def decode_all(self, examples: Iterable[Any]) -> Iterator[tuple[EncodedExample, Any]]:
-        """Examples as the model reads them, with its decoded outputs: all that scores need."""
+        """Encoded examples with the decoded outputs of the model, which scores are computed from."""
         return decode_all(self.task, self._forward, examples, self.model.device)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         return self.task.outputs(self.model, self.model.encoder(batch), batch)
 
     def example(self, given: Any) -> Any:
-        """An input as the task reads it."""
+        """An input as an example of the task."""
         if isinstance(given, Text | Tagged | Question | Choice):
             return given
         if isinstance(given, np.ndarray):  # a row of a table of pairs or words

@@ -1,4 +1,4 @@
-"""Vectors on disk: .npy, .jsonl or .parquet, written as they come and whole or not at all."""
+"""Vectors on disk: .npy, .jsonl or .parquet, streamed and written atomically."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -14,35 +14,41 @@ from bothways import atomic
 from bothways.errors import BothwaysError
 
 VectorRow = tuple[dict[str, Any], NDArray[np.float32]]
-"""What a vector belongs to, and the vector."""
+"""The fields that describe a vector, and the vector."""
 
 _ROWS_AT_ONCE = 4096
 
 
 def write_vectors(path: Path, rows: Iterable[VectorRow], width: int) -> int:
-    """Write rows, each of `width` numbers, to `path` and return how many there were.
+    """Write rows of `width` numbers to `path` and return how many there were.
 
-    .jsonl and .parquet hold all fields of a row. .npy holds the vectors alone; fields that say more
-    than the row's number go into a file beside it, named as `beside` says.
+    .jsonl and .parquet hold all fields of a row. .npy holds the vectors only; if there are more fields than the number
+    of the text, they go into a second file (see `beside`).
     """
     return writer_for(path)(path, rows, width)
 
 
 def writer_for(path: Path) -> Callable[[Path, Iterable[VectorRow], int], int]:
-    """The writer that serves this file name; an error if none does."""
+    """The writer for this file name."""
     writers = {".npy": _write_npy, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
     if path.suffix not in writers:
-        raise BothwaysError(f"vectors cannot be written to {path}: expected a name that ends in {', '.join(writers)}")
+        raise BothwaysError(
+            f"vectors cannot be written to {path}: expected a name that ends in {', '.join(writers)}",
+            "unknown-format",
+            path,
+        )
     if path.suffix == ".parquet":
         try:
             import pyarrow  # noqa: F401
         except ImportError:
-            raise BothwaysError("writing .parquet needs pyarrow: pip install 'bothways[parquet]'") from None
+            raise BothwaysError(
+                "writing .parquet needs pyarrow: pip install 'bothways[parquet]'", "missing-package", "pyarrow"
+            ) from None
     return writers[path.suffix]
 
 
 def beside(path: Path) -> Path:
-    """Where the names of an .npy's rows are: v.npy.jsonl for v.npy, which no other file is called by chance."""
+    """The file that describes the rows of an .npy: v.npy.jsonl for v.npy."""
     return path.with_name(path.name + ".jsonl")
 
 
@@ -61,7 +67,7 @@ def _write_npy(path: Path, rows: Iterable[VectorRow], width: int) -> int:
             if names:
                 names.write(json.dumps(fields, ensure_ascii=False) + "\n")
             count += 1
-        matrix.seek(0)  # numpy pads the header so that the number of rows can grow in place
+        matrix.seek(0)  # numpy pads the header, so the number of rows can change in place
         np.lib.format.write_array_header_1_0(matrix, _header(count, width))
     return count
 
@@ -74,7 +80,7 @@ def _write_jsonl(path: Path, rows: Iterable[VectorRow], width: int) -> int:
     count = 0
     with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
         for fields, vector in rows:
-            # The shortest decimals that give back the same float32.
+            # The shortest decimals that round-trip to the same float32.
             numbers = [float(str(number)) for number in vector]
             stream.write(json.dumps(fields | {"vector": numbers}, ensure_ascii=False) + "\n")
             count += 1

@@ -218,14 +218,17 @@ class PretrainRecipe:
         return next((kind for kind in decided if kind), self.data.rows)
 
 
-def read_recipe(source: Path | str, settings: Sequence[str] = ()) -> PretrainRecipe:
+def read_pretrain_recipe(source: Path | str, settings: Sequence[str] = ()) -> PretrainRecipe:
     """A recipe file, or the name of a shipped one, with changes as `--set` writes them.
 
-    >>> from bothways.pretraining.recipe import read_recipe
-    >>> read_recipe("bert-base", ["run.steps=10"]).run.steps
+    >>> from bothways.pretraining.recipe import read_pretrain_recipe
+    >>> read_pretrain_recipe("bert-base", ["run.steps=10"]).run.steps
     10
     """
     return pretrain_recipe(read_table(find_recipe(source)), settings)
+
+
+read_recipe = read_pretrain_recipe
 
 
 def pretrain_recipe(table: Mapping[str, Any], settings: Sequence[str] = ()) -> PretrainRecipe:
