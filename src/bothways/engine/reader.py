@@ -13,7 +13,7 @@ from bothways.data.words import Place
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding
-from bothways.text.windows import Window, windows
+from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
 Part = Literal["longer", "second"]
@@ -82,7 +82,7 @@ class View:
     segments: list[int]
     shift: int
     """Token t of the encoding, if it is in the window, is token t - shift of this sequence."""
-    window: Window
+    window: TextWindow
     """The tokens of the encoding that are read, and those that are answered for here."""
 
     def __len__(self) -> int:
@@ -153,7 +153,9 @@ class Reader:
         self.tally.unknown += encoding.ids.count(self.unknown)
         if len(encoding) <= self.length:
             views = [
-                View(encoding.ids, encoding.segments, 0, Window(inside.start, inside.stop, inside.start, inside.stop))
+                View(
+                    encoding.ids, encoding.segments, 0, TextWindow(inside.start, inside.stop, inside.start, inside.stop)
+                )
             ]
         else:
             views = self._windows(encoding, inside)
@@ -191,7 +193,7 @@ class Reader:
                     [*ids[: inside.start], *ids[start:end], *ids[inside.stop :]],
                     [*segments[: inside.start], *segments[start:end], *segments[inside.stop :]],
                     w.start,
-                    Window(start, end, inside.start + w.own, inside.start + w.own_end),
+                    TextWindow(start, end, inside.start + w.own, inside.start + w.own_end),
                 )
             )
         return views

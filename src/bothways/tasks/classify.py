@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bothways.data.columns import Columns
 from bothways.data.examples import Text
-from bothways.data.labels import Kind, as_kind, as_number, label_kind, label_names
+from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, label_names
 from bothways.data.notes import Notes
 from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
@@ -24,12 +24,12 @@ from bothways.model.checkpoint import nameless
 from bothways.model.model import Model
 from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
-from bothways.scoring.regression import Numbers
+from bothways.scoring.regression import Regression
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.train.distill import soft_distance
 
-_PROBLEMS: dict[Kind, str] = {
+_PROBLEMS: dict[LabelKind, str] = {
     "single": "single_label_classification",
     "multi": "multi_label_classification",
     "regression": "regression",
@@ -40,7 +40,7 @@ _PROBLEMS: dict[Kind, str] = {
 class ClassifySettings:
     """The `[classify]` part of a recipe."""
 
-    kind: Literal["auto", Kind] = "auto"
+    kind: Literal["auto", LabelKind] = "auto"
     """One label each, several, or a number; auto: as the data show."""
     label_smoothing: float = 0.0
     """The share of the gold that is spread over all labels."""
@@ -62,7 +62,7 @@ class ClassifySettings:
 class ClassifyOptions:
     """What a folder says of its classifier."""
 
-    kind: Kind = "single"
+    kind: LabelKind = "single"
     texts: int = 0
     """How many texts an example has, one or two; 0: not known, or both occurred."""
 
@@ -228,9 +228,9 @@ class TextClassification(Task):
     def threshold(self, label: str) -> float:
         return self.config.thresholds.get(label, 0.5)
 
-    def new_scores(self) -> Classes | ManyLabels | Numbers:
+    def new_scores(self) -> Classes | ManyLabels | Regression:
         if self.options.kind == "regression":
-            return Numbers()
+            return Regression()
         if self.options.kind == "single":
             return Classes(self.labels)
         return ManyLabels(self.labels, [self.threshold(label) for label in self.labels])

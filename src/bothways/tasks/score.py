@@ -20,7 +20,7 @@ from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
-from bothways.scoring.ranking import Pairs
+from bothways.scoring.ranking import ScoredPairs
 from bothways.tasks.classify import as_text
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
@@ -104,8 +104,8 @@ class PairScoring(Task):
     def answer(self, item: EncodedExample, decoded: float, top: int = 1) -> Any:
         return {"label": self.labels[0], "score": decoded}
 
-    def new_scores(self) -> Pairs:
-        return Pairs()
+    def new_scores(self) -> ScoredPairs:
+        return ScoredPairs()
 
     def error(self, item: EncodedExample, decoded: float) -> float:
         return abs(decoded - self.gold(item.example))
