@@ -7,7 +7,7 @@ from bothways.errors import BothwaysError
 SENTENCES = {
     "wrong-cell-count": "Rows that do not have the {value} columns of their file were left out",
     "quoted-cells": "Rows have quoted cells with doubled quotes; they were kept as they are, as in GLUE's .tsv files",
-    "no-label-column": "Files or rows have no column with a usual name for a label, only {value}; they have no gold",
+    "no-label-column": "Files or rows have no usual column for the label, only {value}; they were read without one",
     "empty-text": "Examples have an empty text; they were kept",
     "empty-label": "Rows have an empty label; they were read without one",
     "no-agreement": "Pairs have the label -, because the annotators did not agree; they were read without a label",

@@ -78,7 +78,7 @@ def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
             f"iconv -f {'UTF-16' if is_utf16 else 'NAME'} -t UTF-8"
             f"{'' if is_utf16 else ', where NAME is its encoding, such as GBK or LATIN1'}",
             "not-utf8",
-            path,
+            f"{name_of(path)}, line {line}",
         ) from error
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise BothwaysError(
