@@ -208,7 +208,7 @@ def test_labels_are_named_once() -> None:
 def test_many_labels_are_scored_as_scikit_learn_does(
     seed: int, rows: int, size: int, cuts: list[int], exactly: int
 ) -> None:
-    with mock.patch("bothways.scoring.many_labels._EXACTLY", exactly):
+    with mock.patch("bothways.scoring.many_labels._MOST_EXACT", exactly):
         many_labels_are_scored(seed, rows, size, cuts)
 
 
@@ -251,7 +251,7 @@ def test_average_precision_keeps_scores_apart_that_a_plain_histogram_would_not(
     exactly: int, off: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rare labels live at probabilities of a thousandth and less."""
-    monkeypatch.setattr("bothways.scoring.many_labels._EXACTLY", exactly)
+    monkeypatch.setattr("bothways.scoring.many_labels._MOST_EXACT", exactly)
     draws = np.random.default_rng(0)
     odds = draws.normal(-8, 1, 2000)
     gold = draws.random(2000) < 1 / (1 + np.exp(-(odds + 6) * 3))

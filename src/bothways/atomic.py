@@ -24,7 +24,7 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Linux renameat2(2)
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; it replaces `path` if the block succeeds."""
     if path.is_dir():
-        raise BothwaysError(f"{path} is a folder: name a file to write", "is-a-folder", path)
+        raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
     with _os_errors_explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _hidden_name(path)
@@ -48,7 +48,7 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
     path = Path(os.path.realpath(path))  # a link stays, and its target is replaced
     with _os_errors_explained(path):
         if path.exists() and not path.is_dir():
-            raise BothwaysError(f"{path} is a file: name a folder to write", "is-a-file", path)
+            raise BothwaysError(f"{path} is a file, and a folder was to be written there", "is-a-file", path)
         _require_ours(path, replaces)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _hidden_name(path)

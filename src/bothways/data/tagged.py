@@ -54,8 +54,8 @@ def require_tags(paths: Paths) -> None:
             continue
         if (label := _label_of_row(path)) is not None:
             raise BothwaysError(
-                f"{name_of(path)} has no tags: it has one label per row, under {label}, and token classification needs "
-                f"one per word; for one label per row the task is classify",
+                f"{name_of(path)} has no tags: it holds one label a row, under {label}, and token classification needs "
+                f"one for each word; for one label a row the task is classify",
                 "no-tags",
                 path,
             )

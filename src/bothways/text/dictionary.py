@@ -57,8 +57,8 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
     if all(len(symbol) == 1 for symbol in real):
         return _character_tokenizer(path, pieces)
     if all(symbol.isdigit() for symbol in real):
-        raise _NoTokenizerError(f"{path} holds GPT-2's ids, and encoder.json and vocab.bpe are not beside it")
-    raise _NoTokenizerError(f"the symbols of {path} are neither characters nor GPT-2's ids")
+        raise _NoTokenizerError(f"{path} holds GPT-2's numbers, and encoder.json and vocab.bpe are not beside it")
+    raise _NoTokenizerError(f"the symbols of {path} are neither characters nor GPT-2's numbers")
 
 
 def _read_symbols(path: Path) -> list[str]:

@@ -56,12 +56,12 @@ def choose_pieces(
     """
     if tokenizer.kind not in _KINDS:
         raise BothwaysError(
-            f"a {tokenizer.kind} vocabulary cannot be shrunk: expected {', '.join(_KINDS)}",
+            f"a {tokenizer.kind} vocabulary cannot be made smaller: expected {', '.join(_KINDS)}",
             "unsupported-tokenizer",
             tokenizer.kind,
         )
     if minimum < 1:
-        raise BothwaysError(f"`minimum` must be 1 or more, not {minimum}", "out-of-range", minimum)
+        raise BothwaysError(f"`minimum` is {minimum}: expected a minimum of 1 or more", "out-of-range", minimum)
     merges = _Merges(tokenizer)
     kept: set[int] = set()
     for i in (*always, *tokenizer.special_ids, *tokenizer("", "").ids, *_characters(tokenizer)):

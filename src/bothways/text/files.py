@@ -67,7 +67,7 @@ def find_rereadable(files: Sequence[Path | str]) -> list[Path]:
     found = find_files(files)
     if STDIN in found:
         raise BothwaysError(
-            "the text is read several times, and standard input can be read once: put it into a file", "stdin-once"
+            "this needs several readings of the text, and standard input allows one: put it into a file", "stdin-once"
         )
     return found
 

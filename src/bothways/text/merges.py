@@ -51,7 +51,7 @@ def byte_level(numbered: dict[str, int], merges: Path, *, space: bool = False) -
         backend = tokenizers.Tokenizer(BPE(numbered, pairs))
     except Exception as error:  # the Rust library raises bare Exception
         raise BothwaysError(
-            f"{merges} does not fit its vocabulary: {str(error).splitlines()[0]}", "vocabulary-mismatch", merges
+            f"{merges} does not belong to its pieces: {str(error).splitlines()[0]}", "vocabulary-mismatch", merges
         ) from error
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     backend.decoder = decoders.ByteLevel()

@@ -112,7 +112,7 @@ def find_words(
     found, because their ends are not marked: list these yourself.
     """
     if count < 1:
-        raise BothwaysError(f"`count` must be 1 or more, not {count}", "out-of-range", count)
+        raise BothwaysError(f"`count` is {count}: expected 1 or more", "out-of-range", count)
     raw: Counter[str] = Counter()
     for texts in read_batches(files, field, on_bytes):
         for text in texts:

@@ -52,9 +52,10 @@ def read_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.To
         )
     if path.name == "spiece.model":  # ALBERT splits a comma off a number
         pieces = [(piece, score - 100 * _is_number_with_comma(piece)) for piece, score in pieces]
+    before = _before(path, settings)
     try:
         backend = tokenizers.Tokenizer(Unigram(pieces, unknown, model.has_bytes))
-        backend.normalizer = normalizers.Sequence([*_before(path, settings), *model.normalizers()])
+        backend.normalizer = normalizers.Sequence([*before, *model.normalizers()])
     except Exception as error:  # the Rust library raises bare Exception
         raise BothwaysError(f"{path} is damaged: {error}", "damaged-file", path) from error
     apart = [pre_tokenizers.Punctuation()] if switch(settings, "split_by_punct", False, path.parent) else []
