@@ -79,6 +79,7 @@ def test_cmrc_2018_whose_places_are_sometimes_wrong(tmp_path: Path) -> None:
         "answer-moved": 3,
         "answer-not-found": 1,
     }
+    assert notes.values == {"answer-moved": "1963年", "answer-not-found": "没有"}
     assert set(notes.first.values()) == {f"{tmp_path / 'cmrc.json'}, article 1, question TRAIN_186_QUERY_0"}
 
 
@@ -162,6 +163,7 @@ def test_rows_with_less(tmp_path: Path) -> None:
     assert third.gold is None
     assert fourth.gold == (("sea", 81),)
     assert notes.first["repeated-question-id"] == f"{path}, line 3"
+    assert notes.values["repeated-question-id"] == second.id
     assert len({first.id, second.id, third.id, fourth.id}) == 4  # else they could not be scored
     assert third.id == f"{second.id} (2)"
 

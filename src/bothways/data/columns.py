@@ -135,19 +135,13 @@ class _Header:
             return (self.one(found, f"`{argument}`"),)
         if "+" in wanted:
             return tuple(name for part in wanted.split("+") for name in self.named(part, argument))
-        raise BothwaysError(
-            f"{self.where} has no column {wanted!r}, which `{argument}` names: {self.all}{self.hint}",
-            "no-column",
-            wanted,
-        )
+        says = f"{self.where} has no column {wanted!r}, which `{argument}` names: {self.all}{self.hint}"
+        raise BothwaysError(says, "no-column", wanted)
 
     def one(self, found: list[str], arguments: str) -> str:
         if len(found) > 1:
-            raise BothwaysError(
-                f"{self.where} could mean {' or '.join(found)} ({self.all}): name one with {arguments}",
-                "ambiguous-column",
-                tuple(found),
-            )
+            says = f"{self.where} could mean {' or '.join(found)} ({self.all}): name one with {arguments}"
+            raise BothwaysError(says, "ambiguous-column", tuple(found))
         return found[0]
 
     def known_texts(self, label: str | None) -> list[tuple[str, ...]]:
@@ -164,12 +158,9 @@ class _Header:
         # AG News and similar: the title and the description are one text.
         if (title := self.like("title")) and (description := self.like("description")):
             return [(title[0], description[0])]
-        raise BothwaysError(
-            f"{self.where} has no column with a usual name for the text ({self.all}): "
-            f"name it with `text`, and a second text with `pair`{self.hint}",
-            "no-text-column",
-            tuple(self.names),
-        )
+        says = f"{self.where} has no column with a usual name for the text ({self.all})"
+        advice = f"name it with `text`, and a second text with `pair`{self.hint}"
+        raise BothwaysError(f"{says}: {advice}", "no-text-column", tuple(self.names))
 
     def known_label(self, used: set[str]) -> str | None:
         """The one label with a usual name; None if the rows have no labels."""

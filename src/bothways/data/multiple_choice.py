@@ -42,11 +42,8 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Choice]:
             answers = value.get("answers") or [None] * len(questions)
             counts = [len(questions), len(options), len(answers)]
             if len(set(counts)) > 1:
-                raise BothwaysError(
-                    f"{where} has {counts[0]} questions, options for {counts[1]}, answers for {counts[2]}",
-                    "count-mismatch",
-                    tuple(counts),
-                )
+                says = f"{where} has {counts[0]} questions, options for {counts[1]}, answers for {counts[2]}"
+                raise BothwaysError(says, "count-mismatch", tuple(counts))
             for number, (question, texts, answer) in enumerate(zip(questions, options, answers, strict=True), 1):
                 lettered = {"label": ascii_uppercase, "text": texts}
                 row = {"article": article, "question": question, "options": lettered, "answer": answer}
@@ -88,12 +85,9 @@ def _options(row: dict[str, Any], where: str) -> tuple[tuple[str, ...], list[str
     letters = [str(option["label"]) for option in value if isinstance(option, dict) and "label" in option]
     texts: list[Any] = [option.get("text") if isinstance(option, dict) else option for option in value]
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
-        raise row_error(
-            where,
-            f"has no list of two or more options: its fields are {', '.join(row)}, and one of "
-            f"{', '.join(OPTIONS)}, or ending0, ending1 … was expected",
-            "no-options",
-        )
+        wanted = f"one of {', '.join(OPTIONS)}, or ending0, ending1 … was expected"
+        says = f"has no list of two or more options: its fields are {', '.join(row)}, and {wanted}"
+        raise row_error(where, says, "no-options")
     return tuple(map(replace_surrogates, texts)), letters
 
 

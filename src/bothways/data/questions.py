@@ -27,7 +27,7 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
         for where, value in values:
             for question in _value(value, where, notes):
                 if question.id in seen:
-                    notes.add("repeated-question-id", question.where)
+                    notes.add("repeated-question-id", question.where, question.id)
                     number = next(n for n in itertools.count(2) if f"{question.id} ({n})" not in seen)
                     question = replace(question, id=f"{question.id} ({number})")
                 seen.add(question.id)
@@ -49,12 +49,10 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
                 yield from _article(article, f"{where}, article {number}", notes)
         case _:
             has = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
-            raise row_error(
-                where,
-                f"is not in a known layout: it has {has}; expected SQuAD's data with paragraphs and qas, "
-                f"CLUE's context_text and qas, or question, context and answers (or answer) in each row",
-                "unknown-layout",
+            wanted = (
+                "SQuAD's data with paragraphs and qas, CLUE's context_text and qas, or question, context and answers"
             )
+            raise row_error(where, f"is not in a known layout: it has {has}; expected {wanted}", "unknown-layout")
 
 
 def _article(article: Any, where: str, notes: Notes) -> Iterator[Question]:
@@ -64,12 +62,9 @@ def _article(article: Any, where: str, notes: Notes) -> Iterator[Question]:
                 place = f"{where}, question {item['id']}"
                 yield _question(item, paragraph["context"], str(item["id"]), place, notes)
     except (KeyError, TypeError) as error:
-        raise row_error(
-            where,
-            f"is not in SQuAD's layout ({type(error).__name__} {error}): expected paragraphs with a context "
-            f"and qas, each with an id and a question",
-            "unknown-layout",
-        ) from error
+        wanted = "paragraphs with a context and qas, each with an id and a question"
+        says = f"is not in SQuAD's layout ({type(error).__name__} {error}): expected {wanted}"
+        raise row_error(where, says, "unknown-layout") from error
 
 
 def _clue(paragraph: Any, where: str, notes: Notes) -> Iterator[Question]:
@@ -80,12 +75,9 @@ def _clue(paragraph: Any, where: str, notes: Notes) -> Iterator[Question]:
             row = {"question": item["query_text"], "answers": item.get("answers")}
             yield _question(row, paragraph["context_text"], name, f"{where}, question {name}", notes)
     except (KeyError, TypeError, AttributeError) as error:
-        raise row_error(
-            where,
-            f"is not in CLUE's layout ({type(error).__name__} {error}): expected context_text and qas, each "
-            f"with query_id, query_text and answers",
-            "unknown-layout",
-        ) from error
+        wanted = "context_text and qas, each with query_id, query_text and answers"
+        says = f"is not in CLUE's layout ({type(error).__name__} {error}): expected {wanted}"
+        raise row_error(where, says, "unknown-layout") from error
 
 
 def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: Notes) -> Question:
@@ -138,13 +130,13 @@ def _locate(text: str, start: int | None, context: str, where: str, notes: Notes
         return start
     if start is None and text in context:
         if context.count(text) > 1:
-            notes.add("ambiguous-answer", where)
+            notes.add("ambiguous-answer", where, text)
         return context.find(text)
     wanted = start if start is not None and start >= 0 else 0
     left, right = context.rfind(text, 0, wanted + len(text)), context.find(text, wanted)
     places = [place for place in (left, right) if place >= 0]
     if not places:
-        notes.add("answer-not-found", where)
+        notes.add("answer-not-found", where, text)
         return -1
-    notes.add("answer-moved", where)
+    notes.add("answer-moved", where, text)
     return min(places, key=lambda place: abs(place - wanted))

@@ -58,12 +58,11 @@ def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
     for scheme in ("BIOES", "BILOU", "BMES"):
         if letters <= set(_LETTERS[scheme]):
             return scheme
-    raise BothwaysError(
-        f"the tags begin with {', '.join(sorted(letters))}, which is no known scheme: expected "
-        f"{', '.join(get_args(Scheme)[1:])}",
-        "unknown-scheme",
-        "".join(sorted(letters)),
+    found = "".join(sorted(letters))
+    says = (
+        f"the tags begin with {', '.join(found)}, which is no known scheme: expected {', '.join(get_args(Scheme)[1:])}"
     )
+    raise BothwaysError(says, "unknown-scheme", found)
 
 
 @lru_cache(maxsize=2**14)

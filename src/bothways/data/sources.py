@@ -152,12 +152,9 @@ def _table(
     header = given or first[1]
     named = [column for column in header if column]
     if len(set(named)) < len(named):
-        raise BothwaysError(
-            f"{name} has two columns of one name in its first line: {', '.join(header)}; if that is no header, count "
-            f"the columns, as in `text` 1 and `label` 2",
-            "repeated-column",
-            name,
-        )
+        says = f"{name} has two columns of one name in its first line: {', '.join(header)}"
+        advice = "if that is no header, count the columns, as in `text` 1 and `label` 2"
+        raise BothwaysError(f"{says}; {advice}", "repeated-column", name)
     whole, damaged, first_damaged = 0, 0, ""
     for number, cells in itertools.chain([first] if given else [], rows):
         where = f"{name}, line {number}"
@@ -168,21 +165,13 @@ def _table(
             yield where, dict(zip(header, cells, strict=True))
         else:
             if notes.whole:
-                raise row_error(
-                    where,
-                    f"has {len(cells)} columns, and its first line names {len(header)}: repair or remove it, so "
-                    f"that every row gets a prediction",
-                    "wrong-cell-count",
-                )
+                says = f"has {len(cells)} columns, and its first line names {len(header)}: repair or remove this row"
+                raise row_error(where, says, "wrong-cell-count")
             damaged, first_damaged = damaged + 1, first_damaged or where
             notes.add("wrong-cell-count", where, len(header))
     if damaged > whole:
-        raise BothwaysError(
-            f"{first_damaged} and {damaged - 1} other rows do not have the {len(header)} columns of the first line: is "
-            f"the suffix of the file wrong?",
-            "wrong-cell-count",
-            first_damaged,
-        )
+        says = f"and {damaged - 1} other rows do not have the {len(header)} columns of the first line"
+        raise row_error(first_damaged, f"{says}: is the suffix of the file wrong?", "wrong-cell-count")
 
 
 def text_of(value: Any, where: str, what: str) -> str:

@@ -57,15 +57,11 @@ def _entities(values: Sequence[Any], length: int, where: str) -> list[Span]:
     end = 0
     for kind, first, last in entities:
         if not 0 <= first < last <= length:
-            raise row_error(
-                where, f"has a {kind} from {first} to {last}, and its text has {length} characters", "bad-entity"
-            )
+            says = f"has a {kind} from {first} to {last}, and its text has {length} characters"
+            raise row_error(where, says, "bad-entity")
         if first < end:
-            raise row_error(
-                where,
-                f"has entities that overlap at character {first}: one tag per word cannot mark both",
-                "overlapping-entities",
-            )
+            says = f"has entities that overlap at character {first}: one tag per word cannot mark both"
+            raise row_error(where, says, "overlapping-entities")
         end = last
     return entities
 
@@ -79,11 +75,8 @@ def _entity(value: Any, where: str) -> Span:
     match parts:
         case [int(first), int(last), str(kind)]:
             return kind, first, last
-    raise row_error(
-        where,
-        f"has the entity {value!r}: expected [start, end, type], or an object with start, end, label",
-        "bad-entity",
-    )
+    says = f"has the entity {value!r}: expected [start, end, type], or an object with start, end, label"
+    raise row_error(where, says, "bad-entity")
 
 
 def _on_words(entities: list[Span], words: Sequence[Place], where: str, notes: Notes) -> list[Span]:

@@ -53,12 +53,9 @@ def require_tags(paths: Paths) -> None:
         if path == STDIN:  # it cannot be read twice
             continue
         if (label := _label_of_row(path)) is not None:
-            raise BothwaysError(
-                f"{name_of(path)} has no tags: it holds one label a row, under {label}, and token classification needs "
-                f"one for each word; for one label a row the task is classify",
-                "no-tags",
-                path,
-            )
+            says = f"{name_of(path)} has no tags: it holds one label a row, under {label}"
+            advice = "token classification needs one for each word; for one label a row the task is classify"
+            raise BothwaysError(f"{says}, and {advice}", "no-tags", path)
 
 
 def _label_of_row(path: Path) -> str | None:
@@ -193,12 +190,9 @@ def _rows(path: Path, kind: str, lines: Iterable[str], column: str | int | None,
             if (example := read_spans(row, field or find_field(row), where, notes)) is not None:
                 yield example
         else:
-            raise row_error(
-                where,
-                f"has neither tokens nor a text: its fields are {', '.join(row)}, and one of "
-                f"{', '.join((*WORDS, 'text'))} was expected, with {', '.join(dict.fromkeys((*TAGS, *FIELDS)))}",
-                "unknown-layout",
-            )
+            names, tags = ", ".join((*WORDS, "text")), ", ".join(dict.fromkeys((*TAGS, *FIELDS)))
+            says = f"has neither tokens nor a text: its fields are {', '.join(row)}"
+            raise row_error(where, f"{says}, and one of {names} was expected, with {tags}", "unknown-layout")
 
 
 def _is_texts(value: Any) -> bool:
@@ -208,11 +202,8 @@ def _is_texts(value: Any) -> bool:
 def _tag_field(row: dict[str, Any], key: str, where: str) -> str | None:
     found = [name for name in TAGS if name != key and isinstance(row.get(name), list)]
     if len(found) > 1:
-        raise BothwaysError(
-            f"{where} could have its tags in {' or '.join(found)}: name one with `column`",
-            "ambiguous-column",
-            tuple(found),
-        )
+        says = f"{where} could have its tags in {' or '.join(found)}: name one with `column`"
+        raise BothwaysError(says, "ambiguous-column", tuple(found))
     return found[0] if found else None
 
 

@@ -153,11 +153,8 @@ class Tags:
 
 def _same_length(gold: Sequence[str], predicted: Sequence[str]) -> None:
     if len(gold) != len(predicted):
-        raise BothwaysError(
-            f"{len(gold)} gold tags and {len(predicted)} predicted: expected one of each for every word",
-            "count-mismatch",
-            (len(gold), len(predicted)),
-        )
+        says = f"{len(gold)} gold tags and {len(predicted)} predicted: expected one of each for every word"
+        raise BothwaysError(says, "count-mismatch", (len(gold), len(predicted)))
 
 
 def _checksum(gold: Sequence[str], so_far: int) -> int:

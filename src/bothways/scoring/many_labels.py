@@ -48,11 +48,8 @@ class ManyLabels:
         self.labels = checked_labels(labels)
         self._thresholds = np.asarray(thresholds, np.float64)
         if self._thresholds.shape not in {(), (len(self.labels),)}:
-            raise BothwaysError(
-                f"{self._thresholds.shape} thresholds for {len(self.labels)} labels: expected one, or one per label",
-                "shape-mismatch",
-                self._thresholds.shape,
-            )
+            says = f"{self._thresholds.shape} thresholds for {len(self.labels)} labels: expected one, or one per label"
+            raise BothwaysError(says, "shape-mismatch", self._thresholds.shape)
         self._gold, self._predicted = Column(np.uint8), Column(np.uint8)  # one bit per label
         self._chances: Column | None = Column(np.float64)
         self._histogram = np.zeros((len(self.labels), 2, _BINS), np.int64)

@@ -69,12 +69,9 @@ def compare(
     _check(level, rounds)
     a, b = first.rows(name), second.rows(name)
     if len(a.kinds) != len(b.kinds) or a.examples != b.examples:
-        raise BothwaysError(
-            f"the two models were not scored on the same examples in the same order ({len(a.kinds):,} and "
-            f"{len(b.kinds):,} of them): give both the same file",
-            "different-examples",
-            (len(a.kinds), len(b.kinds)),
-        )
+        sizes = len(a.kinds), len(b.kinds)
+        says = f"the two models were not scored on the same examples in the same order ({sizes[0]:,} and {sizes[1]:,})"
+        raise BothwaysError(f"{says}: give both the same file", "different-examples", sizes)
     if not len(a.kinds):
         return Comparison(math.nan, math.nan, math.nan, math.nan)
     difference = a.value() - b.value()
@@ -104,11 +101,8 @@ def summary(values: Iterable[float]) -> Summary:
 
 def _check(level: float, rounds: int) -> None:
     if not 0 < level < 1 or rounds < 1:
-        raise BothwaysError(
-            f"level {level} and {rounds} rounds: expected a level between 0 and 1, and one round or more",
-            "out-of-range",
-            (level, rounds),
-        )
+        says = f"level {level} and {rounds} rounds: expected a level between 0 and 1, and one round or more"
+        raise BothwaysError(says, "out-of-range", (level, rounds))
 
 
 def _draws(generator: np.random.Generator, counts: Ints, rounds: int) -> Iterator[Floats]:

@@ -14,23 +14,17 @@ from bothways.text.specials import ROLES, content_of
 
 def read_added_words(backend: tokenizers.Tokenizer, folder: Path, settings: Mapping[str, Any]) -> None:
     """Add the tokens of added_tokens.json and tokenizer_config.json to the tokenizer."""
-    listed = settings.get("additional_special_tokens", [])
+    key = "additional_special_tokens"
+    listed = settings.get(key, [])
     if not isinstance(listed, list):
-        raise BothwaysError(
-            f"{folder}: additional_special_tokens must be a list, not {listed!r}",
-            "bad-setting",
-            "additional_special_tokens",
-        )
+        raise BothwaysError(f"{folder}: {key} should be a list, not {listed!r}", "bad-setting", key)
     special = [content_of(token) for token in listed]
     added = _from_file(folder, special) | _from_settings(folder, settings)
     for number, word in sorted(added.items()):
         known = backend.token_to_id(word.content)
         if number != (backend.get_vocab_size() if known is None else known):
-            raise BothwaysError(
-                f"{folder} adds {word.content!r} with the id {number}, which does not fit its vocabulary",
-                "vocabulary-mismatch",
-                (word.content, number),
-            )
+            says = f"{folder} adds {word.content!r} with the id {number}, which does not fit its vocabulary"
+            raise BothwaysError(says, "vocabulary-mismatch", (word.content, number))
         _add(backend, word)
     names = {word.content for word in added.values()}
     for name in special:
@@ -48,16 +42,15 @@ def _from_file(folder: Path, special: list[str]) -> dict[int, AddedToken]:
 
 def _from_settings(folder: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
     """The tokens of tokenizer_config.json with their flags, by id."""
+    key = "added_tokens_decoder"
     flags = ("single_word", "lstrip", "rstrip", "normalized", "special")
     try:
         return {
             int(number): AddedToken(token["content"], **{flag: token[flag] for flag in flags if flag in token})
-            for number, token in settings.get("added_tokens_decoder", {}).items()
+            for number, token in settings.get(key, {}).items()
         }
     except (AttributeError, TypeError, ValueError, KeyError) as error:
-        raise BothwaysError(
-            f"{folder}: added_tokens_decoder must map ids to tokens", "bad-setting", "added_tokens_decoder"
-        ) from error
+        raise BothwaysError(f"{folder}: {key} should map ids to tokens", "bad-setting", key) from error
 
 
 def _add(backend: tokenizers.Tokenizer, word: AddedToken) -> None:

@@ -46,11 +46,8 @@ def _tokenizer(folder: Path, rows: int) -> Tokenizer:
     if _MASK not in pieces and len(pieces) < rows:  # fairseq's masked language modelling task adds it last
         pieces.append(_MASK)
     if len(pieces) != rows:
-        raise BothwaysError(
-            f"{path} makes {len(pieces)} tokens, specials included, and the model has {rows}: it is another model's",
-            "vocabulary-mismatch",
-            (len(pieces), rows),
-        )
+        says = f"{path} makes {len(pieces)} tokens, specials included, and the model has {rows}: it is another model's"
+        raise BothwaysError(says, "vocabulary-mismatch", (len(pieces), rows))
     real = [symbol for symbol in symbols if not _FILLER.fullmatch(symbol)]
     if all(symbol.isdigit() for symbol in real) and (folder / "encoder.json").exists():
         return _bytes_tokenizer(folder, pieces)
@@ -68,9 +65,8 @@ def _read_symbols(path: Path) -> list[str]:
             continue
         symbol, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
         if not symbol or not count.isdigit():
-            raise BothwaysError(
-                f"{path}, line {number}: expected a symbol and its count, not {line!r}", "damaged-file", path
-            )
+            where = f"{path}, line {number}"
+            raise BothwaysError(f"{where}: expected a symbol and its count, not {line!r}", "damaged-file", where)
         symbols.append(symbol)
     return symbols
 

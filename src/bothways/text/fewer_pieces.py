@@ -55,11 +55,8 @@ def choose_pieces(
     Of the others those that the text uses `minimum` times or more, the most frequent first, up to `count` in all.
     """
     if tokenizer.kind not in _KINDS:
-        raise BothwaysError(
-            f"a {tokenizer.kind} vocabulary cannot be made smaller: expected {', '.join(_KINDS)}",
-            "unsupported-tokenizer",
-            tokenizer.kind,
-        )
+        says = f"a {tokenizer.kind} vocabulary cannot be made smaller: expected {', '.join(_KINDS)}"
+        raise BothwaysError(says, "unsupported-tokenizer", tokenizer.kind)
     if minimum < 1:
         raise BothwaysError(f"`minimum` is {minimum}: expected a minimum of 1 or more", "out-of-range", minimum)
     merges = _Merges(tokenizer)
@@ -67,11 +64,8 @@ def choose_pieces(
     for i in (*always, *tokenizer.special_ids, *tokenizer("", "").ids, *_characters(tokenizer)):
         kept |= merges.below(i)
     if count is not None and count < len(kept):
-        raise BothwaysError(
-            f"{count:,} pieces are too few: the specials and single characters alone are {len(kept):,}",
-            "out-of-range",
-            count,
-        )
+        says = f"{count:,} pieces are too few: the specials and single characters alone are {len(kept):,}"
+        raise BothwaysError(says, "out-of-range", count)
     used = np.flatnonzero(counts >= minimum)
     for i in used[np.argsort(-counts[used], kind="stable")].tolist():
         needed = merges.below(i)

@@ -29,7 +29,7 @@ def read_pieces(path: Path) -> dict[str, int]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(type(i) is int and 0 <= i < 2**31 for i in found.values()):
-        raise BothwaysError(f"{path} must hold a JSON object of pieces and their ids", "damaged-file", path)
+        raise BothwaysError(f"{path} should hold a JSON object of pieces and their ids", "damaged-file", path)
     if len(set(found.values())) < len(found):
         raise BothwaysError(f"{path} gives one id to several pieces", "repeated-id", path)
     return found

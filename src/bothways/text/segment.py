@@ -41,11 +41,8 @@ def word_starts(text: str, words: Iterable[str]) -> list[int]:
             continue
         start = text.find(word, place)
         if start < 0 or text[place:start].strip():
-            raise BothwaysError(
-                f"the segmenter returned {word!r}, which is not the next word of {text[place:][:30]!r}",
-                "bad-segmentation",
-                word,
-            )
+            says = f"the segmenter returned {word!r}, which is not the next word of {text[place:][:30]!r}"
+            raise BothwaysError(says, "bad-segmentation", word)
         found.append(start)
         place = start + len(word)
     return found

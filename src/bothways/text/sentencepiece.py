@@ -31,19 +31,14 @@ _CAMEMBERT = [("<s>NOTUSED", 0.0), ("<pad>", 0.0), ("</s>NOTUSED", 0.0), ("<unk>
 def read_sentencepiece(path: Path, settings: Mapping[str, Any]) -> tokenizers.Tokenizer:
     """The tokenizer of a file; its name decides which family's rules apply."""
     if path.name not in SENTENCEPIECE:
-        raise BothwaysError(
-            f"{path} must be called one of {', '.join(SENTENCEPIECE)}: the name tells its family",
-            "unknown-file-kind",
-            path,
-        )
+        says = f"{path} should be called one of {', '.join(SENTENCEPIECE)}: the name tells its family"
+        raise BothwaysError(says, "unknown-file-kind", path)
     model = _read(path)
     pieces = [(piece, score) for piece, score, _ in model.pieces]
     unknown = [kind for _, _, kind in model.pieces].index(_UNKNOWN)
     if path.name == "sentencepiece.bpe.model":  # with the ids of fairseq
         if [piece for piece, _ in pieces[:3]] != ["<unk>", "<s>", "</s>"]:
-            raise BothwaysError(
-                f"{path} must begin with <unk>, <s> and </s>, as XLM-RoBERTa's does", "no-specials", path
-            )
+            raise BothwaysError(f"{path} should begin with <unk>, <s> and </s>, as XLM-RoBERTa's", "no-specials", path)
         first, rest = (_CAMEMBERT, pieces[1:]) if _is_camembert(path.parent) else (_FAIRSEQ, pieces[3:])
         pieces, unknown = [*first, *rest, ("<mask>", 0.0)], 3
     elif not {"[CLS]", "[SEP]"} <= {piece for piece, _ in pieces}:

@@ -63,7 +63,7 @@ def content_of(token: Any) -> str:
     """The text of a special token, which is a string or an object with its `content`."""
     content = token.get("content") if isinstance(token, dict) else token
     if not isinstance(content, str):
-        raise BothwaysError(f"a special token must be a text or have a content, not {token!r}", "bad-setting", token)
+        raise BothwaysError(f"a special token should be a text or have a content, not {token!r}", "bad-setting", token)
     return content
 
 
@@ -71,5 +71,5 @@ def switch(settings: Mapping[str, Any], name: str, default: bool, folder: Path) 
     """A boolean setting of tokenizer_config.json."""
     value = settings.get(name, default)
     if not isinstance(value, bool):
-        raise BothwaysError(f"{folder}: {name} must be true or false, not {value!r}", "bad-setting", name)
+        raise BothwaysError(f"{folder}: {name} should be true or false, not {value!r}", "bad-setting", name)
     return value

@@ -73,21 +73,15 @@ def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
     except UnicodeDecodeError as error:
         line = lines + 1 + error.object.count(b"\n", 0, error.start)
         is_utf16 = line == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        raise BothwaysError(
-            f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, for example with "
-            f"iconv -f {'UTF-16' if is_utf16 else 'NAME'} -t UTF-8"
-            f"{'' if is_utf16 else ', where NAME is its encoding, such as GBK or LATIN1'}",
-            "not-utf8",
-            f"{name_of(path)}, line {line}",
-        ) from error
+        encoding = "UTF-16 -t UTF-8" if is_utf16 else "NAME -t UTF-8, where NAME is its encoding, such as GBK or LATIN1"
+        says = f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, for example with"
+        raise BothwaysError(f"{says} iconv -f {encoding}", "not-utf8", f"{name_of(path)}, line {line}") from error
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise BothwaysError(
-            f"{name_of(path)} is damaged or cut short after line {lines}: {error}", "damaged-file", path
-        ) from error
+        says = f"{name_of(path)} is damaged or cut short after line {lines}: {error}"
+        raise BothwaysError(says, "damaged-file", path) from error
     except OSError as error:
-        raise BothwaysError(
-            f"{name_of(path)} cannot be read: {error.strerror or error}", "unreadable-file", path
-        ) from error
+        says = f"{name_of(path)} cannot be read: {error.strerror or error}"
+        raise BothwaysError(says, "unreadable-file", path) from error
 
 
 _peeked = bytearray()

@@ -210,12 +210,9 @@ class Tokenizer:
             if len(encoding) <= limit:
                 continue
             if long == "error":
-                raise BothwaysError(
-                    f"text {i + 1} has {len(encoding)} tokens and this model reads {limit}: "
-                    f"{len(encoding) - limit} too many",
-                    "too-long",
-                    (len(encoding), limit),
-                )
+                length = len(encoding)
+                says = f"text {i + 1} has {length} tokens and this model reads {limit}: {length - limit} too many"
+                raise BothwaysError(says, "too-long", (length, limit))
             encodings[i] = self._cut(texts[i], limit)
         return encodings
 
@@ -366,7 +363,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         except (OSError, ValueError, RecursionError) as error:
             raise BothwaysError(f"{file} is not JSON: {error}", "not-json", file) from error
         if not isinstance(found, dict):
-            raise BothwaysError(f"{file} must hold a JSON object", "not-an-object", file)
+            raise BothwaysError(f"{file} should hold a JSON object", "not-an-object", file)
         settings |= {key: value for key, value in found.items() if value is not None}
     return settings
 

@@ -40,12 +40,10 @@ def train_vocabulary(
     files = find_rereadable(files)
     if not 1 <= minimum <= 2**31:
         raise BothwaysError(f"`minimum` must be from 1 to 2**31, not {minimum}", "out-of-range", minimum)
-    if not len(FIRST_PIECES) + 2 <= size <= 2**31:
+    least = len(FIRST_PIECES) + 2
+    if not least <= size <= 2**31:
         raise BothwaysError(
-            f"`size` must be from {len(FIRST_PIECES) + 2}, because {len(FIRST_PIECES)} pieces are BERT's specials, to "
-            f"2**31, not {size}",
-            "out-of-range",
-            size,
+            f"`size` must be from {least}, with BERT's specials, to 2**31, not {size}", "out-of-range", size
         )
     shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk).backend
     backend = tokenizers.Tokenizer(WordPiece(unk_token="[UNK]"))
