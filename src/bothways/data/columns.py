@@ -91,8 +91,8 @@ def names_without_header(columns: Columns, first: list[str]) -> list[str] | None
 
     CoLA's rows are recognised: source, label, the author's mark, sentence.
     """
-    asked = [name for name in (*(columns.text or "").split("+"), columns.pair, columns.label) if name]
-    if asked and all(name.isdecimal() for name in asked) and not set(asked) <= set(first):
+    given = [name for name in (*(columns.text or "").split("+"), columns.pair, columns.label) if name]
+    if given and all(name.isdecimal() for name in given) and not set(given) <= set(first):
         return [str(number) for number in range(1, len(first) + 1)]
     if len(first) == 4 and first[1] in ("0", "1") and first[2] in ("", "*"):
         return ["source", "label", "mark", "sentence"]

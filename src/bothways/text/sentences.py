@@ -2,9 +2,7 @@
 
 import re
 
-_MARK = (
-    "[.!?…。！？]"  # not ；: like ; and ， it stands inside a sentence (GB/T 15834, China's standard of punctuation)
-)
+_MARK = "[.!?…。！？]"  # not ；: like ; and ， it stands inside a sentence (GB/T 15834, the Chinese standard)
 _CLOSE = r"[\"'”’»›)\]}）」』】》〉〕]"
 _OPEN = r"\"'“‘«‹(\[{（「『【《〈〔"
 _HAN = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # and kana
