@@ -12,6 +12,7 @@ from bothways.data.examples import Choice
 from bothways.data.multiple_choice import read_choices
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
+from helpers import refused
 
 
 def write(path: Path, *values: object) -> Path:
@@ -120,31 +121,33 @@ def test_an_answer_that_is_no_option(tmp_path: Path) -> None:
     rows = [{"question": "q", "options": ["a", "b"], "answer": answer} for answer in ("z", 2, "C", -1)]
     notes = Notes()
     assert [choice.gold for choice in read_choices(write(tmp_path / "a.jsonl", *rows), notes)] == [None] * 4
-    assert str(notes) == f"Questions whose answer is none of the options, kept without one: 4, first in {tmp_path / 'a.jsonl'}, line 1 ('z')."  # fmt: skip
+    assert notes.counts == {"answer-not-an-option": 4}
+    assert notes.first == {"answer-not-an-option": f"{tmp_path / 'a.jsonl'}, line 1"}
+    assert notes.values == {"answer-not-an-option": "z"}
 
 
-BAD: dict[str, tuple[str, str, str]] = {
-    "no options": ("a.jsonl", '{"question": "q", "label": 1}', "a.jsonl, line 1 has no list of two or more options: its fields are question, label"),
-    "one option": ("a.jsonl", '\n{"question": "q", "options": ["a"]}', "a.jsonl, line 2 has no list of two or more options"),
-    "options that are numbers": ("a.jsonl", '{"question": "q", "options": [1, 2]}', "a.jsonl, line 1 has no list of two or more options"),
-    "too few answers": ("a.json", '{"article": "a", "questions": ["q", "r"], "options": [["a", "b"]], "answers": ["A"]}', "a.json has 2 questions, options for 1, answers for 1"),
-    "a number": ("a.json", "[5]", "a.json, item 1 holds neither an object nor a text with its questions"),
-    "plain text": ("a.txt", "Who?", "a.txt is not a kind of file known here"),
+BAD: dict[str, tuple[str, str, str, str]] = {
+    "no options": ("a.jsonl", '{"question": "q", "label": 1}', "no-options", "{path}, line 1"),
+    "one option": ("a.jsonl", '\n{"question": "q", "options": ["a"]}', "no-options", "{path}, line 2"),
+    "options that are numbers": ("a.jsonl", '{"question": "q", "options": [1, 2]}', "no-options", "{path}, line 1"),
+    "too few answers": ("a.json", '{"article": "a", "questions": ["q", "r"], "options": [["a", "b"]], "answers": ["A"]}', "count-mismatch", "(2, 1, 1)"),
+    "a number": ("a.json", "[5]", "unknown-layout", "{path}, item 1"),
+    "plain text": ("a.txt", "Who?", "unknown-file-kind", "{path}"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_errors_name_the_place(tmp_path: Path, what: str) -> None:
-    name, content, says = BAD[what]
+    name, content, code, value = BAD[what]
     (tmp_path / name).write_text(content)
     with pytest.raises(BothwaysError) as caught:
         list(read_choices(tmp_path / name))
-    assert says in str(caught.value)
+    assert (caught.value.code, str(caught.value.value)) == (code, value.format(path=tmp_path / name))
     assert str(caught.value).startswith(str(tmp_path / name))
     assert "\n" not in str(caught.value)
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    for paths, says in (([], "no input file was given"), ([tmp_path], "there is no file of a known kind in"), ([tmp_path / "a"], "there is no file")):  # fmt: skip
-        with pytest.raises(BothwaysError, match=says):
+    for paths, code in (([], "no-input"), ([tmp_path], "no-known-files"), ([tmp_path / "a"], "no-file")):
+        with refused(code, paths[0] if paths else None):
             list(read_choices(paths))

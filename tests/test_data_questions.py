@@ -15,6 +15,7 @@ from bothways.data.examples import Question
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.errors import BothwaysError
+from helpers import refused
 
 CONTEXT = "The Normans gave their name to Normandy, a region in France. The Normans came by sea."
 CHINESE = "范廷颂枢机，圣名保禄，1963年被任为主教；1990年被擢升。"
@@ -78,6 +79,7 @@ def test_cmrc_2018_whose_places_are_sometimes_wrong(tmp_path: Path) -> None:
         "answer-moved": 3,
         "answer-not-found": 1,
     }
+    assert notes.values == {"answer-moved": "1963年", "answer-not-found": "没有"}
     assert set(notes.first.values()) == {f"{tmp_path / 'cmrc.json'}, article 1, question TRAIN_186_QUERY_0"}
 
 
@@ -103,7 +105,7 @@ def test_cmrc_2018_as_clue_gives_it(tmp_path: Path) -> None:
         "ambiguous-answer": 1,
         "answer-not-found": 1,
     }
-    with pytest.raises(BothwaysError, match=r"item 1 is not in CLUE's layout \(KeyError 'query_text'\): expected"):
+    with refused("unknown-layout", f"{path}, item 1"):
         list(read_questions(write(path, clue({"query_id": "1"}))))
 
 
@@ -161,6 +163,7 @@ def test_rows_with_less(tmp_path: Path) -> None:
     assert third.gold is None
     assert fourth.gold == (("sea", 81),)
     assert notes.first["repeated-question-id"] == f"{path}, line 3"
+    assert notes.values["repeated-question-id"] == second.id
     assert len({first.id, second.id, third.id, fourth.id}) == 4  # else they could not be scored
     assert third.id == f"{second.id} (2)"
 
@@ -173,25 +176,25 @@ def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert question.gold == (("sea", 81),)
 
 
-BAD: dict[str, tuple[str, str, str]] = {
-    "no JSON": ("a.json", '{"data": [', "a.json is not JSON"),
-    "other fields": ("a.jsonl", '{"text": "a", "label": 1}', "a.jsonl, line 1 is not in a layout known here: it has text, label; expected SQuAD's"),
-    "a number": ("a.json", "[5]", "a.json, item 1 is not in a layout known here: it has int"),
-    "no questions": ("a.json", '{"data": [{"paragraphs": [{"context": "a"}]}]}', "a.json, article 1 is not in SQuAD's layout (KeyError 'qas')"),
-    "no question": ("a.json", '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": 1}]}]}]}', "a.json, article 1 is not in SQuAD's layout (KeyError 'question')"),
-    "an answer without text": ("a.jsonl", '{"question": "a", "context": "b", "answers": [{"start": 1}]}', "a.jsonl, line 1 has the answer {'start': 1}"),
-    "no context": ("a.jsonl", '{"question": "a", "context": 5}', "a.jsonl, line 1 has no text under context: found 5"),
-    "another kind": ("a.docx", "PK", "a.docx is not a kind of file known here"),
+BAD: dict[str, tuple[str, str, str, str]] = {
+    "no JSON": ("a.json", '{"data": [', "not-json", "{path}"),
+    "other fields": ("a.jsonl", '{"text": "a", "label": 1}', "unknown-layout", "{path}, line 1"),
+    "a number": ("a.json", "[5]", "unknown-layout", "{path}, item 1"),
+    "no questions": ("a.json", '{"data": [{"paragraphs": [{"context": "a"}]}]}', "unknown-layout", "{path}, article 1"),
+    "no question": ("a.json", '{"data": [{"paragraphs": [{"context": "a", "qas": [{"id": 1}]}]}]}', "unknown-layout", "{path}, article 1"),
+    "an answer without text": ("a.jsonl", '{"question": "a", "context": "b", "answers": [{"start": 1}]}', "bad-answer", "{path}, line 1"),
+    "no context": ("a.jsonl", '{"question": "a", "context": 5}', "not-text", "{path}, line 1"),
+    "another kind": ("a.docx", "PK", "unknown-file-kind", "{path}"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", BAD)
 def test_errors_name_the_place(tmp_path: Path, what: str) -> None:
-    name, content, says = BAD[what]
+    name, content, code, value = BAD[what]
     (tmp_path / name).write_text(content)
     with pytest.raises(BothwaysError) as caught:
         list(read_questions(tmp_path / name))
-    assert says in str(caught.value)
+    assert (caught.value.code, str(caught.value.value)) == (code, value.format(path=tmp_path / name))
     assert str(caught.value).startswith(str(tmp_path / name))
     assert "\n" not in str(caught.value)
 
@@ -253,24 +256,24 @@ def test_one_answer_in_rows_of_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "code"),
     [
-        ({"answers": 5}, "has the answers 5: expected a text"),
-        ({"answers": {"text": ["France"], "answer_start": 3}}, "has 1 answers and not as many places for them: 3"),
-        ({"answers": {"text": ["In", "France"], "answer_start": [0]}}, "has 2 answers and not as many places"),
-        ({"answers": {"text": ["In"], "answer_start": None}}, "has 1 answers and not as many places"),
-        ({"answers": {"text": None}}, "expected a text and the place where it begins"),
-        ({"answers": {"text": 5}}, "expected a text and the place where it begins"),
-        ({"answer": "France", "answer_start": "ninth"}, "expected a text and the place where it begins"),
+        ({"answers": 5}, "bad-answer"),
+        ({"answers": {"text": ["France"], "answer_start": 3}}, "count-mismatch"),
+        ({"answers": {"text": ["In", "France"], "answer_start": [0]}}, "count-mismatch"),
+        ({"answers": {"text": ["In"], "answer_start": None}}, "count-mismatch"),
+        ({"answers": {"text": None}}, "bad-answer"),
+        ({"answers": {"text": 5}}, "bad-answer"),
+        ({"answer": "France", "answer_start": "ninth"}, "bad-answer"),
     ],
 )
-def test_answers_that_are_none(row: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_answers_that_are_none(row: dict[str, Any], code: str, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Where?", "context": "In France.", **row}) + "\n")
-    with pytest.raises(BothwaysError, match=told):
+    with refused(code, f"{tmp_path / 'rows.jsonl'}, line 1"):
         list(read_questions(tmp_path))
 
 
 def test_a_table_without_questions_is_told(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("text,label\na,b\n")
-    with pytest.raises(BothwaysError, match=r"line 2 is not in a layout known here: it has text, label; expected"):
+    with refused("unknown-layout", f"{tmp_path / 'rows.csv'}, line 2"):
         list(read_questions(tmp_path))

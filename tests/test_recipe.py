@@ -15,7 +15,7 @@ from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import Phase, PretrainRecipe, read_recipe, shipped_recipes
 from bothways.tasks.recipe import FinetuneRecipe
 from bothways.train.settings import RunSettings
-from bothways.train.strict_toml import read, with_settings, write
+from bothways.train.strict_toml import read, with_settings
 
 
 def written(tmp_path: Path, text: str) -> Path:

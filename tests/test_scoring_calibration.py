@@ -1,4 +1,4 @@
-"""Temperatures, thresholds, reliability and the worst errors."""
+"""Temperatures, reliability and the worst errors."""
 
 import math
 from typing import Any
@@ -8,18 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special  # type: ignore[import-untyped]
-from sklearn import metrics  # type: ignore[import-untyped]
 
-from bothways.errors import BothwaysError
-from bothways.scoring.calibration import COLDEST, HOTTEST, fit_temperature, reliability, thresholds
+from bothways.scoring.calibration import COLDEST, HOTTEST, bin_of, fit_temperature
 from bothways.scoring.classification import Classes
 from bothways.scoring.worst import Worst
+from helpers import refused
 
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def f1(gold: Any, predicted: Any) -> float:
-    return float(2 * (gold & predicted).sum() / (gold.sum() + predicted.sum()))
 
 
 def loss(logits: Any, gold: Any, temperature: float) -> float:
@@ -64,38 +59,18 @@ def test_without_an_error_it_is_as_cold_as_it_gets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("logits", "gold"),
-    [([[1.0, 2.0]], [2]), ([[1.0, 2.0]], [-1]), ([[1.0, float("inf")]], [0]), ([[1.0, 2.0]], [0, 1]), ([], [])],
+    ("logits", "gold", "code"),
+    [
+        ([[1.0, 2.0]], [2], "out-of-range"),
+        ([[1.0, 2.0]], [-1], "out-of-range"),
+        ([[1.0, float("inf")]], [0], "not-finite"),
+        ([[1.0, 2.0]], [0, 1], "shape-mismatch"),
+        ([], [], "shape-mismatch"),
+    ],
 )
-def test_what_cannot_be_fitted_is_refused(logits: Any, gold: Any) -> None:
-    with pytest.raises(BothwaysError, match="expected"):
+def test_what_cannot_be_fitted_is_refused(logits: Any, gold: Any, code: str) -> None:
+    with refused(code):
         fit_temperature(logits, gold)
-
-
-@settings(max_examples=80)
-@given(seed=SEEDS, rows=st.integers(1, 30), digits=st.integers(1, 3))
-def test_no_threshold_has_a_better_f1(seed: int, rows: int, digits: int) -> None:
-    draws = np.random.default_rng(seed)
-    scores = np.round(draws.random((rows, 3)), digits)
-    gold = draws.random((rows, 3)) < [0.0, 0.3, 0.9]
-    found = thresholds(scores, gold)
-    for i in range(3):
-        if not gold[:, i].any():
-            assert found[i] == 0.5
-            continue
-        every = [f1(gold[:, i], scores[:, i] >= t) for t in scores[:, i]]
-        assert metrics.f1_score(gold[:, i], scores[:, i] >= found[i]) == pytest.approx(max(every))
-
-
-def test_a_threshold_parts_even_neighbouring_numbers() -> None:
-    low = 0.3
-    for _ in range(2):  # the middle of one such pair is rounded down, of the next one up
-        high = float(np.nextafter(low, 1))
-        found = thresholds([[low], [high]], [[0], [1]])
-        assert low < found[0] <= high
-        low = high
-    with pytest.raises(BothwaysError, match=r"\(N, L\) twice"):
-        thresholds([0.1, 0.2], [0, 1])
 
 
 def test_reliability_is_what_the_calibration_error_adds_up() -> None:
@@ -108,16 +83,10 @@ def test_reliability_is_what_the_calibration_error_adds_up() -> None:
     assert sum(one.count for one in table) == 300
     error = sum(one.count * abs(one.accuracy - one.confidence) for one in table if one.count) / 300
     assert classes.scores()["calibration_error"] == pytest.approx(error)
-    again = reliability(probabilities.max(1), probabilities.argmax(1) == gold)
-    assert [one.count for one in again] == [one.count for one in table]
-    assert [one.accuracy for one in again] == pytest.approx([one.accuracy for one in table], nan_ok=True)
 
 
 def test_a_bin_holds_its_upper_edge() -> None:
-    counts = [one.count for one in reliability([0.0, 0.5, 0.51, 1.0], [1, 1, 1, 1], bins=2)]
-    assert counts == [2, 2]
-    with pytest.raises(BothwaysError, match="for every row"):
-        reliability([0.5], [True, False])
+    assert bin_of(np.array([0.0, 0.5, 0.51, 1.0]), bins=2).tolist() == [0, 0, 1, 1]
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, math.inf, math.nan]), max_size=30), st.integers(0, 6))
@@ -131,5 +100,5 @@ def test_the_worst_are_the_first_of_the_sorted(losses: list[float], size: int) -
 
 
 def test_a_negative_number_of_errors_is_refused() -> None:
-    with pytest.raises(BothwaysError, match="0 or more"):
+    with refused("out-of-range", -1):
         Worst[str](-1)

@@ -12,6 +12,7 @@ import pytest
 from bothways.errors import BothwaysError
 from bothways.text.files import read_texts
 from bothways.text.train_vocab import FIRST_PIECES, _sample, train_vocabulary
+from helpers import refused
 
 TEXT = (
     "The cat sleeps.\n\nThe dog sleeps and the cats walk.\nWalking dogs walked. Été à Paris.\n北京是中国的首都。\n" * 5
@@ -135,7 +136,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
 def test_what_is_read_is_bounded(tmp_path: Path) -> None:
     """Beyond the bound an even sample is used, and said: so memory is bounded too, however many words there are."""
     (tmp_path / "many.txt").write_text("\n".join(["aaaa", "bbbb"] * 500 + ["cccc"] * 1000), encoding="utf-8")
-    with pytest.warns(UserWarning, match=r"of 8,000 characters an even sample of 10\.0% of the lines"):
+    with pytest.warns(UserWarning, match=r"8,000 .*10\.0%"):
         few = train_vocabulary([tmp_path / "many.txt"], size=200, minimum=90, most=800)
     # 200 of 2,000 lines, every tenth: 100 of them say cccc, and the others are all bbbb.
     assert "cccc" in few.pieces
@@ -153,40 +154,41 @@ def test_a_sample_is_even(share: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "code"),
     [
-        ("empty.txt", b"", "no text was found"),
-        ("blank.txt", b"\n \n\n", "no text was found"),
-        ("latin.txt", "café\n".encode("latin-1"), "not UTF-8"),
-        ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 is not JSON"),
-        ("field.jsonl", b'{"body": "a"}\n', "no text under 'text': its fields are body"),
-        ("number.jsonl", b'{"text": 5}\n', "no text under 'text'"),
-        ("cut.txt.gz", gzip.compress(b"some text\n" * 1000, mtime=0)[:40], "damaged or cut short"),
-        ("not.txt.xz", b"plain text", "damaged or cut short"),
-        ("spoilt.txt.gz", _spoilt_gzip(), "damaged or cut short"),
-        ("digits.jsonl", b"5" * 5000, "is not JSON"),
-        ("deep.jsonl", b"[" * 200_000, "is not JSON"),
-        ("table.xlsx", b"", "not a kind of text file"),
+        ("empty.txt", b"", "no-text"),
+        ("blank.txt", b"\n \n\n", "no-text"),
+        ("latin.txt", "café\n".encode("latin-1"), "not-utf8"),
+        ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "not-json"),
+        ("field.jsonl", b'{"body": "a"}\n', "not-text"),
+        ("number.jsonl", b'{"text": 5}\n', "not-text"),
+        ("cut.txt.gz", gzip.compress(b"some text\n" * 1000, mtime=0)[:40], "damaged-file"),
+        ("not.txt.xz", b"plain text", "damaged-file"),
+        ("spoilt.txt.gz", _spoilt_gzip(), "damaged-file"),
+        ("digits.jsonl", b"5" * 5000, "not-json"),
+        ("deep.jsonl", b"[" * 200_000, "not-json"),
+        ("table.xlsx", b"", "unknown-file-kind"),
     ],
 )
-def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, code: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(BothwaysError, match=says) as caught:
+    with pytest.raises(BothwaysError) as caught:
         train_vocabulary([tmp_path / name], size=200)
+    assert caught.value.code == code
     assert name in str(caught.value)
 
 
 def test_bad_requests_are_refused(corpus: Path) -> None:
-    with pytest.raises(BothwaysError, match="there is no file"):
+    with refused("no-file", corpus.parent / "none.txt"):
         train_vocabulary([corpus.parent / "none.txt"])
     (corpus.parent / "empty").mkdir()
-    with pytest.raises(BothwaysError, match=r"no file of a known kind in .*empty"):
+    with refused("no-known-files", corpus.parent / "empty"):
         train_vocabulary([corpus.parent / "empty"])
-    with pytest.raises(BothwaysError, match="no input file"):
+    with refused("no-input"):
         train_vocabulary([])
-    with pytest.raises(BothwaysError, match="two readings"):
+    with refused("stdin-once"):
         train_vocabulary([Path("-")])
-    with pytest.raises(BothwaysError, match="cannot be made"):
+    with refused("out-of-range", 10**20):
         train_vocabulary([corpus], size=10**20)
-    with pytest.raises(BothwaysError, match="too small"):
+    with refused("out-of-range", len(FIRST_PIECES)):
         train_vocabulary([corpus], size=len(FIRST_PIECES))

@@ -1,7 +1,7 @@
-"""Files and folders that appear whole or not at all.
+"""Atomic writes of files and folders.
 
-Each writer works under a hidden name beside the target, flushes to disk and renames. A kill at any
-moment leaves the old content or the new, never half of one.
+Each writer works under a hidden name beside the target, flushes to disk and renames. A kill at any moment leaves the
+old content or the new, never a mixture.
 """
 
 import contextlib
@@ -22,10 +22,10 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Linux renameat2(2)
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it takes `path`'s place if the block ends well."""
+    """Yield a temporary path beside `path`; it replaces `path` if the block succeeds."""
     if path.is_dir():
-        raise BothwaysError(f"{path} is a folder, and a file was to be written there")
-    with _explained(path):
+        raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
+    with _os_errors_explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _hidden_name(path)
         try:
@@ -40,15 +40,15 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
-    """Yield a temporary folder beside `path`; it takes `path`'s place if the block ends well.
+    """Yield a temporary folder beside `path`; it replaces `path` if the block succeeds.
 
-    A folder that is already there is replaced only if it holds nothing but files called as in `replaces`:
-    nobody loses anything else to a mistyped `--out`.
+    An existing folder is replaced only if all its files have names in `replaces`: a mistyped path must not destroy
+    other files.
     """
-    path = Path(os.path.realpath(path))  # a link stays a link, and what it points to is replaced
-    with _explained(path):
+    path = Path(os.path.realpath(path))  # a link stays, and its target is replaced
+    with _os_errors_explained(path):
         if path.exists() and not path.is_dir():
-            raise BothwaysError(f"{path} is a file, and a folder was to be written there")
+            raise BothwaysError(f"{path} is a file, and a folder was to be written there", "is-a-file", path)
         _require_ours(path, replaces)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = _hidden_name(path)
@@ -56,23 +56,25 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
             temporary.mkdir()
             yield temporary
             for written in [*temporary.rglob("*"), temporary]:
-                if written.is_file():  # whoever may open the folder may read it: safetensors makes files for one alone
+                if written.is_file():  # safetensors makes files that only their owner may read
                     written.chmod(temporary.stat().st_mode & 0o666)
                 _flush(written)
-            _require_ours(path, replaces)  # again, for what came in the meantime
-            _put(temporary, path)
+            _require_ours(path, replaces)  # again, for files that came in the meantime
+            _replace_folder(temporary, path)
             _flush(path.parent)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)  # after an exchange this is the old folder
+            shutil.rmtree(temporary, ignore_errors=True)  # after an exchange, the old folder
 
 
 def _require_ours(path: Path, replaces: Collection[str]) -> None:
     others = sorted({file.name for file in path.iterdir()} - set(replaces)) if path.exists() else []
     if others:
-        raise BothwaysError(f"{path} already holds other files, such as {others[0]}: name a new or empty folder")
+        raise BothwaysError(
+            f"{path} already holds other files, such as {others[0]}: name a new or empty folder", "other-files", path
+        )
 
 
-def _put(new: Path, path: Path) -> None:
+def _replace_folder(new: Path, path: Path) -> None:
     """Move folder `new` to `path`; an older folder there ends up under `new`'s name."""
     if not path.exists():
         os.rename(new, path)
@@ -82,7 +84,7 @@ def _put(new: Path, path: Path) -> None:
     names = os.fsencode(new), os.fsencode(path)
     if exchange and exchange(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
         return
-    # No atomic exchange on this system: the old folder survives under its hidden name if we die between the two.
+    # No atomic exchange on this system: after a kill between the two renames the old folder has its hidden name.
     aside = new.with_name(new.name + ".old")
     os.rename(path, aside)
     os.rename(new, path)
@@ -90,13 +92,13 @@ def _put(new: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _os_errors_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # numpy's has neither a number nor a reason, only how many it wrote: that is a full disk.
+        # numpy raises an OSError without a number or a reason when the disk is full.
         reason = error.strerror or f"No space left on device ({error})"
-        raise BothwaysError(f"{path} could not be written: {reason}") from error
+        raise BothwaysError(f"{path} could not be written: {reason}", "unwritable", path) from error
 
 
 def _flush(path: Path) -> None:
@@ -108,9 +110,9 @@ def _flush(path: Path) -> None:
 
 
 def _hidden_name(path: Path) -> Path:
-    """Chosen before anything is made, so that whoever interrupts us finds the clean-up already in place.
+    """A temporary name, chosen before anything is created, so that an interrupt finds the clean-up in place.
 
-    It says who writes there: what a killed process of this machine has left is removed by the next writer.
+    It holds the machine and the process: the next writer removes what a killed process of this machine has left.
     """
     here = zlib.crc32(platform.node().encode())
     for left in path.parent.glob(f".{glob.escape(path.name)}.{here:08x}-*"):
@@ -125,6 +127,6 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # another user's
+    except OSError:  # a process of another user
         pass
     return True

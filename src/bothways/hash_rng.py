@@ -1,8 +1,8 @@
-"""Randomness as a function: the same key always gives the same number, in any order and on any machine.
+"""Counter-based random numbers: the same key always gives the same number, in any order and on any machine.
 
-There is no generator and no state. A number is named by its key, for example (seed, epoch, place, token), so a
+There is no generator and no state. A number is a hash of its key, for example (seed, epoch, position, token), so a
 training run can be resumed, split over machines or asked for its millionth sample without drawing the others.
-Keys are arrays of uint64 and everything is done for a whole array at once.
+Keys are arrays of uint64, and all functions are vectorised.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ _ROUNDS = 6  # of the Feistel network; four already look random
 
 
 def mix(*parts: ArrayLike) -> Keys:
-    """One key out of several whole numbers, or arrays of them that broadcast.
+    """One key from several integers, or from arrays of them that broadcast.
 
     >>> from bothways.hash_rng import mix
     >>> bool(mix(0, 1) == mix(0, 1)), bool(mix(0, 1) == mix(1, 0))
@@ -30,21 +30,21 @@ def mix(*parts: ArrayLike) -> Keys:
 
 
 def uniform(keys: Keys) -> NDArray[np.float64]:
-    """A number from 0 up to 1 for each key."""
+    """A uniform float in [0, 1) for each key."""
     return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def below(keys: Keys, limit: ArrayLike) -> NDArray[np.int64]:
-    """A whole number from 0 up to `limit` for each key."""
+    """A uniform integer in [0, limit) for each key."""
     numbers: NDArray[np.int64] = (uniform(keys) * np.asarray(limit)).astype(np.int64)
     return numbers
 
 
 def permute(places: ArrayLike, size: int, key: ArrayLike) -> NDArray[np.int64]:
-    """Where a shuffle of `size` things puts each of `places`, without making the shuffle.
+    """The new positions of `places` in a random permutation of `size` items, without computing all of it.
 
-    A Feistel network is a permutation of all numbers of some bits, whatever its round function; what falls
-    beyond `size` is sent through again until it falls inside.
+    A Feistel network permutes all integers of a number of bits, whatever its round function; a result of `size` or
+    more goes through it again until it is below (cycle walking).
 
     >>> from bothways.hash_rng import permute
     >>> sorted(permute(range(5), 5, key=7).tolist())
@@ -56,15 +56,15 @@ def permute(places: ArrayLike, size: int, key: ArrayLike) -> NDArray[np.int64]:
     inside = np.zeros(found.shape, bool)
     while not inside.all():
         left, right = found[~inside] >> np.uint64(half), found[~inside] & low
-        for turn in range(_ROUNDS):
-            left, right = right, left ^ (mix(np.asarray(key), turn, right) & low)
+        for step in range(_ROUNDS):
+            left, right = right, left ^ (mix(np.asarray(key), step, right) & low)
         found[~inside] = (left << np.uint64(half)) | right
         inside = found < size
     return found.astype(np.int64)
 
 
 def _scramble(key: Keys) -> Keys:
-    """SplitMix64's finaliser: every bit of the input moves every bit of the output."""
+    """SplitMix64's finaliser: every bit of the input affects every bit of the output."""
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     scrambled: Keys = key ^ (key >> np.uint64(31))

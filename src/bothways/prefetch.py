@@ -1,4 +1,4 @@
-"""An iterator that works ahead in a thread of its own."""
+"""An iterator that prefetches items in a background thread."""
 
 import queue
 import threading
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
-_PATIENCE = 0.05  # seconds between two looks at whether the other side has stopped
+_POLL_SECONDS = 0.05  # between two checks whether the other side has stopped
 
 
 class prefetch(Iterator[T], Generic[T]):  # noqa: N801 - used like map and zip
-    """The same items, up to `depth` of them made before they are asked for.
+    """The same items, up to `depth` of them produced in advance.
 
-    An exception comes out where its item would have. `close`, from any thread, ends both sides: the reader gets no
-    more items, and the thread makes no more once it is done with the one it is at.
+    An exception is raised where its item would have come. `close`, from any thread, ends both sides: the consumer gets
+    no more items, and the thread stops after its current item.
 
     >>> from bothways.prefetch import prefetch
     >>> list(prefetch(range(3), depth=2))
@@ -21,17 +21,17 @@ class prefetch(Iterator[T], Generic[T]):  # noqa: N801 - used like map and zip
     """
 
     def __init__(self, items: Iterable[T], depth: int) -> None:
-        self._made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
+        self._queue: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
         self._stop = threading.Event()
-        # The thread knows the queue and the flag but not this object, which can so be forgotten while it runs.
-        self._thread = threading.Thread(target=_work, args=(items, self._made, self._stop), daemon=True)
+        # The thread has no reference to this object, so that it can be garbage-collected while the thread runs.
+        self._thread = threading.Thread(target=_produce, args=(items, self._queue, self._stop), daemon=True)
 
     def __next__(self) -> T:
-        if self._thread.ident is None and not self._stop.is_set():  # nothing is made before somebody asks
+        if self._thread.ident is None and not self._stop.is_set():  # the thread starts with the first request
             self._thread.start()
         while not self._stop.is_set():
             try:
-                item, error = self._made.get(timeout=_PATIENCE)
+                item, error = self._queue.get(timeout=_POLL_SECONDS)
             except queue.Empty:
                 continue
             if error is None:
@@ -43,7 +43,7 @@ class prefetch(Iterator[T], Generic[T]):  # noqa: N801 - used like map and zip
         raise StopIteration
 
     def close(self) -> None:
-        """Stop, and wait a second for the thread: no longer, for it may read from where nothing ever comes."""
+        """Stop, and wait a second for the thread: no longer, because it may be blocked in a read."""
         self._stop.set()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(1)
@@ -52,13 +52,13 @@ class prefetch(Iterator[T], Generic[T]):  # noqa: N801 - used like map and zip
         self._stop.set()
 
 
-def _work(
-    items: Iterable[T], made: "queue.Queue[tuple[T | None, BaseException | None]]", stop: threading.Event
+def _produce(
+    items: Iterable[T], into: "queue.Queue[tuple[T | None, BaseException | None]]", stop: threading.Event
 ) -> None:
     def put(item: T | None, error: BaseException | None) -> None:
         while not stop.is_set():
             try:
-                made.put((item, error), timeout=_PATIENCE)
+                into.put((item, error), timeout=_POLL_SECONDS)
                 return
             except queue.Full:
                 continue

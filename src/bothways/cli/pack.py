@@ -9,7 +9,7 @@ import typer
 
 from bothways.cli.output import bytes_bar, print_json, print_table, say
 from bothways.text.files import Each
-from bothways.text.segment import MaskingVocabulary
+from bothways.text.segment import WordBoundaries
 
 
 def pack(
@@ -40,7 +40,7 @@ def pack(
         Each, typer.Option(help="What one document of .txt is: the lines up to an empty one, or every line.")
     ] = "paragraphs",
     words: Annotated[
-        MaskingVocabulary,
+        WordBoundaries,
         typer.Option(
             help="What a word is, for masks that hide whole words. Chinese: jieba (with the extra chinese), or spaces "
             "if they stand between the words of the text."

@@ -1,1 +1,1 @@
-"""Labelled examples out of the files people have."""
+"""Readers of labelled examples: tables, JSON, CoNLL, SQuAD, multiple choice."""

@@ -1,4 +1,4 @@
-"""Which columns of a table are the text, its pair and the label: named by the user, or known by their usual names."""
+"""Finds the text, pair and label columns of a table: named by the user, or known by their usual names."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,10 +66,10 @@ LABELS = (
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns, where they are not the usual ones; small and large letters are alike.
+    """The names of the columns, where they are not the usual ones. Case does not matter.
 
-    `title+description` is two columns as one text with a space between them. Numbers, as in text "2" and label "1",
-    count the columns of a table whose first line is a row like all others.
+    `title+description` joins two columns into one text, with a space between them. Numbers, such as text "2" and
+    label "1", count the columns of a table that has no header.
     """
 
     text: str | None = None
@@ -78,8 +78,8 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where the values of an example are in a row."""
+class ResolvedColumns:
+    """The columns of a table that hold the texts and the label of an example."""
 
     texts: tuple[tuple[str, ...], ...]
     """One or two texts, each of one or more columns."""
@@ -87,39 +87,40 @@ class Layout:
 
 
 def names_without_header(columns: Columns, first: list[str]) -> list[str] | None:
-    """The names of the columns if this first row of a table is an example already.
+    """The names of the columns if the table has no header, so that its first row is an example; else None.
 
-    CoLA's rows are known: where it was published, whether it is acceptable, a mark, the sentence.
+    CoLA's rows are recognised: source, label, the author's mark, sentence.
     """
-    asked = [name for name in (*(columns.text or "").split("+"), columns.pair, columns.label) if name]
-    if asked and all(name.isdecimal() for name in asked) and not set(asked) <= set(first):
+    given = [name for name in (*(columns.text or "").split("+"), columns.pair, columns.label) if name]
+    if given and all(name.isdecimal() for name in given) and not set(given) <= set(first):
         return [str(number) for number in range(1, len(first) + 1)]
     if len(first) == 4 and first[1] in ("0", "1") and first[2] in ("", "*"):
         return ["source", "label", "mark", "sentence"]
     return None
 
 
-def find_layout(columns: Columns, names: Sequence[str], where: str, *, has_header: bool = False) -> Layout:
-    """Where text, pair and label are among these columns; an error if that is not certain.
+def find_columns(columns: Columns, names: Sequence[str], where: str, *, has_header: bool = False) -> ResolvedColumns:
+    """The text, pair and label columns among these names; an error if that is ambiguous.
 
-    With `has_header` the names are the first line of a table, which may have been a row.
+    With `has_header` the names are the first line of a table, which may in truth be its first row.
     """
-    table = _Names(names, where, "; if its first line is no header, count them, as in --text 1 --label 2" * has_header)
+    table = _Header(
+        names, where, "; if its first line is no header, count them, as in `text` 1 and `label` 2" * has_header
+    )
     if columns.pair and not columns.text:
-        raise BothwaysError("--pair names the second text: name the first one with --text")
-    label = table.named(columns.label, "--label")[0] if columns.label else None
+        raise BothwaysError("`pair` names the second text: name the first one with `text`", "pair-without-text")
+    label = table.named(columns.label, "label")[0] if columns.label else None
     if columns.text:
-        texts = [
-            table.named(name, option) for name, option in ((columns.text, "--text"), (columns.pair, "--pair")) if name
-        ]
+        given = (("text", columns.text), ("pair", columns.pair))
+        texts = [table.named(name, argument) for argument, name in given if name]
     else:
         texts = table.known_texts(label)
     used = {name for text in texts for name in text}
-    return Layout(tuple(texts), label or table.known_label(used))
+    return ResolvedColumns(tuple(texts), label or table.known_label(used))
 
 
-class _Names:
-    """The columns of one table."""
+class _Header:
+    """The column names of one table."""
 
     def __init__(self, names: Sequence[str], where: str, hint: str) -> None:
         self.names, self.where, self.hint = names, where, hint
@@ -128,39 +129,40 @@ class _Names:
     def like(self, name: str) -> list[str]:
         return [own for own in self.names if own.strip().lower() == name.lower()]
 
-    def named(self, asked: str, option: str) -> tuple[str, ...]:
-        """The columns that the user asks for: one, or several joined with +."""
-        if found := ([asked] if asked in self.names else self.like(asked)):
-            return (self.one(found, option),)
-        if "+" in asked:
-            return tuple(name for part in asked.split("+") for name in self.named(part, option))
-        raise BothwaysError(f"{self.where} has no column {asked!r}, which {option} asks for: {self.all}{self.hint}")
+    def named(self, wanted: str, argument: str) -> tuple[str, ...]:
+        """The columns that the user names: one, or several joined with +."""
+        if found := ([wanted] if wanted in self.names else self.like(wanted)):
+            return (self.one(found, f"`{argument}`"),)
+        if "+" in wanted:
+            return tuple(name for part in wanted.split("+") for name in self.named(part, argument))
+        says = f"{self.where} has no column {wanted!r}, which `{argument}` names: {self.all}{self.hint}"
+        raise BothwaysError(says, "no-column", wanted)
 
-    def one(self, found: list[str], option: str) -> str:
+    def one(self, found: list[str], arguments: str) -> str:
         if len(found) > 1:
-            raise BothwaysError(f"{self.where} could mean {' or '.join(found)} ({self.all}): name one with {option}")
+            says = f"{self.where} could mean {' or '.join(found)} ({self.all}): name one with {arguments}"
+            raise BothwaysError(says, "ambiguous-column", tuple(found))
         return found[0]
 
     def known_texts(self, label: str | None) -> list[tuple[str, ...]]:
-        """The one pair or the one text whose names are known."""
+        """The one pair or the one text with a usual name."""
         pairs = [(a, b) for first, second in PAIRS for a in self.like(first) for b in self.like(second)]
         pairs = [pair for pair in pairs if label not in pair]
         used = {name for pair in pairs for name in pair}
         singles = [own for name in TEXTS for own in self.like(name) if own not in used and own != label]
         found = [f"{a} with {b}" for a, b in pairs] + singles
         if len(found) > 1:
-            self.one(found, "--text, and a second text with --pair")
+            self.one(found, "`text`, and a second text with `pair`")
         if found:
             return [(name,) for name in (pairs[0] if pairs else singles)]
-        # AG News and its like: a headline and what follows it are one text.
+        # AG News and similar: the title and the description are one text.
         if (title := self.like("title")) and (description := self.like("description")):
             return [(title[0], description[0])]
-        raise BothwaysError(
-            f"{self.where} has no column whose name says that it is the text ({self.all}): "
-            f"name it with --text, and a second text with --pair{self.hint}"
-        )
+        says = f"{self.where} has no column with a usual name for the text ({self.all})"
+        advice = f"name it with `text`, and a second text with `pair`{self.hint}"
+        raise BothwaysError(f"{says}: {advice}", "no-text-column", tuple(self.names))
 
     def known_label(self, used: set[str]) -> str | None:
-        """The one label whose name is known, or None: then nobody has labelled the rows."""
+        """The one label with a usual name; None if the rows have no labels."""
         found = [own for name in LABELS for own in self.like(name) if own not in used]
-        return self.one(found, "--label") if found else None
+        return self.one(found, "`label`") if found else None

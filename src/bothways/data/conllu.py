@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from bothways.data.examples import Tagged
-from bothways.data.notes import Notes
+from bothways.data.notes import Notes, row_error
 from bothways.data.words import Place, spaced
 from bothways.errors import BothwaysError
 
@@ -13,11 +13,10 @@ COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "de
 
 @dataclass
 class _Token:
-    """What is written between two spaces: mostly one word, or several as in don't."""
+    """A surface token: mostly one word, or several as in don't."""
 
     form: str
-    glued: bool
-    """Nothing stands between it and the next one."""
+    no_space_after: bool
     last: int
     """The number of its last word."""
     words: list[str]
@@ -25,15 +24,17 @@ class _Token:
 
 
 def is_conllu(line: str) -> bool:
-    """Whether a line that is no comment has the ten columns."""
+    """Whether a line, not a comment, has the ten columns of CoNLL-U."""
     cells = line.split("\t")
     return len(cells) == len(COLUMNS) and cells[0].partition("-")[0].partition(".")[0].isdecimal()
 
 
 def read_conllu(name: str, lines: Iterable[str], column: str, notes: Notes) -> Iterator[Tagged]:
-    """The sentences with the tags of a column, upos or another of the ten."""
+    """The sentences with the tags of one of the ten columns, such as upos."""
     if column not in COLUMNS:
-        raise BothwaysError(f"{name} has no column {column!r}: the columns of CoNLL-U are {', '.join(COLUMNS)}")
+        raise BothwaysError(
+            f"{name} has no column {column!r}: the columns of CoNLL-U are {', '.join(COLUMNS)}", "no-column", column
+        )
     text, begin, tokens = "", 0, list[_Token]()
     for number, line in enumerate(lines, 1):
         line = line.rstrip("\r\n ")
@@ -52,25 +53,29 @@ def read_conllu(name: str, lines: Iterable[str], column: str, notes: Notes) -> I
 
 
 def _add(cells: list[str], column: int, tokens: list[_Token], where: str) -> None:
-    """One line, put to the token it belongs to."""
+    """Add one line to the token it belongs to."""
     if len(cells) != len(COLUMNS):
-        raise BothwaysError(f"{where} has {len(cells)} columns with tabs between them: CoNLL-U has {len(COLUMNS)}")
+        raise row_error(
+            where, f"has {len(cells)} tab-separated columns: CoNLL-U has {len(COLUMNS)}", "wrong-cell-count"
+        )
     number, form = cells[0], cells[1]
-    if "." in number:  # a word that is not in the text, only in the analysis
+    if "." in number:  # an empty node: a word of the analysis that is not in the text
         return
     first, _, last = number.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or "-" not in number)):
-        raise BothwaysError(f"{where} begins with {number!r}: expected the number of a word, as in 3, 3-4 or 3.1")
+        raise row_error(
+            where, f"begins with {number!r}: expected the number of a word, as in 3, 3-4 or 3.1", "bad-word-id"
+        )
     if last:
-        tokens.append(_Token(form, _glued(cells[9]), int(last), [], []))
+        tokens.append(_Token(form, _no_space_after(cells[9]), int(last), [], []))
         return
     if not tokens or int(first) > tokens[-1].last:
-        tokens.append(_Token(form, _glued(cells[9]), int(first), [], []))
+        tokens.append(_Token(form, _no_space_after(cells[9]), int(first), [], []))
     tokens[-1].words.append(form)
     tokens[-1].tags.append(cells[column])
 
 
-def _glued(misc: str) -> bool:
+def _no_space_after(misc: str) -> bool:
     return "SpaceAfter=No" in misc.split("|")
 
 
@@ -89,7 +94,7 @@ def _sentence(text: str, tokens: list[_Token], where: str, notes: Notes) -> Tagg
                 words.append((first, first + length))
                 tags.append(tag)
                 first += length
-        else:  # du of de and le: there is no place in the text for each
+        else:  # French du is de and le: neither has its own characters in the text
             notes.add("joined-words", where)
             words.append((first, last))
             tags.append("+".join(token.tags))
@@ -98,7 +103,7 @@ def _sentence(text: str, tokens: list[_Token], where: str, notes: Notes) -> Tagg
 
 
 def _find(text: str, tokens: list[_Token]) -> list[Place] | None:
-    """Where the tokens stand in the text, one after the other with at most spaces between; None if they do not."""
+    """The spans of the tokens in the text, with at most spaces between them; None if the text does not contain them."""
     places, end = [], 0
     for token in tokens:
         first = text.find(token.form, end)
@@ -110,10 +115,10 @@ def _find(text: str, tokens: list[_Token]) -> list[Place] | None:
 
 
 def _rebuild(tokens: list[_Token]) -> tuple[str, list[Place]]:
-    """The text that the tokens make, with a space after each unless it is glued to the next or both are CJK."""
+    """The text of the tokens, with a space after each unless it has SpaceAfter=No or stands between CJK characters."""
     text, places = "", list[Place]()
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         places.append((len(text), len(text) + len(token.form)))
-        gap = following is not None and not token.glued and spaced(token.form[-1:], following.form[:1])
+        gap = following is not None and not token.no_space_after and spaced(token.form[-1:], following.form[:1])
         text += token.form + " " * gap
     return text, places

@@ -1,14 +1,14 @@
-"""What the tasks learn from and are asked: one dataclass each. `gold` is None where nobody has labelled it."""
+"""The examples of the tasks, one dataclass each. `gold` is None for an unlabelled example."""
 
 from dataclasses import dataclass
 
 Gold = str | tuple[str, ...] | float
-"""A label's name, the names of several labels, or a number."""
+"""A label, several labels, or a number to predict."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """One text or a pair, to classify or to score."""
+    """One text or a pair, for classification or regression."""
 
     texts: tuple[str, ...]
     """One or two."""
@@ -19,35 +19,35 @@ class Text:
 
 @dataclass(frozen=True)
 class Tagged:
-    """A text whose words carry tags."""
+    """A text with a tag for each word, for token classification."""
 
     text: str
     words: tuple[tuple[int, int], ...]
-    """Where each word begins and ends in the text; in Chinese data a word is often one character."""
+    """Start and end of each word in the text; in Chinese data a word is often one character."""
     gold: tuple[str, ...] | None = None
-    """A tag for each word: entities in BIO whatever the file's scheme was, or plain ones such as parts of speech."""
+    """One tag per word: entities in BIO, whatever the scheme of the file, or plain tags such as parts of speech."""
     where: str = ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question on a text that holds the answer, or does not."""
+    """A question on a context that contains the answer, or does not: extractive question answering."""
 
     id: str
     question: str
     context: str
     gold: tuple[tuple[str, int], ...] | None = None
-    """The accepted answers with the place in the context where each begins; empty if it has none."""
+    """The accepted answers with their start in the context; empty for an unanswerable question."""
     where: str = ""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A question, perhaps on a text, with several answers of which one is right."""
+    """A multiple-choice question, with or without a context."""
 
     context: str
     question: str
     options: tuple[str, ...]
     gold: int | None = None
-    """The number of the right one, from 0."""
+    """The index of the right option, from 0."""
     where: str = ""

@@ -1,4 +1,4 @@
-"""Labels: what kind they are together, and their names in a fixed order."""
+"""The kind of the labels of a data set, and their names in a fixed order."""
 
 import math
 import re
@@ -7,24 +7,25 @@ from dataclasses import replace
 from typing import Literal
 
 from bothways.data.examples import Gold, Text
+from bothways.data.notes import row_error
 from bothways.errors import BothwaysError
 
-Kind = Literal["single", "multi", "regression"]
+LabelKind = Literal["single", "multi", "regression"]
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
-def label_kind(golds: Iterable[Gold | None]) -> Kind:
-    """What all labels together are: several a row, numbers to predict, or one name a row.
+def label_kind(golds: Iterable[Gold | None]) -> LabelKind:
+    """The kind of all labels together: several per row, numbers to predict, or one name per row.
 
-    They are numbers to predict if all are numbers and one has a part after the point that is not zero. So 0 and 1,
-    stars from 1 to 5, and 0.0 and 1.0 are names; say regression if they are not.
+    It is regression if all labels are numbers and at least one has a fraction. So 0 and 1, stars from 1 to 5, and 0.0
+    and 1.0 are names of classes: choose regression explicitly if they are not.
 
     >>> label_kind(["0", "1", None]), label_kind(["5.000", "3.800"]), label_kind([("joy", "love"), ()])
     ('single', 'regression', 'multi')
     """
     found = {gold for gold in golds if gold is not None}
     if not found:
-        raise BothwaysError("none of these examples has a label: name the column that holds it with --label")
+        raise BothwaysError("none of these examples has a label: name its column with `label`", "no-labels")
     if any(isinstance(gold, tuple) for gold in found):
         return "multi"
     numbers = [number_of(gold) for gold in found]
@@ -34,7 +35,7 @@ def label_kind(golds: Iterable[Gold | None]) -> Kind:
 
 
 def label_names(examples: Iterable[Text]) -> tuple[str, ...]:
-    """The names of all labels, once each: in the order of numbers if all are numbers, else sorted as text.
+    """The distinct names of all labels: in numeric order if all are numbers, else sorted as text.
 
     >>> label_names([Text(("a",), "10"), Text(("b",), "9"), Text(("c",))]), label_names([Text(("a",), ("joy", "awe"))])
     (('9', '10'), ('awe', 'joy'))
@@ -46,16 +47,16 @@ def label_names(examples: Iterable[Text]) -> tuple[str, ...]:
 
 
 def as_number(example: Text) -> float:
-    """The gold as a number."""
+    """The gold label as a finite number."""
     number = None if example.gold is None else number_of(example.gold)
     if number is None:
-        raise BothwaysError(f"{example.where} has the label {example.gold!r}: expected a number")
+        raise row_error(example.where, f"has the label {example.gold!r}: expected a number", "not-a-number")
     if not math.isfinite(number):
-        raise BothwaysError(f"{example.where} has the score {example.gold}: expected a finite number")
+        raise row_error(example.where, f"has the score {example.gold}: expected a finite number", "not-finite")
     return number
 
 
-def as_kind(example: Text, kind: Kind) -> Text:
+def as_kind(example: Text, kind: LabelKind) -> Text:
     """The example with its label in the form of this kind: a name, a tuple of names, or a number.
 
     >>> as_kind(Text(("a", "b"), "3.800"), "regression").gold, as_kind(Text(("a",), 1.0), "single").gold
@@ -67,17 +68,19 @@ def as_kind(example: Text, kind: Kind) -> Text:
     if kind == "regression":
         return replace(example, gold=as_number(example))
     if isinstance(gold, float):
-        as_number(example)  # no name is made of infinity
+        as_number(example)  # infinity is not the name of a class
     names = names_of(gold)
     if kind == "multi":
         return replace(example, gold=names)
     if len(names) != 1:
-        raise BothwaysError(f"{example.where} has {len(names)} labels, and one was expected: is the kind multi?")
+        raise row_error(
+            example.where, f"has {len(names)} labels, and one was expected: is the kind multi?", "several-labels"
+        )
     return replace(example, gold=names[0])
 
 
 def names_of(gold: Gold) -> tuple[str, ...]:
-    """The names of the labels of one row; 1.0 is called 1.
+    """The label names of one row; 1.0 becomes 1.
 
     >>> names_of(("joy", "awe")), names_of("joy"), names_of(1.0)
     (('joy', 'awe'), ('joy',), ('1',))
@@ -90,7 +93,7 @@ def names_of(gold: Gold) -> tuple[str, ...]:
 
 
 def number_of(gold: Gold) -> float | None:
-    """The number that a label is or spells, or None."""
+    """The number that a label is or spells; None if it is not a number."""
     if isinstance(gold, float):
         return gold
     return float(gold) if isinstance(gold, str) and _NUMBER.fullmatch(gold) else None

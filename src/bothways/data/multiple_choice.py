@@ -1,4 +1,4 @@
-"""Questions with several answers to choose from: RACE, DREAM, C3, SWAG, CommonsenseQA, and rows of their kind."""
+"""Reads multiple-choice questions: RACE, DREAM, C3, SWAG, CommonsenseQA, and similar rows."""
 
 import re
 from collections.abc import Iterator
@@ -6,10 +6,10 @@ from string import ascii_uppercase
 from typing import Any
 
 from bothways.data.examples import Choice
-from bothways.data.notes import Notes
+from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, TABLES, Paths, find_sources, open_json, rows_of, text_of, values_of
 from bothways.errors import BothwaysError
-from bothways.text.files import mended
+from bothways.text.files import replace_surrogates
 
 CONTEXTS = ("context", "article", "passage", "paragraph", "ctx", "premise", "sent1", "startphrase")
 QUESTIONS = ("question", "question_stem", "sent2", "query")
@@ -19,10 +19,10 @@ _ENDING = re.compile(r"(?:ending|option|choice)_?(\d)")
 
 
 def read_choices(paths: Paths, notes: Notes | None = None) -> Iterator[Choice]:
-    """The questions of files with their options, one after the other.
+    """Stream the questions of the files with their options.
 
-    The right option may be a number from 0, a letter, or the text of the option. RACE comes as a folder of .txt files
-    that hold JSON: name the folder.
+    The gold answer may be a number from 0, a letter, or the text of the option. RACE is a folder of .txt files that
+    hold JSON: pass the folder.
     """
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, (*ROWS, ".txt")):
@@ -42,21 +42,20 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Choice]:
             answers = value.get("answers") or [None] * len(questions)
             counts = [len(questions), len(options), len(answers)]
             if len(set(counts)) > 1:
-                raise BothwaysError(
-                    f"{where} has {counts[0]} questions, options for {counts[1]}, answers for {counts[2]}"
-                )
-            for number, (question, some, answer) in enumerate(zip(questions, options, answers, strict=True), 1):
-                lettered = {"label": ascii_uppercase, "text": some}
+                says = f"{where} has {counts[0]} questions, options for {counts[1]}, answers for {counts[2]}"
+                raise BothwaysError(says, "count-mismatch", tuple(counts))
+            for number, (question, texts, answer) in enumerate(zip(questions, options, answers, strict=True), 1):
+                lettered = {"label": ascii_uppercase, "text": texts}
                 row = {"article": article, "question": question, "options": lettered, "answer": answer}
                 yield _row(row, f"{where}, question {number}", notes)
         case dict():
             yield _row(value, where, notes)
         case _:
-            raise BothwaysError(f"{where} holds neither an object nor a text with its questions")
+            raise row_error(where, "is neither an object nor a list of a text and its questions", "unknown-layout")
 
 
 def _row(row: dict[str, Any], where: str, notes: Notes) -> Choice:
-    """One question. CommonsenseQA's is an object with the choices in it."""
+    """One question. In CommonsenseQA `question` is an object that contains the choices."""
     if isinstance(row.get("question"), dict):
         stem = row["question"]
         row = {**row, "question": stem.get("stem"), "choices": stem.get("choices")}
@@ -76,25 +75,24 @@ def _first(row: dict[str, Any], names: tuple[str, ...]) -> str:
 
 
 def _options(row: dict[str, Any], where: str) -> tuple[tuple[str, ...], list[str]]:
-    """The options, and the letters or numbers they go by in the file, if it gives any."""
+    """The options, and their letters or numbers in the file, if any."""
     value = next((row[name] for name in OPTIONS if isinstance(row.get(name), list | dict)), None)
     if value is None:
         columns = sorted(name for name in row if _ENDING.fullmatch(name))
         value = [row[name] for name in columns]
-    if isinstance(value, dict):  # Hugging Face's layout of lists
+    if isinstance(value, dict):  # Hugging Face's object of lists
         value = [{"text": t, "label": n} for t, n in zip(value.get("text", []), value.get("label", []), strict=False)]
     letters = [str(option["label"]) for option in value if isinstance(option, dict) and "label" in option]
     texts: list[Any] = [option.get("text") if isinstance(option, dict) else option for option in value]
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
-        raise BothwaysError(
-            f"{where} has no list of two or more options: its fields are {', '.join(row)}, and one of "
-            f"{', '.join(OPTIONS)}, or ending0, ending1 … was expected"
-        )
-    return tuple(map(mended, texts)), letters
+        wanted = f"one of {', '.join(OPTIONS)}, or ending0, ending1 … was expected"
+        says = f"has no list of two or more options: its fields are {', '.join(row)}, and {wanted}"
+        raise row_error(where, says, "no-options")
+    return tuple(map(replace_surrogates, texts)), letters
 
 
 def _gold(row: dict[str, Any], options: tuple[str, ...], letters: list[str], where: str, notes: Notes) -> int | None:
-    """The number of the right option."""
+    """The index of the right option."""
     name = _first(row, GOLDS)
     answer = row[name] if name else ""
     if answer == "":
@@ -106,5 +104,5 @@ def _gold(row: dict[str, Any], options: tuple[str, ...], letters: list[str], whe
     for names in ways:
         if str(answer).strip() in names:
             return names.index(str(answer).strip())
-    notes.add("answer-not-an-option", f"{where} ({answer!r})")
+    notes.add("answer-not-an-option", where, answer)
     return None

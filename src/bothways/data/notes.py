@@ -1,37 +1,44 @@
-"""What readers left out, repaired or found odd: counted by code, so that nothing is dropped silently."""
+"""Counts what the readers left out, repaired or found odd, by code: nothing is dropped silently."""
 
 from dataclasses import dataclass, field
+
+from bothways.errors import BothwaysError
 
 SENTENCES = {
     "wrong-cell-count": "Rows that do not have the {value} columns of their file were left out",
     "quoted-cells": "Rows have quoted cells with doubled quotes; they were kept as they are, as in GLUE's .tsv files",
-    "no-label-column": "Files or rows have no column that is known to be a label; they were read without one",
+    "no-label-column": "Files or rows have no usual column for the label, only {value}; they were read without one",
     "empty-text": "Examples have an empty text; they were kept",
     "empty-label": "Rows have an empty label; they were read without one",
-    "no-agreement": "Pairs have the label -, on which annotators did not agree; they were read without a label",
-    "repeated-question-id": "Questions had the id of another question, and were given a new one",
+    "no-agreement": "Pairs have the label -, because the annotators did not agree; they were read without a label",
+    "repeated-question-id": "Questions had the id of an earlier question; they were given a new one",
     "ambiguous-answer": "Answers without an offset occur several times in their context; the first place was taken",
     "answer-not-found": "Answers are not in their context",
     "answer-moved": "Answers were not at their offset; the nearest place was taken",
-    "answer-not-an-option": "Questions have an answer that is none of their options; they were read without one",
+    "answer-not-an-option": "Questions have an answer that is not an option, such as {value!r}; it was dropped",
     "rejected-annotation": "Texts that the annotator rejected or ignored were left out",
     "empty-entity": "Entities that contain no word were left out",
     "overlapping-entity": "Entities that share a word with the one before were left out",
     "widened-entity": "Entities that begin or end inside a word were widened to whole words",
     "text-mismatch": "Sentences whose # text does not contain their words were rebuilt from the words",
     "joined-words": "Words that are written as one and cannot be split have their tags joined by +",
-    "mixed-tags": "Files have some entity tags and some plain tags; all were kept as they are",
-    "broken-tags": "Tags that break the {value} scheme were read as conlleval reads them",
+    "mixed-tags": "Files mix entity tags with plain tags such as {value}; all were kept as they are",
+    "broken-tags": "Tags that break the {value[0]} scheme, such as {value[1]}, were read as conlleval reads them",
     "numeric-tags": "Sentences have numbers as tags; they were kept as plain tags",
     "unlabelled-row": "Rows without a label were left out",
     "unknown-tags": "Texts have tags that the model does not know",
 }
-"""By code. `{value}` is what was found: a number of columns, the name of a scheme."""
+"""By code. `{value}` is what was found first: a number of columns, a tag, a scheme and a fault."""
+
+
+def row_error(where: str, fault: str, code: str) -> BothwaysError:
+    """The error for one row: its place, what is wrong with it, and the code."""
+    return BothwaysError(f"{where} {fault}", code, where)
 
 
 @dataclass
 class Notes:
-    """How often each kind of thing was noticed. Prints as one sentence each.
+    """How often each code was noted. Prints one sentence per code.
 
     >>> notes = Notes()
     >>> notes.add("empty-text", "train.tsv, line 7")
@@ -43,11 +50,11 @@ class Notes:
     counts: dict[str, int] = field(default_factory=dict)
     """By code."""
     first: dict[str, str] = field(default_factory=dict)
-    """Where each was noticed first …"""
+    """By code: where it was noted first …"""
     values: dict[str, object] = field(default_factory=dict)
-    """… and what was found there, for the codes that tell it."""
+    """… and what was found there, or None."""
     whole: bool = False
-    """True if no row may be left out, because each is to be answered: what would be left out is an error."""
+    """True if every row needs a prediction: a row that would be left out is then an error."""
 
     def add(self, code: str, where: str, value: object = None) -> None:
         self.counts[code] = self.counts.get(code, 0) + 1
@@ -61,7 +68,6 @@ class Notes:
         return bool(self.counts)
 
     def __str__(self) -> str:
-        told = (
+        return "\n".join(
             f"{self.sentence(code)}: {count:,}, first in {self.first[code]}." for code, count in self.counts.items()
         )
-        return "\n".join(told)

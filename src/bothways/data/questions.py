@@ -1,4 +1,4 @@
-"""Questions on texts that hold their answers: SQuAD 1.1 and 2.0, CMRC 2018, and rows of JSON or tables."""
+"""Reads extractive question answering: SQuAD 1.1 and 2.0, CMRC 2018, and rows of JSON or tables."""
 
 import itertools
 import json
@@ -8,17 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 from bothways.data.examples import Question
-from bothways.data.notes import Notes
+from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, WITH_HEADER, Paths, find_sources, open_json, rows_of, text_of, values_of
-from bothways.errors import BothwaysError
-from bothways.text.files import mended
+from bothways.text.files import replace_surrogates
 
 
 def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Question]:
-    """The questions of files, one after the other; files in SQuAD's layout are held whole.
+    """Stream the questions of the files; a file in SQuAD's layout is held in memory.
 
-    An answer that is not where the file says is looked for, and the nearest one taken; one that is nowhere in the
-    context has the place -1. Both are noted.
+    An answer that is not at its offset gets the nearest place in the context that has it, or -1 if there is none.
+    Both are noted.
     """
     notes = notes if notes is not None else Notes()
     seen: set[str] = set()
@@ -28,7 +27,7 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
         for where, value in values:
             for question in _value(value, where, notes):
                 if question.id in seen:
-                    notes.add("repeated-question-id", question.where)
+                    notes.add("repeated-question-id", question.where, question.id)
                     number = next(n for n in itertools.count(2) if f"{question.id} ({n})" not in seen)
                     question = replace(question, id=f"{question.id} ({number})")
                 seen.add(question.id)
@@ -36,7 +35,7 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
 
 
 def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
-    """A row, or the whole of SQuAD's layout, or an article of it."""
+    """The questions of a row, of a SQuAD file, or of one of its articles."""
     match value:
         case {"question": _, "context": _}:
             name = str(value.get("id", where))
@@ -50,10 +49,10 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
                 yield from _article(article, f"{where}, article {number}", notes)
         case _:
             has = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
-            raise BothwaysError(
-                f"{where} is not in a layout known here: it has {has}; expected SQuAD's data with paragraphs and qas, "
-                f"CLUE's context_text and qas, or question, context and answers (or answer) in each row"
+            wanted = (
+                "SQuAD's data with paragraphs and qas, CLUE's context_text and qas, or question, context and answers"
             )
+            raise row_error(where, f"is not in a known layout: it has {has}; expected {wanted}", "unknown-layout")
 
 
 def _article(article: Any, where: str, notes: Notes) -> Iterator[Question]:
@@ -63,83 +62,81 @@ def _article(article: Any, where: str, notes: Notes) -> Iterator[Question]:
                 place = f"{where}, question {item['id']}"
                 yield _question(item, paragraph["context"], str(item["id"]), place, notes)
     except (KeyError, TypeError) as error:
-        raise BothwaysError(
-            f"{where} is not in SQuAD's layout ({type(error).__name__} {error}): expected paragraphs with a context "
-            f"and qas, each with an id and a question"
-        ) from error
+        wanted = "paragraphs with a context and qas, each with an id and a question"
+        says = f"is not in SQuAD's layout ({type(error).__name__} {error}): expected {wanted}"
+        raise row_error(where, says, "unknown-layout") from error
 
 
 def _clue(paragraph: Any, where: str, notes: Notes) -> Iterator[Question]:
-    """A text of CMRC 2018 with its questions, as CLUE gives it: the answers are texts without a place."""
+    """A context of CMRC 2018 with its questions in CLUE's layout, where answers have no offset."""
     try:
         for item in paragraph["qas"]:
             name = str(item["query_id"])
-            asked = {"question": item["query_text"], "answers": item.get("answers")}
-            yield _question(asked, paragraph["context_text"], name, f"{where}, question {name}", notes)
+            row = {"question": item["query_text"], "answers": item.get("answers")}
+            yield _question(row, paragraph["context_text"], name, f"{where}, question {name}", notes)
     except (KeyError, TypeError, AttributeError) as error:
-        raise BothwaysError(
-            f"{where} is not in CLUE's layout ({type(error).__name__} {error}): expected context_text and qas, each "
-            f"with query_id, query_text and answers"
-        ) from error
+        wanted = "context_text and qas, each with query_id, query_text and answers"
+        says = f"is not in CLUE's layout ({type(error).__name__} {error}): expected {wanted}"
+        raise row_error(where, says, "unknown-layout") from error
 
 
 def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: Notes) -> Question:
     context = text_of(context, where, "context")
     gold: tuple[tuple[str, int], ...] | None = None
-    said = item.get("answers", item.get("answer"))
-    if isinstance(said, str):
-        said = _cell(said, item.get("answer_start"))
+    given = item.get("answers", item.get("answer"))
+    if isinstance(given, str):
+        given = _parse_cell(given, item.get("answer_start"))
     impossible = item.get("is_impossible")
     if impossible.lower() in ("true", "yes", "1") if isinstance(impossible, str) else impossible:
         gold = ()
-    elif said is not None:
-        answers = _answers(said, where)
-        gold = tuple((text, _place(text, start, context, where, notes)) for text, start in answers)
+    elif given is not None:
+        answers = _answers(given, where)
+        gold = tuple((text, _locate(text, start, context, where, notes)) for text, start in answers)
     return Question(name, text_of(item["question"], where, "question"), context, gold, where)
 
 
 def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:
-    """The answers and where they begin, from a list of objects or of texts, or from an object of lists."""
+    """The answers and their offsets, from a list of objects or of texts, or from an object of lists."""
     if isinstance(value, dict) and isinstance(texts := value.get("text", []), list | tuple):
         starts = value.get("answer_start", [None] * len(texts))
         if not isinstance(starts, list | tuple) or len(starts) != len(texts):
-            raise BothwaysError(f"{where} has {len(texts)} answers and not as many places for them: {starts!r}")
+            raise row_error(where, f"has {len(texts)} answers and not as many offsets: {starts!r}", "count-mismatch")
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     elif isinstance(value, dict):
         value = [value]
     if not isinstance(value, list | tuple):
-        raise BothwaysError(f"{where} has the answers {value!r}: expected a text, or a list of texts")
+        raise row_error(where, f"has the answers {value!r}: expected a text, or a list", "bad-answer")
     found = [answer if isinstance(answer, dict) else {"text": answer} for answer in value]
     for answer in found:
         if not isinstance(answer.get("text"), str) or not isinstance(answer.get("answer_start"), int | None):
-            raise BothwaysError(f"{where} has the answer {answer!r}: expected a text and the place where it begins")
-    return [(mended(answer["text"]), answer.get("answer_start")) for answer in found]
+            raise row_error(where, f"has the answer {answer!r}: expected a text and its offset", "bad-answer")
+    return [(replace_surrogates(answer["text"]), answer.get("answer_start")) for answer in found]
 
 
-def _cell(text: str, start: Any) -> Any:
-    """What a cell of a table holds, and the cell of where it begins: nothing if empty, JSON, or one answer."""
-    if text.startswith(("{", "[{", '["')):  # and not as in [1], which is a text
+def _parse_cell(text: str, start: Any) -> Any:
+    """The answers of a cell of a table, with the cell of the offset: None if empty, else JSON, or one answer."""
+    if text.startswith(("{", "[{", '["')):  # [1] is a text
         with suppress(ValueError):
             return json.loads(text)
     if isinstance(start, str):
-        with suppress(ValueError):  # as 3.0 it is written where other rows have none
+        with suppress(ValueError):  # pandas writes 3.0 where other rows have none
             start = int(float(start)) if start.strip() else None
     return {"text": text, "answer_start": start} if text else None
 
 
-def _place(text: str, start: int | None, context: str, where: str, notes: Notes) -> int:
-    """Where the answer begins: as said, or the nearest place that holds it, or -1."""
+def _locate(text: str, start: int | None, context: str, where: str, notes: Notes) -> int:
+    """Where the answer begins: at its offset, or at the nearest place that has it; -1 if there is none."""
     if start is not None and start >= 0 and context.startswith(text, start):
         return start
     if start is None and text in context:
         if context.count(text) > 1:
-            notes.add("ambiguous-answer", where)
+            notes.add("ambiguous-answer", where, text)
         return context.find(text)
     wanted = start if start is not None and start >= 0 else 0
     left, right = context.rfind(text, 0, wanted + len(text)), context.find(text, wanted)
     places = [place for place in (left, right) if place >= 0]
     if not places:
-        notes.add("answer-not-found", where)
+        notes.add("answer-not-found", where, text)
         return -1
-    notes.add("answer-moved", where)
+    notes.add("answer-moved", where, text)
     return min(places, key=lambda place: abs(place - wanted))

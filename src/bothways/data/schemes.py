@@ -1,4 +1,4 @@
-"""Tags of entities: which scheme they follow, and the same entities in BIO.
+"""Schemes of entity tags: detection and conversion to BIO.
 
 A tag is a letter with a type, as in B-PER, or O outside of all entities. The letters of an entity of one word and of
 three words:
@@ -21,18 +21,18 @@ from typing import Literal, get_args
 from bothways.errors import BothwaysError
 
 Scheme = Literal["plain", "BIO", "IOB1", "BIOES", "BILOU", "BMES"]
-"""Plain tags, such as parts of speech, have no entities in them."""
+"""Plain tags, such as parts of speech, mark no entities."""
 Span = tuple[str, int, int]
-"""An entity: its type, its first word, and the word after its last one."""
+"""An entity: its type, its first word, and the end (exclusive)."""
 
 _TAG = re.compile(r"([BIESMLU])(?:[-_](.+))?", re.DOTALL)
 _SAME = {"M": "I", "L": "E", "U": "S"}
-"""Letters of BMES and BILOU, and those of BIOES that mean the same."""
+"""Letters of BMES and BILOU, with their equivalents in BIOES."""
 _LETTERS: dict[Scheme, str] = {"BIO": "BI", "IOB1": "BI", "BIOES": "BIES", "BILOU": "BILU", "BMES": "BMES"}
 
 
 def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme that the tags of these sentences follow.
+    """The scheme of the tags of these sentences.
 
     BIO and IOB1 have the same letters: it is IOB1 if more entities begin with I than with a B that IOB1 would not use.
 
@@ -45,7 +45,7 @@ def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
     seen = {tag for _, tag in pairs}
     parts = [parse(tag) for tag in seen]
     letters = {part[0] for part in parts if part} - {"O"}
-    # A lone S or M is a tag like any other: word segmentation has a B as well.
+    # A bare S or M alone is a plain tag: word segmentation also has a bare B.
     untyped = any(part and part[0] != "O" and not part[1] for part in parts) and "B" not in seen
     if None in parts or untyped:
         return "plain"
@@ -58,15 +58,16 @@ def detect(sequences: Iterable[Sequence[str]]) -> Scheme:
     for scheme in ("BIOES", "BILOU", "BMES"):
         if letters <= set(_LETTERS[scheme]):
             return scheme
-    raise BothwaysError(
-        f"the tags begin with {', '.join(sorted(letters))}, which is no scheme known here: expected "
-        f"{', '.join(get_args(Scheme)[1:])}"
+    found = "".join(sorted(letters))
+    says = (
+        f"the tags begin with {', '.join(found)}, which is no known scheme: expected {', '.join(get_args(Scheme)[1:])}"
     )
+    raise BothwaysError(says, "unknown-scheme", found)
 
 
 @lru_cache(maxsize=2**14)
 def parse(tag: str) -> tuple[str, str] | None:
-    """The letter and the type of a tag; None for a plain one."""
+    """The letter and the type of a tag; None for a plain tag."""
     if tag == "O":
         return "O", ""
     match = _TAG.fullmatch(tag)
@@ -74,7 +75,7 @@ def parse(tag: str) -> tuple[str, str] | None:
 
 
 def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:
-    """The same entities in BIO; plain tags stay as they are.
+    """The same entities in BIO; plain tags are returned as they are.
 
     Where tags break the scheme, entities are those of conlleval: I after O begins one, and so does a change of type.
 
@@ -107,7 +108,7 @@ def spans(tags: Sequence[str]) -> list[Span]:
 
 
 def from_spans(entities: Iterable[Span], length: int, scheme: Scheme = "BIO") -> tuple[str, ...]:
-    """The tags of a sentence of so many words; entities do not overlap.
+    """The tags of a sentence of `length` words from its entities, which must not overlap.
 
     >>> from_spans([("PER", 0, 2), ("LOC", 3, 4)], 4, "BIOES")
     ('B-PER', 'E-PER', 'O', 'S-LOC')
@@ -126,7 +127,7 @@ def from_spans(entities: Iterable[Span], length: int, scheme: Scheme = "BIO") ->
 
 
 def problems(tags: Sequence[str], scheme: Scheme) -> list[tuple[int, str]]:
-    """Where tags break the scheme: the number of the word, and what is wrong there.
+    """Where tags break the scheme: the index of the word, and the fault.
 
     >>> problems(["O", "I-PER", "B-LOC"], "BIO"), problems(["B-PER", "O"], "BIOES")
     ([(1, 'I-PER after O')], [(0, 'B-PER before O, though no entity of BIOES ends with it')])
@@ -155,8 +156,10 @@ def problems(tags: Sequence[str], scheme: Scheme) -> list[tuple[int, str]]:
 
 @lru_cache(maxsize=2**14)
 def _entity(tag: str) -> tuple[str, str]:
-    """The letter, as BIOES has it, and the type."""
+    """The letter in BIOES, and the type."""
     part = parse(tag)
     if part is None:
-        raise BothwaysError(f"{tag!r} is not a tag of entities: expected O or a letter with a type, as in B-PER")
+        raise BothwaysError(
+            f"{tag!r} is not an entity tag: expected O or a letter with a type, as in B-PER", "bad-tag", tag
+        )
     return _SAME.get(part[0], part[0]), part[1]

@@ -1,14 +1,13 @@
-"""Entities marked by places in a text, as doccano and Prodigy write them."""
+"""Reads entities marked by character offsets, as doccano and Prodigy write them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from bothways.data.examples import Tagged
-from bothways.data.notes import Notes
+from bothways.data.notes import Notes, row_error
 from bothways.data.schemes import Span, from_spans
 from bothways.data.sources import text_of
 from bothways.data.words import Place, split_words
-from bothways.errors import BothwaysError
 
 FIELDS = ("spans", "label", "labels", "entities")
 _STARTS = ("start", "start_offset")
@@ -17,10 +16,10 @@ _TYPES = ("label", "type")
 
 
 def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes) -> Tagged | None:
-    """One row with a text and the places of entities in it; None for one that Prodigy's annotator did not accept.
+    """One row with a text and the offsets of its entities; None if Prodigy's annotator did not accept it.
 
-    Words are those of the row if it has tokens with places, else those of `split_words`, whatever the entities are: a
-    text is cut in the same way where nobody knows them. An entity that ends inside a word is widened to it.
+    The words are the tokens of the row if it has some, else those of `split_words`: they never depend on the entities,
+    because an unlabelled text must be split in the same way. An entity that ends inside a word is widened to it.
     """
     if row.get("answer") in ("reject", "ignore") and not notes.whole:
         notes.add("rejected-annotation", where)
@@ -28,7 +27,7 @@ def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes)
     text = text_of(row.get("text"), where, "text")
     values = None if field is None else row[field]
     if not isinstance(values, list | None):
-        raise BothwaysError(f"{where} has no list of entities in {field}")
+        raise row_error(where, f"has no list of entities in {field}", "no-entities")
     entities = None if values is None else _entities(values, len(text), where)
     tokens = row.get("tokens")
     words = _tokens(tokens, text, where) if tokens else split_words(text)
@@ -37,7 +36,7 @@ def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes)
 
 
 def find_field(row: dict[str, Any]) -> str | None:
-    """The field that holds the entities, or None: the first that has some, or the first."""
+    """The field that holds the entities: the first that has some, else the first list, else None."""
     lists = [name for name in FIELDS if isinstance(row.get(name), list)]
     return next((name for name in lists if row[name]), lists[0] if lists else None)
 
@@ -46,21 +45,23 @@ def _tokens(tokens: Any, text: str, where: str) -> list[Place]:
     try:
         places = [(token["start"], token["end"]) for token in tokens]
     except (TypeError, KeyError):
-        raise BothwaysError(f"{where} has tokens without a start and an end: expected Prodigy's") from None
+        raise row_error(where, "has tokens without a start and an end: expected Prodigy's", "bad-tokens") from None
     if any(not 0 <= first < last <= len(text) for first, last in places):
-        raise BothwaysError(f"{where} has a token outside of its text of {len(text)} characters")
+        raise row_error(where, f"has a token outside of its text of {len(text)} characters", "bad-tokens")
     return places
 
 
 def _entities(values: Sequence[Any], length: int, where: str) -> list[Span]:
-    """The entities with their places in the text, in order; overlapping ones are an error."""
+    """The entities with their offsets, in order; an error if two overlap."""
     entities = sorted((_entity(value, where) for value in values), key=lambda entity: entity[1:])
     end = 0
     for kind, first, last in entities:
         if not 0 <= first < last <= length:
-            raise BothwaysError(f"{where} has a {kind} from {first} to {last}, and its text has {length} characters")
+            says = f"has a {kind} from {first} to {last}, and its text has {length} characters"
+            raise row_error(where, says, "bad-entity")
         if first < end:
-            raise BothwaysError(f"{where} has entities that overlap at character {first}: tags cannot hold both")
+            says = f"has entities that overlap at character {first}: one tag per word cannot mark both"
+            raise row_error(where, says, "overlapping-entities")
         end = last
     return entities
 
@@ -74,15 +75,14 @@ def _entity(value: Any, where: str) -> Span:
     match parts:
         case [int(first), int(last), str(kind)]:
             return kind, first, last
-    raise BothwaysError(
-        f"{where} has the entity {value!r}: expected [start, end, type], or an object with start, end, label"
-    )
+    says = f"has the entity {value!r}: expected [start, end, type], or an object with start, end, label"
+    raise row_error(where, says, "bad-entity")
 
 
 def _on_words(entities: list[Span], words: Sequence[Place], where: str, notes: Notes) -> list[Span]:
-    """The entities with the numbers of their words."""
+    """The entities with word indices instead of character offsets."""
     found: list[Span] = []
-    taken = 0  # words that belong to the entities before
+    taken = 0  # the end of the words that earlier entities cover
     for kind, start, end in entities:
         inside = [index for index, (first, last) in enumerate(words) if first < end and start < last]
         if not inside:

@@ -1,4 +1,4 @@
-"""Sentences whose words carry tags: in columns as of CoNLL-2003, in CoNLL-U, in JSON."""
+"""Reads sentences with a tag for each word: columns as in CoNLL-2003, CoNLL-U, JSON."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -7,16 +7,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import Columns, Layout, find_layout
+from bothways.data.columns import Columns, ResolvedColumns, find_columns
 from bothways.data.conllu import is_conllu, read_conllu
 from bothways.data.examples import Tagged
-from bothways.data.notes import Notes
+from bothways.data.notes import Notes, row_error
 from bothways.data.schemes import detect, parse, problems, to_bio
 from bothways.data.sources import WITH_HEADER, Paths, find_sources, kind_of, name_of, read_plain, rows_of
 from bothways.data.spans import FIELDS, find_field, read_spans
 from bothways.data.words import join_words
 from bothways.errors import BothwaysError
-from bothways.text.files import mended
+from bothways.text.files import replace_surrogates
 from bothways.text.streams import STDIN
 
 _JSON = (".jsonl", ".ndjson", ".json", ".parquet")
@@ -24,43 +24,42 @@ KINDS = (".conll", ".conllu", ".bio", ".bioes", ".bmes", ".iob", ".iob2", ".txt"
 WORDS = ("tokens", "words", "token", "chars")
 TAGS = ("tags", "ner_tags", "labels", "ner", "pos", "pos_tags", "upos", "tag", "label")
 _LINES = 200
-"""Of a table so many are looked at."""
+"""The lines of a table that are read to recognise it."""
 _BLANKS = re.compile(r"[ \t]+")
 
-Reader = Callable[[Notes], Iterator[Tagged]]
-"""Reads a file from its beginning, each time it is called."""
+ReadFile = Callable[[Notes], Iterator[Tagged]]
+"""Reads a file from its beginning each time it is called."""
 
 
 def read_tagged(paths: Paths, column: str | int | None = None, notes: Notes | None = None) -> Iterator[Tagged]:
-    """The sentences of files, with the tags of entities in BIO whatever scheme a file has; plain tags stay.
+    """Stream the sentences of the files, with entity tags in BIO whatever the scheme of a file; plain tags stay.
 
-    `column` says where the tags are: in columns a number from 1, else it is the last one; in CoNLL-U one of its names,
-    else upos; in JSON the name of a field. The scheme is found in a first reading of each file. Tags that break it are
-    noted, and read as conlleval does: I-PER after O begins an entity.
+    `column` says where the tags are: in files of columns a number from 1, by default the last; in CoNLL-U a column
+    name, by default upos; in JSON the name of a field. A first pass over each file detects its scheme. Tags that break
+    it are noted, and read as conlleval does: I-PER after O begins an entity.
     """
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, KINDS):
-        read, plain = reader_of(path, column)
-        if plain:
+        read, is_plain = reader_of(path, column)
+        if is_plain:
             yield from read(notes)
         else:
             yield from _in_bio(path, read, notes)
 
 
 def require_tags(paths: Paths) -> None:
-    """Refuse files in which, as their first row shows, a text has one label and not one for each word."""
+    """Refuse files whose first row has one label per text instead of one tag per word."""
     for path in find_sources(paths, KINDS):
         if path == STDIN:  # it cannot be read twice
             continue
         if (label := _label_of_row(path)) is not None:
-            raise BothwaysError(
-                f"{name_of(path)} has no tags: it holds one label a row, under {label}, and a tagger learns and "
-                f"answers one for each word; for one label a row the task is classify"
-            )
+            says = f"{name_of(path)} has no tags: it holds one label a row, under {label}"
+            advice = "token classification needs one for each word; for one label a row the task is classify"
+            raise BothwaysError(f"{says}, and {advice}", "no-tags", path)
 
 
 def _label_of_row(path: Path) -> str | None:
-    """The column with the one label that each text has; None if the file is of another kind."""
+    """The column with one label per text; None if the file is of another kind."""
     kind = kind_of(path)
     if kind not in (*WITH_HEADER, ".txt", *_JSON) or not (head := _head(path, ".tsv" if kind == ".txt" else kind)):
         return None
@@ -70,31 +69,31 @@ def _label_of_row(path: Path) -> str | None:
 
 
 def holds_texts(path: Path) -> bool:
-    """Whether a table has a text in each row, and not a word: any .csv, and a .tsv that names its columns."""
+    """Whether each row of a table is a text, not a word: any .csv, and a .tsv with known column names."""
     if kind_of(path) != ".tsv":
         return kind_of(path) == ".csv"
     if not (head := _head(path, ".tsv")):
         return False
-    row, layout = head
-    return layout.label is not None or any(" " in row[name] for text in layout.texts for name in text)
+    row, columns = head
+    return columns.label is not None or any(" " in row[name] for text in columns.texts for name in text)
 
 
-def _head(path: Path, kind: str) -> tuple[dict[str, Any], Layout] | None:
-    """A file's first row, and which of its columns are text and label; None if no names say so."""
+def _head(path: Path, kind: str) -> tuple[dict[str, Any], ResolvedColumns] | None:
+    """The first row of a file, and its text and label columns; None if they have no usual names."""
     lines = read_plain(path) if kind in _JSON else islice(read_plain(path), _LINES)
     try:
         _, row = next(rows_of(path, kind, lines, Notes()), ("", {}))
-        return row, find_layout(Columns(), list(row), "")
-    except BothwaysError:  # columns of words have no names
+        return row, find_columns(Columns(), list(row), "")
+    except BothwaysError:  # a file of columns has no header
         return None
 
 
 def read_sentences(path: Path, notes: Notes) -> Iterator[Tagged]:
-    """The sentences of lines of JSON, whatever tags they have, in one reading: to be answered."""
+    """The sentences of JSON lines with their tags as they are, in one pass: for prediction."""
     return _rows(path, ".jsonl", read_plain(path), None, notes)
 
 
-def _in_bio(path: Path, read: Reader, notes: Notes) -> Iterator[Tagged]:
+def _in_bio(path: Path, read: ReadFile, notes: Notes) -> Iterator[Tagged]:
     seen: dict[str, str] = {}
 
     def golds() -> Iterator[tuple[str, ...]]:
@@ -106,24 +105,23 @@ def _in_bio(path: Path, read: Reader, notes: Notes) -> Iterator[Tagged]:
     try:
         scheme = detect(golds())
     except BothwaysError as error:
-        raise error if name_of(path) in str(error) else BothwaysError(f"{name_of(path)}: {error}") from error
-    odd = [tag for tag in seen if parse(tag) is None]
-    if odd and any(tag[1:2] == "-" and parse(tag) for tag in seen):
-        notes.add(
-            "mixed-tags",
-            f"{seen[odd[0]]} with {odd[0]}",
-        )
+        if name_of(path) in str(error):
+            raise
+        raise BothwaysError(f"{name_of(path)}: {error}", error.code, error.value) from error
+    plain = [tag for tag in seen if parse(tag) is None]
+    if plain and any(tag[1:2] == "-" and parse(tag) for tag in seen):
+        notes.add("mixed-tags", seen[plain[0]], plain[0])
     for example in read(notes):
         if example.gold is None or scheme == "plain":
             yield example
             continue
         for _, problem in problems(example.gold, scheme):
-            notes.add("broken-tags", f"{example.where} ({problem})", scheme)
+            notes.add("broken-tags", example.where, (scheme, problem))
         yield replace(example, gold=to_bio(example.gold, scheme))
 
 
-def reader_of(path: Path, column: str | int | None) -> tuple[Reader, bool]:
-    """How to read a file, and whether its tags are plain in any case."""
+def reader_of(path: Path, column: str | int | None) -> tuple[ReadFile, bool]:
+    """The function that reads a file, and whether its tags are always plain."""
     name, kind = name_of(path), kind_of(path)
     held = list(read_plain(path)) if path == STDIN else None  # it cannot be read twice
 
@@ -141,12 +139,12 @@ def reader_of(path: Path, column: str | int | None) -> tuple[Reader, bool]:
 
 
 def _first(lines: Iterable[str]) -> str:
-    """The first line that says what a file is: not blank, and no comment."""
+    """The first line that is neither blank nor a comment."""
     return next((line.strip("\r\n ") for line in lines if line.strip() and not line.startswith("# ")), "")
 
 
 def _columns(name: str, lines: Iterable[str], column: str | int | None) -> Iterator[Tagged]:
-    """Words in lines of columns, with a blank line after each sentence; with one column they have no tags."""
+    """One word per line, with columns, and a blank line after each sentence; with one column there are no tags."""
     index = -1 if column is None else _number(column) - 1
     width, begin = 0, 0
     words, tags = list[str](), list[str]()
@@ -157,14 +155,15 @@ def _columns(name: str, lines: Iterable[str], column: str | int | None) -> Itera
                 yield _sentence(words, tags if width > 1 else None, f"{name}, line {begin}")
             words, tags = [], []
             continue
-        if line.startswith(("-DOCSTART-", "# id ")):  # the second is MultiCoNER's
+        if line.startswith(("-DOCSTART-", "# id ")):  # CoNLL-2003's and MultiCoNER's
             continue
         cells = line.split("\t") if "\t" in line else _BLANKS.split(line)
         width = width or len(cells)
         if len(cells) != width or index >= width:
-            raise BothwaysError(f"{name}, line {number} has {len(cells)} columns: expected {max(width, index + 1)}")
+            where, expected = f"{name}, line {number}", max(width, index + 1)
+            raise row_error(where, f"has {len(cells)} columns: expected {expected}", "wrong-cell-count")
         begin = begin if words else number
-        words.append(cells[0] or " ")  # a space is a character too, where every one has a line
+        words.append(cells[0] or " ")  # a space, in files with one character per line
         tags.append(cells[index])
     if words:
         yield _sentence(words, tags if width > 1 else None, f"{name}, line {begin}")
@@ -172,49 +171,51 @@ def _columns(name: str, lines: Iterable[str], column: str | int | None) -> Itera
 
 def _number(column: str | int) -> int:
     if not str(column).isdecimal() or int(column) < 1:
-        raise BothwaysError(f"the column of tags cannot be {column!r} in a file of columns: expected a number from 1")
+        raise BothwaysError(
+            f"`column` cannot be {column!r} for a file of columns: expected a number from 1", "bad-column", column
+        )
     return int(column)
 
 
 def _rows(path: Path, kind: str, lines: Iterable[str], column: str | int | None, notes: Notes) -> Iterator[Tagged]:
-    """Rows of JSON or .parquet, each with tokens and tags, or with a text and the places of entities in it."""
+    """Rows of JSON or .parquet, each with tokens and tags, or with a text and the offsets of its entities."""
     for where, row in rows_of(path, kind, lines, notes):
         field = None if column is None else str(column)
         if field is not None and field not in row:
-            raise BothwaysError(f"{where} has no field {field!r}: its fields are {', '.join(row)}")
-        key = next((name for name in WORDS if _texts(row.get(name))), None)
+            raise BothwaysError(f"{where} has no field {field!r}: its fields are {', '.join(row)}", "no-column", field)
+        key = next((name for name in WORDS if _is_texts(row.get(name))), None)
         if key:
             yield _tokens(row, key, field or _tag_field(row, key, where), where, notes)
         elif isinstance(row.get("text"), str):
             if (example := read_spans(row, field or find_field(row), where, notes)) is not None:
                 yield example
         else:
-            raise BothwaysError(
-                f"{where} has neither tokens nor a text: its fields are {', '.join(row)}, and one of "
-                f"{', '.join((*WORDS, 'text'))} was expected, with {', '.join(dict.fromkeys((*TAGS, *FIELDS)))}"
-            )
+            names, tags = ", ".join((*WORDS, "text")), ", ".join(dict.fromkeys((*TAGS, *FIELDS)))
+            says = f"has neither tokens nor a text: its fields are {', '.join(row)}"
+            raise row_error(where, f"{says}, and one of {names} was expected, with {tags}", "unknown-layout")
 
 
-def _texts(value: Any) -> bool:
+def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def _tag_field(row: dict[str, Any], key: str, where: str) -> str | None:
     found = [name for name in TAGS if name != key and isinstance(row.get(name), list)]
     if len(found) > 1:
-        raise BothwaysError(f"{where} could have its tags in {' or '.join(found)}: name one with --column")
+        says = f"{where} could have its tags in {' or '.join(found)}: name one with `column`"
+        raise BothwaysError(says, "ambiguous-column", tuple(found))
     return found[0] if found else None
 
 
 def _tokens(row: dict[str, Any], key: str, field: str | None, where: str, notes: Notes) -> Tagged:
-    words = [mended(word) for word in row[key]]
+    words = [replace_surrogates(word) for word in row[key]]
     if field is None:
         return _sentence(words, None, where)
     tags = row[field]
     if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
-        raise BothwaysError(f"{where} has no list of tags in {field}")
+        raise row_error(where, f"has no list of tags in {field}", "no-tags")
     if len(tags) != len(words):
-        raise BothwaysError(f"{where} has {len(words)} words in {key} and {len(tags)} tags in {field}")
+        raise row_error(where, f"has {len(words)} words in {key} and {len(tags)} tags in {field}", "count-mismatch")
     if any(isinstance(tag, int) for tag in tags):
         notes.add("numeric-tags", where)
     return _sentence(words, list(map(str, tags)), where)

@@ -1,4 +1,4 @@
-"""Texts and pairs with their labels, for classification and regression, out of tables, JSON and fastText's lines."""
+"""Reads texts and pairs with labels, for classification and regression: tables, JSON, fastText lines."""
 
 import math
 import re
@@ -8,10 +8,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bothways.data.columns import Columns, Layout, find_layout, names_without_header
+from bothways.data.columns import Columns, ResolvedColumns, find_columns, names_without_header
 from bothways.data.examples import Gold, Text
-from bothways.data.labels import Kind, as_kind, number_of
-from bothways.data.notes import Notes
+from bothways.data.labels import LabelKind, as_kind, number_of
+from bothways.data.notes import Notes, row_error
 from bothways.data.sources import (
     ROWS,
     TABLES,
@@ -26,33 +26,33 @@ from bothways.data.sources import (
     text_of,
 )
 from bothways.errors import BothwaysError, require_choice
-from bothways.text.files import mended
+from bothways.text.files import replace_surrogates
 from bothways.text.streams import STDIN
 
-USUAL = Columns()
-MARK = "__label__"
-"""What fastText puts before a label."""
-_NO_NUMBER = re.compile(r"nan|n/?a|null|none|[+-]?inf(inity)?", re.IGNORECASE)
-"""What tables have in a column of numbers where a number is missing, or is none."""
+_USUAL_COLUMNS = Columns()
+_FASTTEXT_LABEL = "__label__"
+_MISSING_NUMBER = re.compile(r"nan|n/?a|null|none|[+-]?inf(inity)?", re.IGNORECASE)
+"""How tables write a missing or infinite value in a column of numbers."""
 
 
 def read_texts_labelled(
     paths: Paths,
-    columns: Columns = USUAL,
-    kind: Kind | Literal["auto"] = "auto",
+    columns: Columns = _USUAL_COLUMNS,
+    kind: LabelKind | Literal["auto"] = "auto",
     notes: Notes | None = None,
 ) -> Iterator[Text]:
-    """The texts or pairs of files with their labels, one after the other; memory does not grow with a file.
+    """Stream the texts or pairs of the files with their labels, in constant memory.
 
-    Of `kind` auto a label is what the file has: text and whole numbers come as text, numbers with a point as in JSON's
-    4.5 as numbers, lists as tuples of names; a cell of a table is always text. `label_kind` says what they are together
-    and `as_kind` brings them into that form. With kind multi a cell such as `joy|awe` or `joy, awe` is several labels.
-    Where all other labels of a file are numbers, `nan` and `NA` are missing ones, and `inf` is a number too.
+    With `kind` auto a label keeps the type that the file has: text and whole numbers are text, JSON's floats such as
+    4.5 are numbers, lists are tuples of names; a cell of a table is always text. `label_kind` finds the kind of all
+    labels together and `as_kind` converts a label to it. With kind multi a cell such as `joy|awe` or `joy, awe` has
+    several labels. Where all other labels of a file are numbers, `nan` and `NA` are missing labels, and `inf` is a
+    number.
 
-    A .txt file, or standard input, is what its first line says: JSON, a table with tabs, fastText's lines with labels,
-    or else a text without a label in each line.
+    The first line of a .txt file or of standard input decides how it is read: as JSON lines, a tab-separated table,
+    fastText lines with labels, or else one unlabelled text per line.
     """
-    require_choice("kind", kind, ("auto", *get_args(Kind)))
+    require_choice("kind", kind, ("auto", *get_args(LabelKind)))
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, (*ROWS, ".txt")):
         for example in _file(path, columns, kind, notes):
@@ -60,50 +60,49 @@ def read_texts_labelled(
 
 
 def _file(path: Path, columns: Columns, kind: str, notes: Notes) -> Iterator[Text]:
-    form, lines = kind_of(path), read_plain(path)
-    if form not in ROWS:
+    file_kind, lines = kind_of(path), read_plain(path)
+    if file_kind not in ROWS:
         first, lines = peek(lines)
-        form = _form(first, columns)
-    if form == ".txt":
+        file_kind = _kind_of_first_line(first, columns)
+    if file_kind == ".txt":
         yield from _lines(path, lines, first)
         return
-    rows = _Rows(path, form, columns)
-    for where, row, layout in rows.read(lines, notes):
-        yield _example(row, layout, where, kind, rows, notes)
+    rows = _Rows(path, file_kind, columns)
+    for where, row, found in rows.read(lines, notes):
+        yield _example(row, found, where, kind, rows, notes)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a file, whose columns are known."""
+    """The rows of a file, with their text and label columns."""
 
     path: Path
-    form: str
+    kind: str
     columns: Columns
 
-    def read(self, lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, dict[str, Any], Layout]]:
-        """Where each row stands, its values, and which of them are text and label."""
+    def read(self, lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, dict[str, Any], ResolvedColumns]]:
+        """The place of each row, its values, and its text and label columns."""
         name, columns = name_of(self.path), self.columns
-        layouts: dict[tuple[str, ...], Layout] = {}
-        namer = partial(names_without_header, columns)
-        for where, row in rows_of(self.path, self.form, lines, notes, namer):
+        known: dict[tuple[str, ...], ResolvedColumns] = {}
+        name_columns = partial(names_without_header, columns)
+        for where, row in rows_of(self.path, self.kind, lines, notes, name_columns):
             names = tuple(row)
-            if names not in layouts:
-                place = name if self.form in TABLES else where
-                layouts[names] = find_layout(columns, names, place, has_header=self.form in WITH_HEADER)
-                if layouts[names].label is None:
-                    place = f"{name} with the columns {', '.join(names)}"
-                    notes.add("no-label-column", place)
-            yield where, row, layouts[names]
+            if names not in known:
+                place = name if self.kind in TABLES else where
+                known[names] = find_columns(columns, names, place, has_header=self.kind in WITH_HEADER)
+                if known[names].label is None:
+                    notes.add("no-label-column", name, ", ".join(names))
+            yield where, row, known[names]
 
     @cached_property
     def are_numbers(self) -> bool:
-        """Whether all labels are numbers, but for words such as nan: told by a reading of its own, if one is met."""
+        """Whether all labels are numbers or stand for a missing number; found by a second pass over the file."""
         if self.path == STDIN:  # it cannot be read twice
             return False
         seen = False
-        for _, row, layout in self.read(read_plain(self.path), Notes()):
-            label = row[layout.label] if layout.label is not None else None
-            if label is None or label == "" or _NO_NUMBER.fullmatch(str(label).strip()):
+        for _, row, found in self.read(read_plain(self.path), Notes()):
+            label = row[found.label] if found.label is not None else None
+            if label is None or label == "" or _MISSING_NUMBER.fullmatch(str(label).strip()):
                 continue
             if number_of(str(label).strip()) is None:
                 return False
@@ -111,37 +110,37 @@ class _Rows:
         return seen
 
 
-def _form(first: str, columns: Columns) -> str:
-    """What a file is that does not say it by its name, from its first line: JSON, a table with tabs, or plain lines."""
+def _kind_of_first_line(first: str, columns: Columns) -> str:
+    """The kind of a file without a telling suffix: .jsonl, .tsv or .txt."""
     if first.startswith("{"):
         return ".jsonl"
     cells = first.split("\t")
-    if first.startswith(MARK) or (len(cells) == 1 and columns == USUAL):
+    if first.startswith(_FASTTEXT_LABEL) or (len(cells) == 1 and columns == _USUAL_COLUMNS):
         return ".txt"
     try:
-        find_layout(columns, names_without_header(columns, cells) or cells, "")
+        find_columns(columns, names_without_header(columns, cells) or cells, "")
     except BothwaysError:
-        return ".txt" if columns == USUAL else ".tsv"  # who names columns is told that they are not there
+        return ".txt" if columns == _USUAL_COLUMNS else ".tsv"  # reading it as a table reports the missing column
     return ".tsv"
 
 
 def _lines(path: Path, lines: Iterable[str], first: str) -> Iterator[Text]:
-    """Lines of text, or of fastText with labels before it; then blank ones are left out."""
-    marked = first.startswith(MARK)
+    """One text per line, or fastText lines with labels, of which blank ones are left out."""
+    has_labels = first.startswith(_FASTTEXT_LABEL)
     for number, line in enumerate(lines, 1):
         line = line.removesuffix("\r")
-        if not marked:
+        if not has_labels:
             yield Text((line,), None, f"{name_of(path)}, line {number}")
         elif words := line.split():
-            labels = tuple(word.removeprefix(MARK) for word in words if word.startswith(MARK))
-            text = " ".join(word for word in words if not word.startswith(MARK))
+            labels = tuple(w.removeprefix(_FASTTEXT_LABEL) for w in words if w.startswith(_FASTTEXT_LABEL))
+            text = " ".join(word for word in words if not word.startswith(_FASTTEXT_LABEL))
             gold = None if not labels else labels[0] if len(labels) == 1 else labels
             yield Text((text,), gold, f"{name_of(path)}, line {number}")
 
 
-def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, rows: _Rows, notes: Notes) -> Text:
-    texts = tuple(" ".join(text_of(row[name], where, name) for name in names) for names in layout.texts)
-    value = row[layout.label] if layout.label is not None else None
+def _example(row: dict[str, Any], columns: ResolvedColumns, where: str, kind: str, rows: _Rows, notes: Notes) -> Text:
+    texts = tuple(" ".join(text_of(row[name], where, name) for name in names) for names in columns.texts)
+    value = row[columns.label] if columns.label is not None else None
     # MNLI, SNLI, OCNLI: the annotators did not agree.
     if value == "-" and len(texts) == 2:
         notes.add("no-agreement", where)
@@ -149,15 +148,15 @@ def _example(row: dict[str, Any], layout: Layout, where: str, kind: str, rows: _
     if not all(text.strip() for text in texts):
         notes.add("empty-text", where)
     gold = _gold(value, where, kind)
-    if isinstance(gold, str) and _NO_NUMBER.fullmatch(gold) and rows.are_numbers:
+    if isinstance(gold, str) and _MISSING_NUMBER.fullmatch(gold) and rows.are_numbers:
         gold = float(gold) if "inf" in gold.lower() else None
-    if gold is None and layout.label is not None:
+    if gold is None and columns.label is not None:
         notes.add("empty-label", where)
     return Text(texts, gold, where)
 
 
 def _gold(value: Any, where: str, kind: str) -> Gold | None:
-    """A label as it stands in a file."""
+    """The label of a row, from its value in the file."""
     if isinstance(value, str) and kind == "multi":
         parts = value.split("|" if "|" in value else ",")
         return tuple(part for part in map(str.strip, parts) if part)
@@ -169,8 +168,8 @@ def _gold(value: Any, where: str, kind: str) -> Gold | None:
         return _name(value)
     if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
         return tuple(map(_name, value))
-    raise BothwaysError(f"{where} has the label {value!r}: expected text, a number or a list of these")
+    raise row_error(where, f"has the label {value!r}: expected text, a number or a list of these", "bad-label")
 
 
 def _name(value: str | int) -> str:
-    return str(value).lower() if isinstance(value, bool) else mended(str(value)).strip()
+    return str(value).lower() if isinstance(value, bool) else replace_surrogates(str(value)).strip()

@@ -1,4 +1,4 @@
-"""Words and the text they stand in: from one to the other."""
+"""Splits a text into words, and joins words into a text."""
 
 import re
 import unicodedata
@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Literal
 
 Place = tuple[int, int]
-"""Where a word begins and ends in a text."""
+"""Start and end of a word in a text."""
 
 _CJK = (
     (0x2E80, 0x303F),  # radicals and punctuation
@@ -21,7 +21,7 @@ _CJK = (
     (0x20000, 0x3FFFF),
 )
 _SHARED = frozenset("“”‘’…—·")
-"""Punctuation of both, which stands without spaces beside Chinese characters."""
+"""Punctuation of both Western and Chinese texts, which has no space beside a Chinese character."""
 _CLITIC = re.compile(
     r"""(?: (?:(?<=[^\W\d_])|(?<=[\u0300-\u036f])|(?<=[a-z]\.)|(?<!\S)) ['’](?:s|m|d|re|ve|ll)
     | (?<=[0-9])['’]s
@@ -30,7 +30,7 @@ _CLITIC = re.compile(
     )(?!\w)""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""What English writes onto a word and treebanks take for one of its own."""
+"""English clitics, which treebanks split off as words."""
 _WHOLE = re.compile(
     r"""(?:https?://|www\.)[!#-;=?-~]*[\w/]         # links
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+      # addresses
@@ -42,63 +42,63 @@ _WHOLE = re.compile(
     | ([!?.*=~#$<>+-])\1+                            # ... and --""",
     re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
-"""What has marks in it, or is nothing but marks, and is one word."""
+"""Words that contain or consist of punctuation."""
 
 
 @lru_cache(maxsize=2**16)
 def is_cjk(character: str) -> bool:
-    """Whether it is of a script that has no spaces: Chinese characters, kana, and their punctuation."""
+    """Whether a character belongs to a script without spaces: Chinese characters, kana, and their punctuation."""
     code = ord(character)
     return code >= 0x2E80 and any(first <= code <= last for first, last in _CJK)
 
 
 def split_words(text: str) -> list[Place]:
-    """Runs of letters and digits, single marks, and each CJK character by itself.
+    """The spans of the words: runs of letters and digits, single punctuation marks, and each CJK character.
 
-    As in the Penn Treebank and Universal Dependencies, English n't, 's, 'll and the like, and cannot, are cut, and
+    As in the Penn Treebank and Universal Dependencies, English n't, 's, 'll and the like, and cannot, are split, and
     3.14, U.S., Mr., ..., links and addresses are not.
 
     >>> text = "Don't go to John's in 北京!"
     >>> [text[first:last] for first, last in split_words(text)]
     ['Do', "n't", 'go', 'to', 'John', "'s", 'in', '北', '京', '!']
     """
-    spans = _spans(text)
+    spans = _unbroken_spans(text)
     words: list[Place] = []
-    first = -1  # of the run that goes on, if one does
-    until = 0  # where the span that was met last ends
+    first = -1  # start of the open run, or -1
+    until = 0  # end of the latest unbroken span
     for index, character in enumerate(text):
-        sort = _sort(character)
-        if sort == "cling":
+        kind = _class_of(character)
+        if kind == "attached":
             if first < 0 and words and words[-1][1] == index:
                 words.append((words.pop()[0], index + 1))
             continue
         begins = index >= until and index in spans
         is_cut = begins or index == until
         until = spans[index] if begins else until
-        runs = index < until or sort == "run"
+        runs = index < until or kind == "run"
         if first >= 0 and (not runs or is_cut):
             words.append((first, index))
             first = -1
         if runs:
             first = index if first < 0 else first
-        elif sort == "mark":
+        elif kind == "mark":
             words.append((index, index + 1))
     return [*words, (first, len(text))] if first >= 0 else words
 
 
-def _spans(text: str) -> dict[int, int]:
-    """Where what is one word, whatever it is made of, begins and ends; one inside another does not count."""
+def _unbroken_spans(text: str) -> dict[int, int]:
+    """Starts and ends of clitics and of words with punctuation, by start; `split_words` skips nested ones."""
     spans = {}
     for found in (*_CLITIC.finditer(text), *_WHOLE.finditer(text)):
         end = found.end()
-        while end < len(text) and _sort(text[end]) == "cling":
+        while end < len(text) and _class_of(text[end]) == "attached":
             end += 1
         spans[found.start()] = end
     return spans
 
 
 def join_words(words: Sequence[str]) -> tuple[str, tuple[Place, ...]]:
-    """A text of these words with spaces between them, but none between two CJK characters; and their places.
+    """The text of these words with spaces between them, but none between two CJK characters; and their spans.
 
     >>> join_words(["Apple", "在", "北京", "。"])
     ('Apple 在北京。', ((0, 5), (6, 7), (7, 9), (9, 10)))
@@ -118,7 +118,7 @@ def join_words(words: Sequence[str]) -> tuple[str, tuple[Place, ...]]:
 
 
 def spaced(left: str, right: str) -> bool:
-    """Whether a space belongs between two words, of which these are the characters that meet."""
+    """Whether a space belongs between two words, given the last character of one and the first of the other."""
     if not left or not right:
         return True
     first, second = is_cjk(left), is_cjk(right)
@@ -126,11 +126,11 @@ def spaced(left: str, right: str) -> bool:
 
 
 @lru_cache(maxsize=2**16)
-def _sort(character: str) -> Literal["space", "cling", "run", "mark"]:
-    """Accents, the colours of emoji and what nobody sees cling to what is before them; letters and digits run on."""
+def _class_of(character: str) -> Literal["space", "attached", "run", "mark"]:
+    """Combining marks, skin tones and invisible characters are attached to the one before; letters and digits run."""
     kind = unicodedata.category(character)
     if character.isspace():
         return "space"
     if kind[0] == "M" or kind in ("Cc", "Cf") or "\U0001f3fb" <= character <= "\U0001f3ff":
-        return "cling"
+        return "attached"
     return "run" if kind[0] in "LN" and not is_cjk(character) else "mark"

@@ -14,7 +14,7 @@ from bothways.data.words import Place
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding
-from bothways.text.windows import Window, windows
+from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
 Part = Literal["longer", "second"]
@@ -95,7 +95,7 @@ class View:
     segments: list[int]
     shift: int
     """Token t of the encoding, if the window holds it, is token t - shift of this sequence."""
-    window: Window
+    window: TextWindow
     """The tokens of the encoding that are read here, and those whose results count here."""
 
     def __len__(self) -> int:
@@ -183,7 +183,9 @@ class Reader:
         counts.unknown += encoding.ids.count(self.unknown)
         if len(encoding) <= self.length:
             views = [
-                View(encoding.ids, encoding.segments, 0, Window(inside.start, inside.stop, inside.start, inside.stop))
+                View(
+                    encoding.ids, encoding.segments, 0, TextWindow(inside.start, inside.stop, inside.start, inside.stop)
+                )
             ]
         else:
             views = self._windows(encoding, inside, number)
@@ -226,7 +228,7 @@ class Reader:
                     [*ids[: inside.start], *ids[start:end], *ids[inside.stop :]],
                     [*segments[: inside.start], *segments[start:end], *segments[inside.stop :]],
                     w.start,
-                    Window(start, end, inside.start + w.own, inside.start + w.own_end),
+                    TextWindow(start, end, inside.start + w.own, inside.start + w.own_end),
                 )
             )
         return views

@@ -22,7 +22,7 @@ from bothways.hash_rng import mix, uniform
 from bothways.prefetch import prefetch
 from bothways.pretraining.shards import FORMAT, PARTS, checksum, manifest_checksum
 from bothways.text.files import Each, Meter, find_files, read_documents
-from bothways.text.segment import MaskingVocabulary, Segmenter, find_segmenter, word_starts
+from bothways.text.segment import Segmenter, WordBoundaries, find_segmenter, word_starts
 from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
@@ -86,7 +86,7 @@ def pack(
     dedup: bool = False,
     column: str = "text",
     each: Each = "paragraphs",
-    words: MaskingVocabulary | Segmenter = "pieces",
+    words: WordBoundaries | Segmenter = "pieces",
     on_bytes: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Turn text files into a folder of token shards.

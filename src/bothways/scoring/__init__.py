@@ -1,1 +1,1 @@
-"""Answers against gold: scores, intervals, comparisons. Numbers only, no model and no files."""
+"""Metrics of predictions against gold labels, confidence intervals and comparisons: no model, no files."""

@@ -1,20 +1,19 @@
-"""What every accumulator offers, and the one protocol through which its scores are drawn again.
+"""The protocol of all accumulators of scores, and how a score is bootstrapped.
 
-N examples · K kinds of example · ... any number of rounds
+N examples · K kinds of example · ... any number of bootstrap rounds
 
-An accumulator takes answers and gold by `add`, batch by batch, and gives `scores()` at the end. It keeps a few
-bytes for each example and never a logit. A score is a function of how many examples there are of each kind:
-of a confusion table's cells for an F1, of the right and the wrong for an accuracy. `rows(name)` gives that
-function and each example's kind. `significance.py` needs nothing else: it draws new counts, and two models are
-compared by drawing the same examples for both. Where there are few kinds, a million examples cost what a
-thousand cost.
+An accumulator takes predictions and gold labels by `add`, batch by batch, and returns `scores()` at the end. It keeps
+a few bytes per example and never a logit. A score is a function of the number of examples of each kind: of the cells
+of the confusion matrix for F1, of right and wrong predictions for accuracy. `rows(name)` returns that function and the
+kind of each example. `significance.py` needs nothing else: it draws new counts, and compares two models by drawing the
+same examples for both. With few kinds, a million examples cost as little as a thousand.
 
-Scores are fractions between 0 and 1 where the field prints percents. Of no examples every score is nan.
+Scores are fractions between 0 and 1, not percentages. Without examples every score is nan.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -22,44 +21,44 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from bothways.errors import BothwaysError
 
 Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
+Ints = NDArray[np.int64]
 ScoreFunction = Callable[[Floats], Floats]
-"""Counts of each kind (..., K) → scores (...)."""
+"""Examples of each kind (..., K) → scores (...)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Resamplable:
-    """The examples as one score sees them."""
+    """The examples and the function of one score, ready for the bootstrap."""
 
-    kinds: Whole
-    """(N,) Each example's kind, from 0 to K - 1; examples of one kind count alike, and none is without examples."""
+    kinds: Ints
+    """(N,) The kind of each example, from 0 to K - 1; examples of one kind have the same effect on the score."""
     score: ScoreFunction
     examples: int
-    """A checksum of the gold answers: two models were asked the same if theirs are equal."""
+    """A checksum of the gold labels: equal for two models that were scored on the same examples."""
 
-    def counts(self) -> Whole:
-        """How many examples of each kind were added. (K,)."""
+    def counts(self) -> Ints:
+        """The number of examples of each kind. (K,)."""
         return np.bincount(self.kinds)
 
     def value(self) -> float:
-        """The score of the examples as they are."""
+        """The score of all examples."""
         return float(self.score(self.counts().astype(np.float64))) if len(self.kinds) else float("nan")
 
 
 class Accumulator(Protocol):
-    """What scores answers as they come. Its `add` takes what its task needs."""
+    """Scores predictions batch by batch. The arguments of `add` depend on the task."""
 
     def scores(self) -> dict[str, float]:
         """Every score by name."""
         ...
 
     def rows(self, name: str) -> Resamplable:
-        """The examples as the score of that name sees them; an error for what cannot be drawn again."""
+        """The examples for the score of that name; an error for a score that cannot be bootstrapped."""
         ...
 
 
 class Column:
-    """Numbers that arrive in batches, in as few bytes as their kind needs.
+    """An array that grows by batches, with a compact data type.
 
     >>> column = Column(np.uint8)
     >>> column.extend([1, 2])
@@ -68,22 +67,22 @@ class Column:
     array([1, 2, 3], dtype=uint8)
     """
 
-    def __init__(self, kind: DTypeLike):
-        self._kind = np.dtype(kind)
+    def __init__(self, dtype: DTypeLike):
+        self._dtype = np.dtype(dtype)
         self._bytes = bytearray()
 
     def extend(self, values: ArrayLike) -> None:
-        self._bytes += np.asarray(values, self._kind).tobytes()
+        self._bytes += np.asarray(values, self._dtype).tobytes()
 
     def values(self) -> NDArray[Any]:
-        return np.frombuffer(bytes(self._bytes), self._kind)
+        return np.frombuffer(bytes(self._bytes), self._dtype)
 
     def __len__(self) -> int:
-        return len(self._bytes) // self._kind.itemsize
+        return len(self._bytes) // self._dtype.itemsize
 
 
 def mean_rows(values: NDArray[Any], examples: int) -> Resamplable:
-    """Rows of a score that is the mean of one value for each example. values: (N,)."""
+    """Rows of a score that is the mean of one value per example. values: (N,)."""
     distinct, kinds = np.unique(values, return_inverse=True)
     distinct = distinct.astype(np.float64)
     return Resamplable(kinds, lambda counts: counts @ distinct / counts.sum(-1), examples)
@@ -96,8 +95,13 @@ def sum_rows(values: NDArray[Any], formula: ScoreFunction, examples: int) -> Res
     return Resamplable(kinds.reshape(-1), lambda counts: formula(counts @ distinct), examples)
 
 
-def group_sums(values: Floats, groups: Whole, size: int) -> Floats:
-    """The sums over each group. values: (..., K), groups: (K,) of numbers below `size` → (..., size)."""
+def ratio_of_sums(numerator: int, denominator: int, otherwise: float = 0.0) -> ScoreFunction:
+    """The formula, for `sum_rows`, of one sum divided by another."""
+    return lambda sums: divide(sums[..., numerator], sums[..., denominator], otherwise)
+
+
+def group_sums(values: Floats, groups: Ints, size: int) -> Floats:
+    """The sum of each group. values: (..., K), groups: (K,) of integers below `size` → (..., size)."""
     sums = np.zeros((*values.shape[:-1], size))
     if len(groups):
         order = np.argsort(groups, kind="stable")
@@ -106,13 +110,23 @@ def group_sums(values: Floats, groups: Whole, size: int) -> Floats:
     return sums
 
 
-def divide(above: Floats, below: Floats, otherwise: float = 0.0) -> Floats:
-    """above / below, and `otherwise` where below is 0; never a warning."""
-    above, below = np.broadcast_arrays(above, below)
-    ratio: Floats = np.divide(above, below, out=np.full(above.shape, otherwise), where=below != 0)
+def divide(numerator: Floats, denominator: Floats, otherwise: float = 0.0) -> Floats:
+    """numerator / denominator, and `otherwise` where the denominator is 0, without a warning."""
+    numerator, denominator = np.broadcast_arrays(numerator, denominator)
+    ratio: Floats = np.divide(numerator, denominator, out=np.full(numerator.shape, otherwise), where=denominator != 0)
     return ratio
 
 
-def no_rows(name: str, names: list[str]) -> NoReturn:
-    """Refuse a score that does not exist or that cannot be drawn again."""
-    raise BothwaysError(f"{name!r} cannot be drawn again: expected one of {', '.join(names)}")
+def shape_error(gold: tuple[int, ...], name: str, other: tuple[int, ...], expected: str) -> BothwaysError:
+    """The error for gold labels and predictions whose shapes do not fit."""
+    return BothwaysError(
+        f"gold of shape {gold} and {name} of {other}: expected {expected}", "shape-mismatch", (gold, other)
+    )
+
+
+def require_score(name: str, names: list[str]) -> None:
+    """Refuse a score that does not exist or that cannot be bootstrapped."""
+    if name not in names:
+        raise BothwaysError(
+            f"the score {name!r} cannot be bootstrapped: expected one of {', '.join(names)}", "unknown-score", name
+        )

@@ -1,9 +1,9 @@
-"""When an answer is right, and how much of it: SQuAD's rule in words, CMRC 2018's in characters.
+"""Exact match and F1 of an answer: SQuAD's rule on words, CMRC 2018's on characters.
 
 Each compares an answer with one gold answer; the best of several counts. They follow the official scripts,
-evaluate-v2.0.py and cmrc2018_evaluate.py, with one exception: CMRC's cuts what is not Chinese with NLTK, and here
-a pattern does it. On CMRC's dev and trial sets and on XQuAD's Chinese, with answers shifted by a few characters, the
-scores of both are equal.
+evaluate-v2.0.py and cmrc2018_evaluate.py, with one exception: CMRC's tokenizes what is not Chinese with NLTK, and this
+module with a regular expression. On CMRC's dev and trial sets and on XQuAD's Chinese, with answers shifted by a few
+characters, the scores of both are equal.
 """
 
 import re
@@ -29,7 +29,7 @@ _PIECES = re.compile(
 
 
 def normalise(answer: str) -> str:
-    """An answer as SQuAD compares it: in small letters, without punctuation, articles and spare white space.
+    """An answer as SQuAD compares it: in lower case, without punctuation, articles and extra white space.
 
     >>> normalise("  The  Dog's, a bone! ")
     'dogs bone'
@@ -38,7 +38,7 @@ def normalise(answer: str) -> str:
 
 
 def normalise_characters(answer: str) -> str:
-    """An answer as CMRC compares it: in small letters and without punctuation, mostly Chinese.
+    """An answer as CMRC compares it: in lower case, without punctuation, mostly Chinese.
 
     >>> normalise_characters("《红楼梦》，BERT")
     '红楼梦bert'
@@ -47,7 +47,7 @@ def normalise_characters(answer: str) -> str:
 
 
 def characters(answer: str) -> list[str]:
-    """What CMRC counts: each Chinese character, and words of what is between them.
+    """The units that CMRC counts: each Chinese character, and the words between them.
 
     >>> characters("1998年，New York")
     ['1998', '年', 'new', 'york']
@@ -56,19 +56,19 @@ def characters(answer: str) -> list[str]:
 
 
 def f1_of_words(gold: str, answer: str) -> float:
-    """F1 of the words that both have, each as often as both have it."""
+    """F1 of the common words, with multiplicity."""
     of_gold, of_answer = normalise(gold).split(), normalise(answer).split()
     return _f1(sum((Counter(of_gold) & Counter(of_answer)).values()), len(of_gold), len(of_answer))
 
 
 def f1_of_characters(gold: str, answer: str) -> float:
-    """F1 of the longest run of characters that both have: a run, whatever the script's name for it says."""
+    """F1 of the longest common substring, which CMRC's script calls a subsequence."""
     of_gold, of_answer = characters(gold), characters(answer)
     return _f1(longest_run(of_gold, of_answer), len(of_gold), len(of_answer))
 
 
 def longest_run(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest piece that both have without a gap.
+    """The length of the longest common substring.
 
     >>> longest_run("abcde", "xbcye")
     2
@@ -89,19 +89,19 @@ def _f1(same: int, gold: int, answer: int) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """How answers are compared: what is taken off them, and how much of one is in the other."""
+    """How answers are compared: their normalisation and their F1."""
 
     normalise: Callable[[str], str]
     f1: Callable[[str, str], float]
 
     def score(self, gold: Sequence[str], answer: str) -> tuple[bool, float]:
-        """Whether the answer is one of the gold ones, and its best F1. Without gold, only no answer is right."""
+        """Exact match and the best F1 over the gold answers. Without gold answers, only an empty answer is right."""
         gold = [one for one in gold if self.normalise(one)]
         if not gold:
             empty = not self.normalise(answer)
             return empty, float(empty)
-        bare = self.normalise(answer)
-        return any(self.normalise(one) == bare for one in gold), max(self.f1(one, answer) for one in gold)
+        normal = self.normalise(answer)
+        return any(self.normalise(one) == normal for one in gold), max(self.f1(one, answer) for one in gold)
 
 
 RULES = {"words": Rule(normalise, f1_of_words), "characters": Rule(normalise_characters, f1_of_characters)}

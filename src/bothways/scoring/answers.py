@@ -1,4 +1,4 @@
-"""Scores of answers found in a text.
+"""Metrics of extractive question answering.
 
 N questions · K kinds of question
 """
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.scoring.accumulator import Column, Floats, Resamplable, divide, no_rows, sum_rows
+from bothways.scoring.accumulator import Column, Floats, Resamplable, divide, ratio_of_sums, require_score, sum_rows
 from bothways.scoring.answer_rules import RULES
 
 CHINESE_SHARE = 0.3
@@ -20,13 +20,13 @@ _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 class Answers:
-    """Answers against gold ones: exact match and F1.
+    """Exact match and F1 of predicted answers.
 
-    rule "words" is SQuAD's, "characters" is CMRC 2018's, and "auto" takes characters if at least 30 % of all the
-    gold answers' characters, white space aside, are Chinese (CMRC's dev set has 82 %, XQuAD's Chinese 74 %).
-    An empty answer says that there is none, and is right where there is no gold answer. With a `threshold`, a
-    question whose null odds are above it is taken to be answered so.
-    A question without a prediction counts as 0; `missing` names those.
+    rule "words" is SQuAD's, "characters" is CMRC 2018's, and "auto" chooses characters if at least 30 % of all
+    characters of the gold answers, without white space, are Chinese (CMRC's dev set has 82 %, XQuAD's Chinese 74 %).
+    An empty answer predicts that the question is unanswerable, and is right if it has no gold answer. With a
+    `threshold`, a question whose null odds exceed it counts as predicted unanswerable.
+    A question without a prediction scores 0; `missing` lists their ids.
 
     >>> answers = Answers()
     >>> answers.add("1", ["the Eiffel Tower", "Paris"], "Eiffel tower.")
@@ -40,24 +40,26 @@ class Answers:
         require_choice("rule", rule, ("auto", *RULES))
         self._rule = rule
         self._threshold = math.inf if threshold is None else threshold
-        self._scored = Column(np.float64)  # exact and F1 by each rule
-        self._odds = Column(np.float64)  # nan where none were given
-        self._marks = Column(np.bool_)  # has a gold answer, was answered, said that there is none
+        self._scored = Column(np.float64)  # exact match and F1 by each rule
+        self._odds = Column(np.float64)  # nan where not given
+        self._marks = Column(np.bool_)  # has a gold answer, has a prediction, is predicted unanswerable
         self._ids: set[str] = set()
         self._chinese = self._characters = 0
         self._examples = 0
         self.missing: list[str] = []
 
     def add(self, id: str, gold: Sequence[str], prediction: str | None, null_odds: float | None = None) -> None:
-        """Count one question: its gold answers, the predicted one or None, and how much speaks for no answer.
+        """Add one question: its gold answers, the predicted answer or None, and the null odds.
 
-        The null odds may be probabilities or differences of scores; the prediction beside them is the best
-        answer that is one. Give them for every predicted question or for none.
+        The null odds rate "unanswerable", as probabilities or as differences of scores; the prediction is then the
+        best answer that is not empty. Give them for every predicted question or for none.
         """
         if id in self._ids:
-            raise BothwaysError(f"question {id!r} was added twice: expected each id once")
+            raise BothwaysError(f"question {id!r} was added twice: expected each id once", "repeated-id", id)
         if self._threshold < math.inf and prediction is not None and null_odds is None:
-            raise BothwaysError(f"question {id!r} has no null odds: a threshold needs them for every prediction")
+            raise BothwaysError(
+                f"question {id!r} has no null odds: a threshold needs them for every prediction", "no-null-odds", id
+            )
         self._ids.add(id)
         if prediction is None:
             self.missing.append(id)
@@ -73,18 +75,18 @@ class Answers:
 
     @property
     def rule(self) -> str:
-        """The rule in use; for "auto" as the gold answers so far decide."""
+        """The rule in use; "auto" depends on the gold answers so far."""
         if self._rule != "auto":
             return self._rule
         return "characters" if self._chinese > 0 and self._chinese >= CHINESE_SHARE * self._characters else "words"
 
     def scores(self) -> dict[str, float]:
-        """exact and f1 of all, with has_answer_ and no_answer_ of the parts there are; missing, how many questions.
+        """exact and f1, also of answerable (has_answer_) and unanswerable (no_answer_) questions; the number missing.
 
         With null odds also best_exact and best_f1, and the thresholds best_exact_threshold and best_f1_threshold
-        that reach them; an answer whose odds equal the threshold is kept. The search is the official script's, which
-        also stops between equal odds. Where silence is best it says 0, and so does this unless that would let an
-        answer through: then just below all odds.
+        that reach them; an answer whose odds equal the threshold is kept. The search is that of the official script,
+        which also stops between equal odds. If it is best to answer no question, the script returns 0, and so does
+        this, unless 0 would keep an answer: then the threshold is just below all odds.
         """
         found = {name: self.rows(name).value() for name in self._names()}
         for name in self._names():
@@ -93,9 +95,8 @@ class Answers:
         return {**found, "missing": float(len(self.missing))}
 
     def rows(self, name: str) -> Resamplable:
-        """The questions as one score sees them."""
-        if name not in self._names():
-            no_rows(name, self._names())
+        """The questions and their values of one score."""
+        require_score(name, self._names())
         if name.startswith("best_"):
             return self._best_rows(name)
         part, _, score = name.rpartition("answer_")
@@ -103,7 +104,7 @@ class Answers:
         values = np.where(self._odds.values() > self._threshold, ~has_answer & answered, values)
         counted = np.ones(len(values), bool) if not part else has_answer == (part == "has_")
         pairs = np.stack([values * counted, counted], -1)
-        return sum_rows(pairs, lambda sums: divide(sums[..., 0], sums[..., 1], np.nan), self._examples)
+        return sum_rows(pairs, ratio_of_sums(0, 1, np.nan), self._examples)
 
     def _names(self) -> list[str]:
         has_answer, answered, _ = self._flags()
@@ -112,44 +113,44 @@ class Answers:
         given = ~np.isnan(self._odds.values())
         if not given.any():
             return names
-        if (answered & ~given).any():
+        if without := int((answered & ~given).sum()):
             raise BothwaysError(
-                f"{int((answered & ~given).sum())} predictions have no null odds and others have: give them for all"
+                f"{without} predictions have no null odds, but others have: give them for all", "no-null-odds", without
             )
         return [*names, "best_exact", "best_f1"]
 
     def _flags(self) -> NDArray[np.bool_]:
-        """Has a gold answer, was answered, said that there is none. (3, N)."""
+        """Has a gold answer, has a prediction, is predicted unanswerable. (3, N)."""
         return self._marks.values().reshape(-1, 3).T
 
     def _values(self, score: str) -> Floats:
-        """exact or f1 of each question by the rule in use, before any threshold. (N,)."""
+        """exact or f1 of each question by the rule in use, without a threshold. (N,)."""
         table = self._scored.values().reshape(-1, len(RULES), 2)
         values: Floats = table[:, list(RULES).index(self.rule), ["exact", "f1"].index(score)]
         return values
 
     def _steps(self, name: str) -> tuple[NDArray[np.intp], Floats, Floats]:
-        """The order of the questions by odds, what each adds when its answer is kept, and what it is worth before."""
+        """The order of the questions by odds, the gain of keeping each answer, and the score without it."""
         has_answer, answered, empty = self._flags()
-        order = np.argsort(self._odds.values(), kind="stable")  # nan, which is missing, comes last
-        worth = (~has_answer & answered).astype(np.float64)
-        gain = np.where(has_answer, self._values(name.removeprefix("best_")), np.where(empty, 0.0, -worth))
-        return order, gain[order], worth[order]
+        order = np.argsort(self._odds.values(), kind="stable")  # nan, a missing prediction, comes last
+        unanswered = (~has_answer & answered).astype(np.float64)
+        gain = np.where(has_answer, self._values(name.removeprefix("best_")), np.where(empty, 0.0, -unanswered))
+        return order, gain[order], unanswered[order]
 
     def _best_rows(self, name: str) -> Resamplable:
-        order, gain, worth = self._steps(name)
+        order, gain, unanswered = self._steps(name)
         kinds = np.empty_like(order)
         kinds[order] = np.arange(len(order))
 
         def score(counts: Floats) -> Floats:
             kept = (counts * gain).cumsum(-1).max(-1)
-            return divide(counts @ worth + np.maximum(kept, 0.0), counts.sum(-1))
+            return divide(counts @ unanswered + np.maximum(kept, 0.0), counts.sum(-1))
 
         return Resamplable(kinds, score, self._examples)
 
     def _best_threshold(self, name: str) -> float:
-        order, gain, worth = self._steps(name)
-        totals = np.cumsum([worth.sum(), *gain])
+        order, gain, unanswered = self._steps(name)
+        totals = np.cumsum([unanswered.sum(), *gain])
         best = int(np.argmax(totals))
         odds = self._odds.values()[order]
         return float(odds[best - 1] if best else min(0.0, np.nextafter(odds[0], -np.inf)))

@@ -1,4 +1,4 @@
-"""Whether a model is as sure as it is right, and the numbers that make it so."""
+"""Calibration: reliability diagrams and temperature scaling."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bothways.errors import BothwaysError
-from bothways.scoring.accumulator import Floats, Whole, divide
+from bothways.scoring.accumulator import Floats, Ints, divide, shape_error
 
 COLDEST, HOTTEST = 0.01, 100.0
 _STEPS = 100
@@ -14,42 +14,26 @@ _STEPS = 100
 
 @dataclass(frozen=True)
 class Bin:
-    """The answers whose confidence is above `low` and at most `high`."""
+    """The predictions with a confidence above `low` and at most `high`."""
 
     low: float
     high: float
     count: int
     confidence: float
-    """Their mean; nan in an empty bin."""
+    """Their mean confidence; nan in an empty bin."""
     accuracy: float
-    """The part of them that is right; nan in an empty bin."""
+    """The share that is right; nan in an empty bin."""
 
 
-def bin_of(confidences: Floats, bins: int) -> Whole:
-    """Which of the equal-width bins each confidence is in; a bin holds its upper edge, and the first one 0."""
+def bin_of(confidences: Floats, bins: int) -> Ints:
+    """The index of the equal-width bin of each confidence; a bin includes its upper edge, and the first also 0."""
     return np.clip(np.ceil(confidences * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
-def reliability(confidences: ArrayLike, right: ArrayLike, bins: int = 15) -> list[Bin]:
-    """The table of a reliability plot: accuracy beside confidence, for each bin of confidence.
-
-    >>> for bin in reliability([0.9, 0.8, 0.3], [True, False, False], bins=2):
-    ...     print(bin.low, bin.high, bin.count, round(bin.confidence, 2), bin.accuracy)
-    0.0 0.5 1 0.3 0.0
-    0.5 1.0 2 0.85 0.5
-    """
-    confidences, right = np.asarray(confidences, np.float64), np.asarray(right, np.float64)
-    if confidences.shape != right.shape or confidences.ndim != 1:
-        raise BothwaysError(
-            f"confidences of shape {confidences.shape} and right of {right.shape}: expected one of each for every row"
-        )
-    return bins_table(bin_of(confidences, bins), confidences, right, bins)
-
-
-def bins_table(where: Whole, confidences: Floats, right: Floats, bins: int) -> list[Bin]:
-    """The table of rows whose bins are known. All: (N,)."""
+def reliability_table(bin_ids: Ints, confidences: Floats, right: Floats, bins: int) -> list[Bin]:
+    """The table of a reliability diagram: accuracy and confidence of each bin. Arrays: (N,)."""
     counts, confidence, accuracy = (
-        np.bincount(where, weights, minlength=bins).astype(np.float64) for weights in (None, confidences, right)
+        np.bincount(bin_ids, weights, minlength=bins).astype(np.float64) for weights in (None, confidences, right)
     )
     confidence, accuracy = divide(confidence, counts, np.nan), divide(accuracy, counts, np.nan)
     return [
@@ -58,14 +42,14 @@ def bins_table(where: Whole, confidences: Floats, right: Floats, bins: int) -> l
 
 
 def fit_temperature(logits: ArrayLike, gold: ArrayLike) -> float:
-    """The temperature by which to divide logits so that they are as sure as they are right.
+    """The temperature that calibrates logits when they are divided by it.
 
-    logits: (N, C), gold: (N,) class numbers; or logits: (N,) log-odds of the second of two classes. It minimises
+    logits: (N, C), gold: (N,) class indices; or logits: (N,) log-odds of the second of two classes. It minimises
     the negative log likelihood, which is convex in 1 / temperature: Newton's steps, and a bisection where they
-    would leave the bracket. The answer lies between 0.01 and 100: a dev set without an error asks for 0. Logits that
-    are all alike keep 1.
+    would leave the bracket. The result is between 0.01 and 100, because a dev set without errors would give 0. If all
+    logits are equal it is 1.
 
-    >>> round(fit_temperature([[4.0, 0.0]] * 4, [0, 0, 0, 1]), 3)  # says 98 % where 75 % are right
+    >>> round(fit_temperature([[4.0, 0.0]] * 4, [0, 0, 0, 1]), 3)  # 98 % confidence where 75 % are right
     3.641
     """
     values, numbers = _checked(np.asarray(logits, np.float64), np.asarray(gold))
@@ -83,52 +67,23 @@ def fit_temperature(logits: ArrayLike, gold: ArrayLike) -> float:
     return 1 / inverse
 
 
-def _checked(logits: Floats, gold: NDArray[np.int64]) -> tuple[Floats, Whole]:
+def _checked(logits: Floats, gold: NDArray[np.int64]) -> tuple[Floats, Ints]:
     if logits.ndim == 1:
         logits = np.stack([np.zeros_like(logits), logits], -1)
     if logits.ndim != 2 or gold.shape != logits.shape[:1] or not len(gold):
-        raise BothwaysError(
-            f"logits of shape {logits.shape} and gold of {gold.shape}: expected (N, C) and (N,), with N at least 1"
-        )
+        raise shape_error(gold.shape, "logits", logits.shape, "(N,) and (N, C), with N at least 1")
     gold = gold.astype(np.int64)
-    if gold.min() < 0 or gold.max() >= logits.shape[1] or not np.isfinite(logits).all():
-        raise BothwaysError(f"expected finite logits and gold numbers from 0 to {logits.shape[1] - 1}")
+    if gold.min() < 0 or gold.max() >= logits.shape[1]:
+        raise BothwaysError(f"gold must be class indices from 0 to {logits.shape[1] - 1}", "out-of-range")
+    if not np.isfinite(logits).all():
+        raise BothwaysError("expected finite logits", "not-finite")
     return logits, gold
 
 
-def _slope(logits: Floats, gold: Whole, inverse: float) -> tuple[float, float]:
+def _slope(logits: Floats, gold: Ints, inverse: float) -> tuple[float, float]:
     """The first and second derivative of the negative log likelihood by 1 / temperature."""
     weights = np.exp(inverse * logits)
     weights /= weights.sum(-1, keepdims=True)
     mean = (weights * logits).sum(-1)
     spread = (weights * logits**2).sum(-1) - mean**2
     return float((mean - logits[np.arange(len(gold)), gold]).mean()), float(spread.mean())
-
-
-def thresholds(scores: ArrayLike, gold: ArrayLike) -> Floats:
-    """For each label the threshold with the best F1: at or above it, a score means yes. Both (N, L) → (L,).
-
-    It lies midway between two scores; of several as good, the highest. 0.5 for a label without gold.
-
-    >>> thresholds([[0.1], [0.2], [0.4], [0.9]], [[0], [1], [1], [1]])
-    array([0.15])
-    """
-    scores, gold = np.asarray(scores, np.float64), np.asarray(gold, bool)
-    if scores.ndim != 2 or scores.shape != gold.shape:
-        raise BothwaysError(f"scores of shape {scores.shape} and gold of {gold.shape}: expected (N, L) twice")
-    return np.array([_threshold(scores[:, i], gold[:, i]) for i in range(scores.shape[1])])
-
-
-def _threshold(scores: Floats, gold: NDArray[np.bool_]) -> float:
-    if not gold.any():
-        return 0.5
-    order = np.argsort(-scores, kind="stable")
-    ranked = scores[order]
-    right = np.cumsum(gold[order])
-    ends = np.append(ranked[:-1] > ranked[1:], True)  # equal scores are accepted together
-    f1 = np.where(ends, 2 * right / (np.arange(1, len(ranked) + 1) + gold.sum()), -1.0)
-    last = int(np.argmax(f1))
-    if last == len(ranked) - 1:
-        return float(ranked[last])
-    middle = ranked[last + 1] + (ranked[last] - ranked[last + 1]) / 2
-    return float(middle if middle > ranked[last + 1] else ranked[last])

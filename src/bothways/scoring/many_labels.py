@@ -1,4 +1,4 @@
-"""Scores of several labels at once.
+"""Metrics of multi-label classification.
 
 B in a batch · N examples · L labels · K kinds of example
 """
@@ -11,23 +11,32 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bothways.errors import BothwaysError
-from bothways.scoring.accumulator import Column, Floats, Resamplable, Whole, divide, mean_rows, no_rows
+from bothways.scoring.accumulator import (
+    Column,
+    Floats,
+    Ints,
+    Resamplable,
+    divide,
+    mean_rows,
+    require_score,
+    shape_error,
+)
 from bothways.scoring.classification import checked_labels
-from bothways.scoring.counting import Detail, details, f1_score
+from bothways.scoring.counting import LabelScores, f1_score, scores_by_label
 
 _NAMES = ["micro_f1", "macro_f1", "exact_match"]
-_EXACTLY = 1_000_000
-_FINE = 4096
-_WIDEST = 20.0
+_MOST_EXACT = 1_000_000
+_BINS = 4096
+_LARGEST_LOGIT = 20.0
 
 
 class ManyLabels:
-    """Any number of labels for each text. A label is predicted if its probability reaches its threshold.
+    """F1, exact match and average precision of any number of labels per text.
 
-    Macro F1 is the mean over all labels, as in scikit-learn; a label without gold and predictions has 0.
-    Average precision is exact up to a million probabilities. Beyond, so that memory stays flat, it comes from a
-    histogram of log-odds, 4,096 bins between -20 and 20: scores less than 0.01 apart there count as equal. A label
-    without gold has none (nan) and no part in the mean.
+    A label is predicted if its probability reaches its threshold. Macro F1 is the mean over all labels, as in
+    scikit-learn; a label without gold and predictions has 0. Average precision is exact up to a million probabilities.
+    Beyond, to bound memory, it comes from a histogram of log-odds, 4,096 bins between -20 and 20: log-odds less than
+    0.01 apart count as equal. It is nan for a label without gold, which the mean leaves out.
 
     >>> many = ManyLabels(["joy", "fear"])
     >>> many.add([[1, 0], [1, 1]], [[0.9, 0.2], [0.3, 0.7]])
@@ -39,15 +48,14 @@ class ManyLabels:
         self.labels = checked_labels(labels)
         self._thresholds = np.asarray(thresholds, np.float64)
         if self._thresholds.shape not in {(), (len(self.labels),)}:
-            raise BothwaysError(
-                f"{self._thresholds.shape} thresholds for {len(self.labels)} labels: expected one or all"
-            )
-        self._gold, self._predicted = Column(np.uint8), Column(np.uint8)  # a bit for each label
+            says = f"{self._thresholds.shape} thresholds for {len(self.labels)} labels: expected one, or one per label"
+            raise BothwaysError(says, "shape-mismatch", self._thresholds.shape)
+        self._gold, self._predicted = Column(np.uint8), Column(np.uint8)  # one bit per label
         self._chances: Column | None = Column(np.float64)
-        self._histogram = np.zeros((len(self.labels), 2, _FINE), np.int64)
+        self._histogram = np.zeros((len(self.labels), 2, _BINS), np.int64)
 
     def add(self, gold: ArrayLike, probabilities: ArrayLike) -> None:
-        """Count a batch. gold: (B, L) zeros and ones, probabilities: (B, L), each between 0 and 1."""
+        """Add a batch. gold: (B, L) zeros and ones, probabilities: (B, L), each between 0 and 1."""
         truth, chances = self._checked(np.asarray(gold), np.asarray(probabilities, np.float64))
         self._gold.extend(np.packbits(truth, axis=-1))
         self._predicted.extend(np.packbits(chances >= self._thresholds, axis=-1))
@@ -55,7 +63,7 @@ class ManyLabels:
             self._fold(truth, chances)
             return
         self._chances.extend(chances)
-        if len(self._chances) > _EXACTLY:
+        if len(self._chances) > _MOST_EXACT:
             self._fold(self._bits(self._gold), self._chances.values())
             self._chances = None
 
@@ -66,9 +74,8 @@ class ManyLabels:
         return {**found, "macro_average_precision": float(np.mean(precisions)) if precisions else float("nan")}
 
     def rows(self, name: str) -> Resamplable:
-        """The texts as one score sees them: their gold and predicted labels."""
-        if name not in _NAMES:
-            no_rows(name, _NAMES)  # the histogram has forgotten which text a score belongs to
+        """The texts for one score, with their gold and predicted labels."""
+        require_score(name, _NAMES)  # average precision is not among them: its histogram has no texts
         gold, predicted = self._bits(self._gold), self._bits(self._predicted)
         examples = zlib.crc32(gold.tobytes())
         if name == "exact_match":
@@ -82,13 +89,13 @@ class ManyLabels:
 
         return Resamplable(kinds.reshape(-1), score, examples)
 
-    def per_label(self) -> dict[str, Detail]:
+    def per_label(self) -> dict[str, LabelScores]:
         """Precision, recall, F1 and support of each label."""
         gold, predicted = self._bits(self._gold), self._bits(self._predicted)
-        return details(self.labels, *(b.sum(0).astype(np.float64) for b in (gold & predicted, gold, predicted)))
+        return scores_by_label(self.labels, *(b.sum(0).astype(np.float64) for b in (gold & predicted, gold, predicted)))
 
     def average_precisions(self) -> dict[str, float]:
-        """Σ over scores of (gain in recall) × precision, as scikit-learn's; nan for a label without gold."""
+        """Σ over scores of (gain in recall) × precision, as in scikit-learn; nan for a label without gold."""
         found = {}
         for number, label in enumerate(self.labels):
             _, no, yes = self._levels(number)
@@ -97,34 +104,33 @@ class ManyLabels:
         return found
 
     def best_thresholds(self) -> dict[str, float]:
-        """From which probability on to give each label, so that its F1 is highest; 0.5 for a label without gold."""
+        """The threshold with the best F1 of each label; 0.5 for a label without gold."""
         found = {}
         for number, label in enumerate(self.labels):
             edges, no, yes = self._levels(number)
-            right, given, gold = yes.cumsum(), (yes + no).cumsum(), yes.sum()
-            best = f1_score(right, np.full_like(right, gold), given).argmax() if gold else None
+            right, predicted, gold = yes.cumsum(), (yes + no).cumsum(), yes.sum()
+            best = f1_score(right, np.full_like(right, gold), predicted).argmax() if gold else None
             found[label] = 0.5 if best is None else float(edges[best])
         return found
 
     def _levels(self, label: int) -> tuple[Floats, Floats, Floats]:
-        """The probabilities given to a label, highest first: the lower edge of each level, its texts without and with
-        the label."""
+        """The distinct probabilities of a label, highest first: lower edges, texts without it, texts with it."""
         if self._chances is None:
             no, yes = self._histogram[label, :, ::-1].astype(np.float64)
-            return 1 / (1 + np.exp(_WIDEST - np.arange(_FINE)[::-1] * (2 * _WIDEST / _FINE))), no, yes
+            return 1 / (1 + np.exp(_LARGEST_LOGIT - np.arange(_BINS)[::-1] * (2 * _LARGEST_LOGIT / _BINS))), no, yes
         chances = self._chances.values().reshape(-1, len(self.labels))[:, label]
         levels, places = np.unique(chances, return_inverse=True)
         gold = self._bits(self._gold)[:, label]
         every, yes = np.zeros(len(levels)), np.zeros(len(levels))
         np.add.at(every, places, 1)
         np.add.at(yes, places, gold)
-        edges = (levels + np.concatenate([[0.0], levels[:-1]])) / 2  # half-way, so that no rounding moves a text
+        edges = (levels + np.concatenate([[0.0], levels[:-1]])) / 2  # half-way, so that rounding changes no prediction
         return edges[::-1], (every - yes)[::-1], yes[::-1]
 
     def _fold(self, gold: NDArray[Any], chances: Floats) -> None:
-        """Count probabilities, (B, L), into the histogram."""
+        """Add probabilities, (B, L), to the histogram."""
         chances = chances.reshape(-1, len(self.labels))
-        np.add.at(self._histogram, (np.arange(len(self.labels)), gold.astype(np.int64), _fine_bin(chances)), 1)
+        np.add.at(self._histogram, (np.arange(len(self.labels)), gold.astype(np.int64), _histogram_bin(chances)), 1)
 
     def _bits(self, column: Column) -> NDArray[np.uint8]:
         packed = column.values().reshape(-1, -(-len(self.labels) // 8))
@@ -135,20 +141,20 @@ class ManyLabels:
         if not gold.size and not probabilities.size:
             gold, probabilities = np.zeros((0, size)), np.zeros((0, size))
         if gold.shape != probabilities.shape or gold.shape[1:] != (size,):
-            raise BothwaysError(
-                f"gold of shape {gold.shape} and probabilities of {probabilities.shape}: expected (B, {size}) twice"
-            )
+            raise shape_error(gold.shape, "probabilities", probabilities.shape, f"(B, {size}) twice")
         if not ((gold == 0) | (gold == 1)).all():
-            raise BothwaysError("gold holds something else than zeros and ones: pass a column for each label")
+            raise BothwaysError("gold must be zeros and ones, with a column for each label", "out-of-range")
         if not ((probabilities >= 0) & (probabilities <= 1)).all():
-            raise BothwaysError("probabilities are not between 0 and 1: pass the sigmoid of the logits")
+            raise BothwaysError(
+                "probabilities are not between 0 and 1: pass the sigmoid of the logits", "not-probabilities"
+            )
         return gold.astype(bool), probabilities
 
 
-def _fine_bin(probabilities: Floats) -> Whole:
-    least = np.exp(-2 * _WIDEST)
+def _histogram_bin(probabilities: Floats) -> Ints:
+    least = np.exp(-2 * _LARGEST_LOGIT)
     odds = np.log(np.maximum(probabilities, least)) - np.log(np.maximum(1 - probabilities, least))
-    return np.clip((odds + _WIDEST) * (_FINE / (2 * _WIDEST)), 0, _FINE - 1).astype(np.int64)
+    return np.clip((odds + _LARGEST_LOGIT) * (_BINS / (2 * _LARGEST_LOGIT)), 0, _BINS - 1).astype(np.int64)
 
 
 def _micro_f1(right: Floats, gold: Floats, predicted: Floats) -> Floats:

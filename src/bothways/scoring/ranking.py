@@ -1,4 +1,4 @@
-"""Scores of rankings, and of answers that are simply right or wrong."""
+"""Metrics of rankings, of scored pairs, and of predictions that are right or wrong."""
 
 import hashlib
 import zlib
@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bothways.errors import BothwaysError
-from bothways.scoring.accumulator import Column, Floats, Resamplable, mean_rows, no_rows
-from bothways.scoring.regression import Numbers
+from bothways.scoring.accumulator import Column, Floats, Resamplable, mean_rows, require_score, shape_error
+from bothways.scoring.regression import Regression
 
 
 class Ranking:
-    """Documents ranked for queries by score.
+    """MRR, nDCG, MAP and recall of documents ranked by score.
 
-    Of equal scores the less relevant document comes first: a model that scores all alike gets the worst of it.
-    A query with nothing relevant has no score; `without_relevant` counts those left out.
+    Of equal scores the less relevant document comes first, so a model with constant scores gets the worst result.
+    A query without relevant documents has no score; `without_relevant` counts those.
 
     >>> ranking = Ranking(k=10)
     >>> ranking.add([0, 1, 0], [0.9, 0.8, 0.1])
@@ -26,7 +26,7 @@ class Ranking:
 
     def __init__(self, k: int = 10):
         if k < 1:
-            raise BothwaysError(f"the first {k} documents cannot be scored: expected k of 1 or more")
+            raise BothwaysError(f"`k` must be 1 or more, not {k}", "out-of-range", k)
         self._k = k
         self._names = [f"mrr@{k}", f"ndcg@{k}", "map", f"recall@{k}", "accuracy@1"]
         self._values = Column(np.float64)
@@ -34,17 +34,17 @@ class Ranking:
         self.without_relevant = 0
 
     def add(self, gold: ArrayLike, scores: ArrayLike, missed: Sequence[float] = ()) -> None:
-        """Count one query. gold: (D,) relevances, 0 for none; scores: (D,), the highest first.
+        """Add one query. gold: (D,) relevances, 0 for irrelevant; scores: (D,).
 
-        `missed` holds the relevances of relevant documents that were not among those ranked: they count in
-        recall, in map, and in the ideal order of ndcg.
+        `missed` holds the relevances of relevant documents that were not ranked: they count in recall, in map, and in
+        the ideal order of ndcg.
         """
         relevances, ranks = np.asarray(gold, np.float64), np.asarray(scores, np.float64)
         if relevances.ndim != 1 or relevances.shape != ranks.shape:
-            raise BothwaysError(f"gold of shape {relevances.shape} and scores of {ranks.shape}: expected (D,) twice")
+            raise shape_error(relevances.shape, "scores", ranks.shape, "(D,) twice")
         every = np.append(relevances, np.asarray(missed, np.float64))
         if np.isnan(ranks).any() or not (np.isfinite(every) & (every >= 0)).all():
-            raise BothwaysError("expected scores that are numbers and relevances of 0 or more")
+            raise BothwaysError("scores must not be nan, and relevances must be finite and 0 or more", "out-of-range")
         self._examples = zlib.crc32(every.tobytes() + b"|", self._examples)
         if not every.any():
             self.without_relevant += 1
@@ -52,13 +52,12 @@ class Ranking:
         self._values.extend(self._of_query(relevances[np.lexsort((relevances, -ranks))], every))
 
     def scores(self) -> dict[str, float]:
-        """mrr@k, ndcg@k (the gain is the relevance itself), map, recall@k, accuracy@1."""
+        """mrr@k, ndcg@k (with linear gain), map, recall@k, accuracy@1."""
         return {name: self.rows(name).value() for name in self._names}
 
     def rows(self, name: str) -> Resamplable:
-        """The queries, each with its value of that score."""
-        if name not in self._names:
-            no_rows(name, self._names)
+        """The queries, each with its value of the score."""
+        require_score(name, self._names)
         values = self._values.values().reshape(-1, len(self._names))
         return mean_rows(values[:, self._names.index(name)], self._examples)
 
@@ -67,16 +66,16 @@ class Ranking:
         places = np.flatnonzero(relevant) + 1
         total = int((every > 0).sum())
         reciprocal = 1 / places[0] if len(places) and places[0] <= self._k else 0.0
-        gain = _discounted(ranked[: self._k]) / _discounted(np.sort(every)[::-1][: self._k])
+        gain = _dcg(ranked[: self._k]) / _dcg(np.sort(every)[::-1][: self._k])
         precision = float((np.arange(1, len(places) + 1) / places).sum()) / total
         recall = int(relevant[: self._k].sum()) / total
         return [reciprocal, gain, precision, recall, float(relevant[:1].any())]
 
 
-class Pairs(Numbers):
-    """Numbers for pairs; where a first text was paired with several, the scores of their ranking too.
+class ScoredPairs(Regression):
+    """Regression scores of pairs; where a first text occurs in several pairs, also the scores of their ranking.
 
-    >>> pairs = Pairs(k=10)
+    >>> pairs = ScoredPairs(k=10)
     >>> pairs.add_pair("capital of France", 0.0, 0.9)
     >>> pairs.add_pair("capital of France", 1.0, 0.8)
     >>> pairs.scores()["mrr@10"]
@@ -89,18 +88,18 @@ class Pairs(Numbers):
         self._queries = Column(np.int64)
 
     def add_pair(self, first: str, gold: float, predicted: float) -> None:
-        """Count one pair."""
+        """Add one pair."""
         self.add([gold], [predicted])
         digest = hashlib.blake2b(first.encode(errors="surrogatepass"), digest_size=8).digest()
         self._queries.extend(np.frombuffer(digest, np.int64))
 
     def scores(self) -> dict[str, float]:
-        """Those of Numbers, and if anything was ranked, of Ranking."""
+        """Those of Regression, and of Ranking if a first text occurs in several pairs."""
         ranking = self._ranking()
         return super().scores() | (ranking.scores() if ranking else {})
 
     def rows(self, name: str) -> Resamplable:
-        """The pairs, or the queries, as one score sees them."""
+        """The pairs, or the queries, for one score."""
         ranking = self._ranking() if "@" in name or name == "map" else None
         return ranking.rows(name) if ranking else super().rows(name)
 
@@ -116,16 +115,16 @@ class Pairs(Numbers):
         return ranking if len(groups) > ranking.without_relevant else None
 
 
-def _discounted(relevances: Floats) -> float:
+def _dcg(relevances: Floats) -> float:
     return float((relevances / np.log2(np.arange(2, len(relevances) + 2))).sum())
 
 
-class Right:
-    """Answers that are right or wrong, such as choices.
+class Accuracy:
+    """Accuracy of predictions that are right or wrong, such as in multiple choice.
 
-    >>> right = Right()
-    >>> right.add([True, False, True, True])
-    >>> right.scores()
+    >>> accuracy = Accuracy()
+    >>> accuracy.add([True, False, True, True])
+    >>> accuracy.scores()
     {'accuracy': 0.75}
     """
 
@@ -133,7 +132,7 @@ class Right:
         self._right = Column(np.bool_)
 
     def add(self, right: ArrayLike) -> None:
-        """Count a batch of booleans. (B,)."""
+        """Add a batch of booleans. (B,)."""
         self._right.extend(np.asarray(right, np.bool_).reshape(-1))
 
     def scores(self) -> dict[str, float]:
@@ -141,7 +140,6 @@ class Right:
         return {"accuracy": self.rows("accuracy").value()}
 
     def rows(self, name: str) -> Resamplable:
-        """The answers, right or wrong."""
-        if name != "accuracy":
-            no_rows(name, ["accuracy"])
+        """The predictions, right or wrong."""
+        require_score(name, ["accuracy"])
         return mean_rows(self._right.values(), 0)

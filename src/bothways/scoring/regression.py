@@ -1,4 +1,4 @@
-"""Scores of numbers, such as the likeness of two sentences.
+"""Metrics of regression, such as semantic similarity.
 
 B in a batch · N examples · K kinds of example
 """
@@ -9,20 +9,30 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bothways.errors import BothwaysError
-from bothways.scoring.accumulator import Column, Floats, Resamplable, Whole, divide, group_sums, mean_rows, no_rows
+from bothways.scoring.accumulator import (
+    Column,
+    Floats,
+    Ints,
+    Resamplable,
+    divide,
+    group_sums,
+    mean_rows,
+    require_score,
+    shape_error,
+)
 
 _NAMES = ["pearson", "spearman", "mean_squared_error", "mean_absolute_error"]
-_NOISE = 1e-13  # a spread this small beside the values themselves is what rounding left
+_NOISE = 1e-13  # a relative standard deviation below this is rounding noise
 
 
-class Numbers:
-    """Predicted numbers against gold ones.
+class Regression:
+    """Correlations and errors of predicted numbers.
 
-    A correlation with numbers that are all equal is not defined; it is 0 here, for such a model says nothing.
+    The correlation with a constant is undefined; it is 0 here.
 
-    >>> numbers = Numbers()
-    >>> numbers.add([0.0, 2.5, 5.0], [0.1, 0.2, 0.9])
-    >>> round(numbers.scores()["spearman"], 3)
+    >>> regression = Regression()
+    >>> regression.add([0.0, 2.5, 5.0], [0.1, 0.2, 0.9])
+    >>> round(regression.scores()["spearman"], 3)
     1.0
     """
 
@@ -30,23 +40,22 @@ class Numbers:
         self._gold, self._predicted = Column(np.float64), Column(np.float64)
 
     def add(self, gold: ArrayLike, predicted: ArrayLike) -> None:
-        """Count a batch. Both: (B,)."""
+        """Add a batch. Both: (B,)."""
         truth, guess = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
         if truth.ndim != 1 or truth.shape != guess.shape:
-            raise BothwaysError(f"gold of shape {truth.shape} and predictions of {guess.shape}: expected (B,) twice")
+            raise shape_error(truth.shape, "predictions", guess.shape, "(B,) twice")
         if not (np.isfinite(truth).all() and np.isfinite(guess).all()):
-            raise BothwaysError("a number is infinite or none at all: expected finite gold and predictions")
+            raise BothwaysError("a number is infinite or nan: expected finite gold and predictions", "not-finite")
         self._gold.extend(truth)
         self._predicted.extend(guess)
 
     def scores(self) -> dict[str, float]:
-        """pearson, spearman (equal numbers share their mean rank), mean_squared_error, mean_absolute_error."""
+        """pearson, spearman (ties share their mean rank), mean_squared_error, mean_absolute_error."""
         return {name: self.rows(name).value() for name in _NAMES}
 
     def rows(self, name: str) -> Resamplable:
-        """The pairs as one score sees them: each with its error, or each pair of numbers as a kind."""
-        if name not in _NAMES:
-            no_rows(name, _NAMES)
+        """The examples for one score: each with its error, or each distinct (gold, predicted) as a kind."""
+        require_score(name, _NAMES)
         gold, predicted = self._gold.values(), self._predicted.values()
         examples = zlib.crc32(gold.tobytes())
         if name == "mean_squared_error":
@@ -69,19 +78,19 @@ class Numbers:
 
 
 def _correlation(counts: Floats, first: Floats, second: Floats) -> Floats:
-    """Pearson's correlation of values that occur so often. All: (..., K) → (...)."""
+    """Pearson's correlation of values weighted by counts. All: (..., K) → (...)."""
     total = counts.sum(-1, keepdims=True)
     deviations = []
     for values in (first, second):
         centred = values - (counts * values).sum(-1, keepdims=True) / total
         spread = (counts * centred**2).sum(-1, keepdims=True)
-        real = spread > _NOISE**2 * (counts * values**2).sum(-1, keepdims=True)
-        deviations.append(divide(centred, np.sqrt(np.where(real, spread, 0.0))))
+        is_real = spread > _NOISE**2 * (counts * values**2).sum(-1, keepdims=True)
+        deviations.append(divide(centred, np.sqrt(np.where(is_real, spread, 0.0))))
     found: Floats = (counts * deviations[0] * deviations[1]).sum(-1)
     return np.clip(found, -1.0, 1.0)
 
 
-def _ranks(counts: Floats, places: Whole) -> Floats:
-    """Ranks from 1, equal values at their mean. places: (K,) the order of each kind's value → (..., K)."""
-    together = group_sums(counts, places, int(places.max()) + 1)
-    return (together.cumsum(-1) - (together - 1) / 2)[..., places]
+def _ranks(counts: Floats, places: Ints) -> Floats:
+    """Ranks from 1, ties at their mean. places: (K,) the position of each kind's value in sorted order → (..., K)."""
+    ties = group_sums(counts, places, int(places.max()) + 1)
+    return (ties.cumsum(-1) - (ties - 1) / 2)[..., places]

@@ -1,4 +1,4 @@
-"""The worst errors, whatever the number of examples."""
+"""Keeps the worst errors in constant memory."""
 
 import heapq
 import math
@@ -21,15 +21,15 @@ class Worst(Generic[T]):
 
     def __init__(self, size: int):
         if size < 0:
-            raise BothwaysError(f"the {size} worst cannot be kept: expected 0 or more")
+            raise BothwaysError(f"`size` must be 0 or more, not {size}", "out-of-range", size)
         self._size = size
         self._seen = 0
         self._heap: list[tuple[float, int, T]] = []
 
     def add(self, loss: float, item: T) -> None:
-        """Keep the item if it is among the worst so far; of equal losses the first come stay."""
+        """Keep the item if it is among the worst so far; of equal losses the earliest are kept."""
         self._seen += 1
-        # The number is unlike any other, so that items are never compared.
+        # The number is unique, so that items are never compared.
         entry = (math.inf if math.isnan(loss) else float(loss), -self._seen, item)
         if len(self._heap) < self._size:
             heapq.heappush(self._heap, entry)

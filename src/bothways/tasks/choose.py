@@ -23,7 +23,7 @@ from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
-from bothways.scoring.ranking import Right
+from bothways.scoring.ranking import Accuracy
 from bothways.tasks.answer import named_pair
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
@@ -111,8 +111,8 @@ class MultipleChoice(Task):
         found = [{"label": int(i), "answer": options[i], "score": float(decoded[i])} for i in order]
         return found[0] if top == 1 else found[:top]
 
-    def new_scores(self) -> Right:
-        return Right()
+    def new_scores(self) -> Accuracy:
+        return Accuracy()
 
     def error(self, item: EncodedExample, decoded: NDArray[np.float64]) -> float:
         return 1 - float(decoded[item.example.gold])

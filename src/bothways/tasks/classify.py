@@ -16,7 +16,7 @@ from bothways.data.columns import LABELS, Columns
 from bothways.data.examples import Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
 from bothways.data.label_checks import check_balance, check_known, check_spelling
-from bothways.data.labels import Kind, as_kind, as_number, label_kind, label_names
+from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, label_names
 from bothways.data.notes import Notes
 from bothways.data.sources import ROWS, find_sources, first_rows
 from bothways.data.texts import read_texts_labelled
@@ -27,14 +27,14 @@ from bothways.model.checkpoint import nameless
 from bothways.model.model import Model
 from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
-from bothways.scoring.regression import Numbers
+from bothways.scoring.regression import Regression
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
 from bothways.tasks.text_task import TextTask, finite_number, not_numbers, number_finding
 from bothways.tasks.text_task import as_text as as_text
 from bothways.train.distill import soft_distance
 
-_PROBLEMS: dict[Kind, str] = {
+_PROBLEMS: dict[LabelKind, str] = {
     "single": "single_label_classification",
     "multi": "multi_label_classification",
     "regression": "regression",
@@ -56,7 +56,7 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
 class ClassifySettings:
     """The `[classify]` part of a recipe."""
 
-    kind: Literal["auto", Kind] = "auto"
+    kind: Literal["auto", LabelKind] = "auto"
     """One label per row, several, or a number; auto: decided from the data."""
     label_smoothing: float = 0.0
     """Label smoothing: the share of the target that is spread over all labels."""
@@ -84,7 +84,7 @@ class ClassifySettings:
 class ClassifyOptions:
     """What config.json stores for a classifier."""
 
-    kind: Kind = "single"
+    kind: LabelKind = "single"
     texts: int = 0
     """Texts per example, one or two; 0: unknown, or both occur."""
 
@@ -230,9 +230,9 @@ class TextClassification(TextTask):
     def threshold(self, label: str) -> float:
         return self.config.thresholds.get(label, 0.5)
 
-    def new_scores(self) -> Classes | ManyLabels | Numbers:
+    def new_scores(self) -> Classes | ManyLabels | Regression:
         if self.options.kind == "regression":
-            return Numbers()
+            return Regression()
         if self.options.kind == "single":
             return Classes(self.labels)
         return ManyLabels(self.labels, [self.threshold(label) for label in self.labels])

@@ -20,7 +20,7 @@ from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.model.batch import Batch
 from bothways.model.model import Model
-from bothways.scoring.ranking import Pairs
+from bothways.scoring.ranking import ScoredPairs
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
 from bothways.tasks.text_task import TextTask, as_text, not_numbers, number_finding
@@ -88,8 +88,8 @@ class PairScoring(TextTask):
     def answer(self, item: EncodedExample, decoded: float, top: int = 1) -> Any:
         return {"label": self.labels[0], "score": decoded}
 
-    def new_scores(self) -> Pairs:
-        return Pairs()
+    def new_scores(self) -> ScoredPairs:
+        return ScoredPairs()
 
     def error(self, item: EncodedExample, decoded: float) -> float:
         return abs(decoded - self.gold(item.example))

@@ -1,1 +1,1 @@
-"""Text in: files, vocabularies, tokens."""
+"""Text files, tokenizers and vocabularies."""

@@ -1,11 +1,11 @@
-"""A tokenizer without the pieces that a text does not use.
+"""Shrinks a vocabulary to the pieces that a text uses.
 
-Texts made of pieces that stay are cut as before:
+A text made of kept pieces is tokenized as before:
 
-    WordPiece   the longest match at each place is still there, and no new one came
-    BPE         a merge stays if its result does, and with it both its parts: so every merge that made a piece that
-                stays is still there, still the first in rank, and no new one came
-    Unigram     the best path is still there with the same score, and its rivals are fewer
+    WordPiece   the longest match at each position is kept, and there is no new one
+    BPE         a merge is kept if its result is, and so are both its parts: every merge that made a kept piece is still
+                there in the same rank, and there is no new one
+    Unigram     the best path is kept with the same score, and it has fewer competitors
 """
 
 import json
@@ -19,6 +19,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
+from bothways.text.files import no_text
 from bothways.text.new_words import OnBytes, read_batches
 from bothways.text.tokenizer import Tokenizer
 
@@ -36,7 +37,7 @@ def count_pieces(
         ids = [i for encoding in encodings for i in encoding.ids]
         counts += np.bincount(np.array(ids, np.int64), minlength=len(counts))
     if not counts.any():
-        raise BothwaysError(f"no text was found in {', '.join(map(str, files))}")
+        raise no_text(files)
     return counts
 
 
@@ -48,18 +49,23 @@ def choose_pieces(
     count: int | None = None,
     always: Collection[int] = (),
 ) -> list[int]:
-    """The ids that stay, in order: those in `always`, the specials, all single characters, pieces with a character that
-    is no piece by itself, and what the text uses `minimum` times or more; the most used first, up to `count` in all."""
+    """The ids to keep, in order.
+
+    Always kept: `always`, the specials, all single characters, and pieces with a character that is not a piece itself.
+    Of the others those that the text uses `minimum` times or more, the most frequent first, up to `count` in all.
+    """
     if tokenizer.kind not in _KINDS:
-        raise BothwaysError(f"a {tokenizer.kind} vocabulary cannot be made smaller here: expected {', '.join(_KINDS)}")
+        says = f"a {tokenizer.kind} vocabulary cannot be made smaller: expected {', '.join(_KINDS)}"
+        raise BothwaysError(says, "unsupported-tokenizer", tokenizer.kind)
     if minimum < 1:
-        raise BothwaysError(f"pieces used {minimum} times or more are all: expected a minimum of 1 or more")
+        raise BothwaysError(f"`minimum` is {minimum}: expected a minimum of 1 or more", "out-of-range", minimum)
     merges = _Merges(tokenizer)
     kept: set[int] = set()
     for i in (*always, *tokenizer.special_ids, *tokenizer("", "").ids, *_characters(tokenizer)):
         kept |= merges.below(i)
     if count is not None and count < len(kept):
-        raise BothwaysError(f"{count:,} pieces are too few: the specials and single characters alone are {len(kept):,}")
+        says = f"{count:,} pieces are too few: the specials and single characters alone are {len(kept):,}"
+        raise BothwaysError(says, "out-of-range", count)
     used = np.flatnonzero(counts >= minimum)
     for i in used[np.argsort(-counts[used], kind="stable")].tolist():
         needed = merges.below(i)
@@ -70,66 +76,67 @@ def choose_pieces(
 
 def keep_pieces(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
     """A tokenizer with these pieces only, numbered from 0 in the order of their old ids."""
-    new = {tokenizer.piece(old): i for i, old in enumerate(sorted(kept))}
-    told = json.loads(tokenizer.backend.to_str())
-    model, places = told["model"], sorted(kept)
+    old_ids = sorted(kept)
+    new = {tokenizer.piece(old): i for i, old in enumerate(old_ids)}
+    state = json.loads(tokenizer.backend.to_str())
+    model = state["model"]
     if tokenizer.kind == "Unigram":
         if model["unk_id"] is not None:
             model["unk_id"] = new[tokenizer.piece(model["unk_id"])]
-        model["vocab"] = [model["vocab"][i] for i in places if i < len(model["vocab"])]
+        model["vocab"] = [model["vocab"][i] for i in old_ids if i < len(model["vocab"])]
     else:
         model["vocab"] = {piece: new[piece] for piece in model["vocab"] if piece in new}
     if tokenizer.kind == "BPE":
         joined = _Merges(tokenizer).joined
         model["merges"] = [pair for pair in model["merges"] if joined(pair) in new]
-    told["added_tokens"] = [
-        {**token, "id": new[token["content"]]} for token in told["added_tokens"] if token["content"] in new
+    state["added_tokens"] = [
+        {**token, "id": new[token["content"]]} for token in state["added_tokens"] if token["content"] in new
     ]
-    told["post_processor"] = _renumbered(told["post_processor"], new)
-    smaller = tokenizer.with_backend(tokenizers.Tokenizer.from_str(json.dumps(told, ensure_ascii=False)))
-    assert smaller.pieces == [tokenizer.piece(i) for i in places]
+    state["post_processor"] = _renumbered(state["post_processor"], new)
+    smaller = tokenizer.with_backend(tokenizers.Tokenizer.from_str(json.dumps(state, ensure_ascii=False)))
+    assert smaller.pieces == [tokenizer.piece(i) for i in old_ids]
     return smaller
 
 
 def _characters(tokenizer: Tokenizer) -> list[int]:
-    """What must stay so that any word can still be spelt: single characters, and pieces that have no such spelling.
+    """The ids needed to spell any word: single characters, and pieces with a character that is not a piece itself.
 
-    For Unigram also the piece with the lowest score: what an unknown character costs is reckoned from it.
+    For Unigram also the piece with the lowest score, because the score of an unknown character depends on it.
     """
-    told = json.loads(tokenizer.backend.to_str())["model"]
-    inside = told.get("continuing_subword_prefix") or ""
-    ending = told.get("end_of_word_suffix") or ""
+    state = json.loads(tokenizer.backend.to_str())["model"]
+    inside = state.get("continuing_subword_prefix") or ""
+    ending = state.get("end_of_word_suffix") or ""
     names = set(tokenizer.pieces)
-    spare = tokenizer.wordless_ids - tokenizer.special_ids
+    unused = tokenizer.wordless_ids - tokenizer.special_ids
     added = tokenizer.backend.get_added_tokens_decoder()
     found = []
     for i, piece in enumerate(tokenizer.pieces):
-        if i in spare or i in added:
+        if i in unused or i in added:
             continue
         letters = piece.removeprefix(inside).removesuffix(ending)
         starts = inside and not piece.startswith(inside)
-        spelt = [letter if starts and place == 0 else inside + letter for place, letter in enumerate(letters)]
+        spelling = [letter if starts and place == 0 else inside + letter for place, letter in enumerate(letters)]
         is_short = len(letters) == 1 or _BYTE.fullmatch(piece)
-        if is_short or (tokenizer.kind != "BPE" and not names.issuperset(spelt)):
+        if is_short or (tokenizer.kind != "BPE" and not names.issuperset(spelling)):
             found.append(i)
-    if (unknown := told.get("unk_token")) in names:
+    if (unknown := state.get("unk_token")) in names:
         found.append(tokenizer.id(unknown))
     if tokenizer.kind == "Unigram":
-        if told["unk_id"] is not None:
-            found.append(told["unk_id"])
-        found.append(min(range(len(told["vocab"])), key=lambda i: told["vocab"][i][1]))
+        if state["unk_id"] is not None:
+            found.append(state["unk_id"])
+        found.append(min(range(len(state["vocab"])), key=lambda i: state["vocab"][i][1]))
     return found
 
 
 class _Merges:
-    """What each piece of a BPE vocabulary is made of; pieces of other kinds are made of nothing."""
+    """The parts of each piece of a BPE vocabulary; other kinds have no merges."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        told = json.loads(tokenizer.backend.to_str())["model"]
-        self.inside = told.get("continuing_subword_prefix") or ""
+        state = json.loads(tokenizer.backend.to_str())["model"]
+        self.inside = state.get("continuing_subword_prefix") or ""
         self.id = tokenizer.id
         self.parts: dict[int, set[int]] = {}
-        for pair in told.get("merges", ()):
+        for pair in state.get("merges", ()):
             self.parts.setdefault(self.id(self.joined(pair)), set()).update(map(self.id, _pair(pair)))
 
     def joined(self, pair: Any) -> str:
@@ -137,22 +144,22 @@ class _Merges:
         return left + right.removeprefix(self.inside)
 
     def below(self, piece: int) -> set[int]:
-        """The piece and all that it is merged from, in whatever way."""
-        found, left = {piece}, [piece]
-        while left:
-            more = self.parts.get(left.pop(), set()) - found
+        """The piece and all pieces that any sequence of merges makes it of."""
+        found, todo = {piece}, [piece]
+        while todo:
+            more = self.parts.get(todo.pop(), set()) - found
             found |= more
-            left += more
+            todo += more
         return found
 
 
 def _pair(written: Any) -> Iterable[str]:
-    """A merge is written as a list of two, or in older files as a text with a space."""
+    """The two parts of a merge: a list, or in older files a text with a space."""
     return written.split(" ") if isinstance(written, str) else written
 
 
 def _renumbered(part: Any, new: Mapping[str, int]) -> Any:
-    """A post-processor with new ids: they stand beside the special tokens' names."""
+    """A post-processor with the new ids of the special tokens."""
     if not isinstance(part, dict):
         return part
     part = dict(part)

@@ -1,4 +1,4 @@
-"""Where words begin in a script that writes no spaces: as a segmenter says, or spaces that somebody has put there."""
+"""Word boundaries for whole-word masking: from the tokenizer, from spaces, or from a segmenter."""
 
 from collections.abc import Callable, Iterable
 from typing import Literal, get_args
@@ -6,14 +6,14 @@ from typing import Literal, get_args
 from bothways.errors import BothwaysError, require_choice
 
 Segmenter = Callable[[str], Iterable[str]]
-"""A text → its words, in order; what is between them is white space."""
-MaskingVocabulary = Literal["pieces", "spaces", "jieba"]
-"""Who says what a word is: the tokenizer's pieces, spaces in the text, or the segmenter jieba."""
+"""A text → its words in order; anything between them is white space."""
+WordBoundaries = Literal["pieces", "spaces", "jieba"]
+"""What marks a word: the tokenizer's pieces, spaces in the text, or the segmenter jieba."""
 
 
-def find_segmenter(words: MaskingVocabulary) -> Segmenter | None:
-    """The segmenter of that name; None where the tokenizer decides."""
-    require_choice("words", words, get_args(MaskingVocabulary))
+def find_segmenter(words: WordBoundaries) -> Segmenter | None:
+    """The segmenter of that name; None for the tokenizer's own words."""
+    require_choice("words", words, get_args(WordBoundaries))
     if words == "pieces":
         return None
     if words == "spaces":
@@ -21,14 +21,16 @@ def find_segmenter(words: MaskingVocabulary) -> Segmenter | None:
     try:
         import jieba
     except ImportError:
-        raise BothwaysError("words by jieba need it: pip install 'bothways[chinese]'") from None
+        raise BothwaysError(
+            "`words` jieba needs its package: pip install 'bothways[chinese]'", "missing-package", "jieba"
+        ) from None
     jieba.setLogLevel("ERROR")
-    cut: Segmenter = jieba.cut
-    return cut
+    segmenter: Segmenter = jieba.cut
+    return segmenter
 
 
 def word_starts(text: str, words: Iterable[str]) -> list[int]:
-    """The places in a text where its words begin.
+    """The offsets in a text at which its words begin.
 
     >>> word_starts("今天 天气很好", ["今天", "天气", "很", "好"])
     [0, 3, 5, 6]
@@ -39,7 +41,8 @@ def word_starts(text: str, words: Iterable[str]) -> list[int]:
             continue
         start = text.find(word, place)
         if start < 0 or text[place:start].strip():
-            raise BothwaysError(f"the segmenter gave {word!r}, which is not what comes next in {text[place:][:30]!r}")
+            says = f"the segmenter returned {word!r}, which is not the next word of {text[place:][:30]!r}"
+            raise BothwaysError(says, "bad-segmentation", word)
         found.append(start)
         place = start + len(word)
     return found

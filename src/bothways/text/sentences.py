@@ -1,27 +1,29 @@
-"""Sentences of English and Chinese, by rules: for next-sentence prediction, where an odd cut now and then is fine."""
+"""Rule-based sentence splitting for English and Chinese, for next-sentence prediction, which tolerates some errors."""
 
 import re
 
-_MARK = "[.!?…。！？]"  # not ；: like ; and ， it stands inside a sentence (GB/T 15834, the standard of punctuation)
+_MARK = "[.!?…。！？]"  # not ；: like ; and ， it stands inside a sentence (GB/T 15834, the Chinese standard)
 _CLOSE = r"[\"'”’»›)\]}）」』】》〉〕]"
 _OPEN = r"\"'“‘«‹(\[{（「『【《〈〔"
 _HAN = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # and kana
 _LOWER = "a-zß-öø-ÿα-ωа-я"
 _BEFORE_HAN = rf"(?=[{_OPEN}]*+[{_HAN}])"
-_BEFORE_SPACE = rf"(?=\s)(?!\s[\s{_OPEN}–—-]*+[{_LOWER}])"  # and no small letter after it, which would go on
+_BEFORE_SPACE = (
+    rf"(?=\s)(?!\s[\s{_OPEN}–—-]*+[{_LOWER}])"  # and no lower-case letter after it, which would continue the sentence
+)
 
-# The search runs on the first class. Repeats are possessive (*+): a row of a million dots is looked at once.
+# The search runs on the first class. Repeats are possessive (*+): a run of a million dots is scanned once.
 _END = re.compile(
     rf"""
     [\n\r\u2028\u2029.!?…。！？]
-    (?: (?<=[a-z0-9]{{4}}\.) {_CLOSE}*+ {_BEFORE_SPACE}             # a dot after four small letters: no abbreviation
+    (?: (?<=[a-z0-9]{{4}}\.) {_CLOSE}*+ {_BEFORE_SPACE}             # after four lower-case letters: no abbreviation
       | (?<=[\n\r\u2028\u2029])                                   # a line end
-      | (?<!{_MARK}.)                                             # a row of marks, seen from the first, that is
+      | (?<!{_MARK}.)                                             # a run of marks, matched at its first, that is
         (?: (?<=[。！？]) {_MARK}*+ {_CLOSE}*+                      # Chinese,
           | (?: (?<=[!?…]) | (?={_MARK}) ) {_MARK}*+ {_CLOSE}*+   # or more than a dot,
             (?: {_BEFORE_HAN} | {_BEFORE_SPACE} )
           | (?<=[{_HAN}]\.) {_CLOSE}*+ {_BEFORE_HAN}              # or a dot between Chinese characters,
-          | (?P<dot> {_CLOSE}*+ {_BEFORE_SPACE} )                 # or one of which the word before it decides
+          | (?P<dot> {_CLOSE}*+ {_BEFORE_SPACE} )                 # or one that the word before it decides
         )
     )
     """,
@@ -33,7 +35,7 @@ def _words(written: str) -> frozenset[str]:
     return frozenset(written.split())
 
 
-# None has four small letters in a row: see above.
+# None has four lower-case letters in a row: see above.
 _TITLES = _words(
     "Mr Mrs Ms Mx Mme Mlle Dr Drs Prof Rev Hon Fr Gen Col Maj Capt Cmdr Lt Sgt Cpl Pvt Adm Gov Sen Rep Pres Supt "
     "e.g i.e E.g I.e cf Cf vs v viz"
@@ -53,9 +55,10 @@ _NEXT = re.compile(rf"\s[\s{_OPEN}]*+(\w+)")
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a text, stripped, none empty; nothing but white space is lost.
+    """The sentences of a text, stripped and not empty; only white space is lost.
 
-    A line end always ends one. Abbreviations, initials, list numbers and whatever goes on with a small letter do not.
+    A line end always ends a sentence. The dot of an abbreviation, of initials or of a list number does not, nor does
+    any mark before a lower-case letter.
 
     >>> split_sentences("Dr. Wu paid $3.50 for No. 5. “真的吗？”他问。")
     ['Dr. Wu paid $3.50 for No. 5.', '“真的吗？”', '他问。']
@@ -76,7 +79,7 @@ def split_sentences(text: str) -> list[str]:
 def _is_end(text: str, start: int, match: re.Match[str]) -> bool:
     """Whether the dot at `match` ends the sentence that began at `start`."""
     dot = match.start()
-    words = text[max(start, dot - 12) : dot].split()  # what is longer is no abbreviation
+    words = text[max(start, dot - 12) : dot].split()  # longer words are not abbreviations
     word = words[-1].lstrip(_OPEN) if words else ""
     if word in _TITLES:
         return False

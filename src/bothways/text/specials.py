@@ -1,4 +1,4 @@
-"""Special tokens: what they are called, and where they stand if a tokenizer's files do not tell."""
+"""Special tokens: their names, and their places around a text where a tokenizer's files do not define them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from bothways.errors import BothwaysError
 
-# What each special token is called, BERT's way first. The role names are those of special_tokens_map.json.
+# The names of each special token, BERT's first. The roles are those of special_tokens_map.json.
 ROLES = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
@@ -20,19 +20,21 @@ ROLES = {
 }
 
 
-def put_around(backend: tokenizers.Tokenizer, source: Path, *, space: bool = False) -> tokenizers.Tokenizer:
-    """[CLS] text [SEP] text [SEP] where the vocabulary has these, else RoBERTa's <s> text </s></s> text </s>.
+def add_specials(backend: tokenizers.Tokenizer, source: Path, *, space: bool = False) -> tokenizers.Tokenizer:
+    """Add [CLS] text [SEP] text [SEP] where the vocabulary has these, else RoBERTa's <s> text </s></s> text </s>.
 
-    `space`: whether a text of bytes is read as if a space stood before it.
+    `space`: whether a byte-level tokenizer reads a text as if after a space.
     """
     ids = {name: backend.token_to_id(name) for names in ROLES.values() for name in names}
-    in_bytes = isinstance(backend.pre_tokenizer, ByteLevel)
+    is_byte_level = isinstance(backend.pre_tokenizer, ByteLevel)
     if ids["[CLS]"] is not None and ids["[SEP]"] is not None:
-        around = bert_template(ids["[CLS]"], ids["[SEP]"])
-        backend.post_processor = processors.Sequence([processors.ByteLevel(), around]) if in_bytes else around
+        template = bert_template(ids["[CLS]"], ids["[SEP]"])
+        backend.post_processor = processors.Sequence([processors.ByteLevel(), template]) if is_byte_level else template
     elif ids["<s>"] is None or ids["</s>"] is None:
-        raise BothwaysError(f"{source} has neither [CLS] and [SEP] nor <s> and </s>, which go around a text")
-    elif in_bytes:
+        raise BothwaysError(
+            f"{source} has neither [CLS] and [SEP] nor <s> and </s> to put around a text", "no-specials", source
+        )
+    elif is_byte_level:
         ends = ("</s>", ids["</s>"]), ("<s>", ids["<s>"])
         backend.post_processor = processors.RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=space)
     else:
@@ -41,8 +43,8 @@ def put_around(backend: tokenizers.Tokenizer, source: Path, *, space: bool = Fal
             pair="<s> $A </s> </s> $B </s>",
             special_tokens=[(name, ids[name]) for name in ("<s>", "</s>")],
         )
-    # Where spaces are among the bytes of words, a masked word has one, and the mask stands for both.
-    spaced = ROLES["mask_token"] if in_bytes else ()
+    # In byte-level BPE the space before a word belongs to it, so the mask replaces that space too.
+    spaced = ROLES["mask_token"] if is_byte_level else ()
     known = [name for name, number in ids.items() if number is not None]
     backend.add_special_tokens([AddedToken(n, lstrip=n in spaced, special=True, normalized=False) for n in known])
     return backend
@@ -58,16 +60,16 @@ def bert_template(cls: int, sep: int) -> processors.TemplateProcessing:
 
 
 def content_of(token: Any) -> str:
-    """A special token is written as a string, or as an object with its `content`."""
+    """The text of a special token, which is a string or an object with its `content`."""
     content = token.get("content") if isinstance(token, dict) else token
     if not isinstance(content, str):
-        raise BothwaysError(f"a special token should be a text or have a content, and one is {token!r}")
+        raise BothwaysError(f"a special token should be a text or have a content, not {token!r}", "bad-setting", token)
     return content
 
 
 def switch(settings: Mapping[str, Any], name: str, default: bool, folder: Path) -> bool:
-    """A setting of tokenizer_config.json that is true or false."""
+    """A boolean setting of tokenizer_config.json."""
     value = settings.get(name, default)
     if not isinstance(value, bool):
-        raise BothwaysError(f"{folder}: {name} should be true or false, not {value!r}")
+        raise BothwaysError(f"{folder}: {name} should be true or false, not {value!r}", "bad-setting", name)
     return value

@@ -1,4 +1,4 @@
-"""The characters of a file as they come, unpacked and counted: what all readers of text files stand on."""
+"""Decompresses and decodes files in blocks, and counts the bytes read; all text readers build on it."""
 
 import codecs
 import gzip
@@ -17,23 +17,23 @@ from bothways.errors import BothwaysError
 
 STDIN = Path("-")
 _BLOCK = 2**15  # bytes
-_UNPACK: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open}
-PACKED = tuple(_UNPACK)
+_OPEN_COMPRESSED: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+COMPRESSED = tuple(_OPEN_COMPRESSED)
 
 
 def name_of(path: Path) -> str:
-    """What a file is called when it is spoken of."""
+    """The name of a file in messages."""
     return "standard input" if path == STDIN else str(path)
 
 
 @dataclass
 class Meter:
-    """What has been read so far, for progress bars and reports."""
+    """Counts what has been read, for progress bars and reports."""
 
     bytes: int = 0
-    """Of the files as they lie on the disk, so of compressed ones the compressed size."""
+    """Bytes on disk; of compressed files, the compressed size."""
     split: int = 0
-    """Documents that were longer than allowed and came in parts."""
+    """Documents that were too long and were split."""
 
 
 def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
@@ -43,8 +43,8 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
 
 
 def read_whole_lines(path: Path, meter: Meter) -> Iterator[str]:
-    """The lines of a text file without the \\n that ends each: a \\r before it stays."""
-    begun: list[str] = []  # joined when its end has come, so that a very long line is not copied again and again
+    """The lines of a text file without their \\n, but with a \\r before it."""
+    begun: list[str] = []  # joined once, so that a very long line is not copied again and again
     for block in read_blocks(path, meter):
         first, *others = block.split("\n")
         begun.append(first)
@@ -57,13 +57,13 @@ def read_whole_lines(path: Path, meter: Meter) -> Iterator[str]:
 
 
 def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
-    """The text of a file, or of standard input: in blocks of `size` bytes, or as soon as there is something to read."""
+    """The text of a file or of standard input, in blocks of `size` bytes, or as soon as some can be read."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     lines = 0
     try:
-        with _Counted(path, meter) as file, io.BufferedReader(file, _BLOCK) as packed:
-            unpack = _UNPACK.get(path.suffix.lower())
-            plain = unpack(packed) if unpack else packed
+        with _Counted(path, meter) as file, io.BufferedReader(file, _BLOCK) as raw:
+            decompress = _OPEN_COMPRESSED.get(path.suffix.lower())
+            plain = decompress(raw) if decompress else raw
             read = partial(plain.read, size) if size else partial(plain.read1, _BLOCK)
             for block in iter(read, b""):
                 text = decoder.decode(block)
@@ -72,24 +72,24 @@ def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
             decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         line = lines + 1 + error.object.count(b"\n", 0, error.start)
-        is_wide = line == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        raise BothwaysError(
-            f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, for example with "
-            f"iconv -f {'UTF-16' if is_wide else 'NAME'} -t UTF-8"
-            f"{'' if is_wide else ', where NAME is what it is in, such as GBK or LATIN1'}"
-        ) from error
+        is_utf16 = line == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        encoding = "UTF-16 -t UTF-8" if is_utf16 else "NAME -t UTF-8, where NAME is its encoding, such as GBK or LATIN1"
+        says = f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, for example with"
+        raise BothwaysError(f"{says} iconv -f {encoding}", "not-utf8", f"{name_of(path)}, line {line}") from error
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise BothwaysError(f"{name_of(path)} is damaged or cut short after line {lines}: {error}") from error
+        says = f"{name_of(path)} is damaged or cut short after line {lines}: {error}"
+        raise BothwaysError(says, "damaged-file", path) from error
     except OSError as error:
-        raise BothwaysError(f"{name_of(path)} cannot be read: {error.strerror or error}") from error
+        says = f"{name_of(path)} cannot be read: {error.strerror or error}"
+        raise BothwaysError(says, "unreadable-file", path) from error
 
 
 _peeked = bytearray()
-"""What was read from standard input to look at, and is still to be given out."""
+"""Bytes of standard input that `peek_stdin` has read, and that the next reader gets first."""
 
 
 def peek_stdin() -> str:
-    """The first characters of standard input that are not white space; they are read again by whoever reads next."""
+    """The first characters of standard input after white space; the next reader gets them again."""
     while sys.stdin is not None and not bytes(_peeked).strip():
         block = os.read(sys.stdin.fileno(), _BLOCK)
         if not block:
@@ -99,15 +99,15 @@ def peek_stdin() -> str:
 
 
 class _Counted(io.FileIO):
-    """A file that tells a meter what is read of it."""
+    """A file that counts the bytes read in a meter."""
 
     def __init__(self, path: Path, meter: Meter) -> None:
         if path != STDIN:
             super().__init__(path)
         elif sys.stdin is None:
-            raise BothwaysError("standard input is closed, and texts were to be read from it")
+            raise BothwaysError("standard input is closed: there is no text to read", "no-input")
         else:
-            # Not closed with us: a caller may read standard input again, a test may put its own there.
+            # Not closed here: a caller may read standard input again, and tests replace it.
             super().__init__(sys.stdin.fileno(), closefd=False)
         self.meter, self.is_stdin = meter, path == STDIN
 

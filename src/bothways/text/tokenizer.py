@@ -1,7 +1,7 @@
-"""Text to token ids and back to characters, over the `tokenizers` library.
+"""Text to token ids and back, on top of the `tokenizers` library.
 
-A `Tokenizer` is whatever a model folder carries: WordPiece from `vocab.txt`, or any `tokenizer.json`
-(WordPiece, BPE, Unigram). It never truncates unless told to, and then says by how much.
+A `Tokenizer` reads what a model folder has: `vocab.txt` (WordPiece), any `tokenizer.json` (WordPiece, BPE, Unigram),
+and older files. It truncates only on request, and then reports by how many tokens.
 """
 
 import hashlib
@@ -21,32 +21,32 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.text.added_words import read_added_words
-from bothways.text.files import mended
-from bothways.text.merges import read_merges
+from bothways.text.files import replace_surrogates
+from bothways.text.merges import read_merges, read_text
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
 from bothways.text.specials import ROLES, bert_template, content_of, switch
 
-Long = Literal["error", "cut"]
-Text = str | tuple[str, str]
+Truncation = Literal["error", "cut"]
+TextInput = str | tuple[str, str]
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-"""What `Tokenizer.save` writes."""
+"""The files that `Tokenizer.save` writes."""
 READ = ("tokenizer.json", "vocab.txt", "merges.txt", *SENTENCEPIECE)
-"""What `Tokenizer.load` looks for in a folder, the best first; beside merges.txt is a vocab.json."""
+"""The files that `Tokenizer.load` looks for, the best first; merges.txt comes with a vocab.json."""
 
 BERT_SPECIALS = tuple(names[0] for names in ROLES.values())
 
-_KEPT = ("tokenizer_class", "model_input_names")
-"""What tokenizer_config.json may say to other readers, and means nothing here."""
+_EXTRA_SETTINGS = ("tokenizer_class", "model_input_names")
+"""Settings of tokenizer_config.json for other libraries, which have no effect here."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """One text, or one pair of texts, as the model reads it. All lists have one entry per token."""
+    """One text, or one pair of texts, as tokens. All lists have one entry per token."""
 
     raw: tokenizers.Encoding
     cut: int = 0
-    """How many tokens were dropped to fit; 0 unless `long="cut"` was asked for."""
+    """The number of tokens cut off; 0 unless `long="cut"`."""
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -61,22 +61,22 @@ class Encoding:
 
     @property
     def pieces(self) -> list[str]:
-        # The library shows a mask that takes the space before it with that space, which no piece has.
+        # The library shows a mask that includes the space before it with that space.
         return [piece.strip(" ") or piece for piece in self.raw.tokens]
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """Where each token stands in its own original text: text[start:end]. (0, 0) for specials."""
+        """The span of each token in its own original text: text[start:end]. (0, 0) for specials."""
         return self.raw.offsets
 
     @property
     def words(self) -> list[int | None]:
-        """The number of the word that each token is a piece of, counted in its own text; None for specials."""
+        """The index of the word of each token, in its own text; None for specials."""
         return self.raw.word_ids
 
     @property
     def sources(self) -> list[int | None]:
-        """0 for the first text, 1 for the second, None for the specials around them."""
+        """0 for the first text, 1 for the second, None for specials."""
         return self.raw.sequence_ids
 
 
@@ -87,15 +87,15 @@ class Tokenizer:
         self,
         backend: tokenizers.Tokenizer,
         roles: dict[str, str] | None = None,
-        said: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`said` is what tokenizer_config.json tells other readers, such as `tokenizer_class`: it is written back."""
-        # A tokenizer.json may carry a truncation and a padding that its last user had set: both would
-        # change texts behind our user's back (all-MiniLM-L6-v2 cuts at 128).
+        """`settings` are those of tokenizer_config.json: `save` writes back those for other libraries."""
+        # A tokenizer.json may hold the truncation and padding that its last user set: both would change inputs
+        # silently (all-MiniLM-L6-v2 truncates at 128).
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
-        self.said = {key: value for key, value in (said or {}).items() if key in _KEPT}
+        self.extra_settings = {key: value for key, value in (settings or {}).items() if key in _EXTRA_SETTINGS}
         self.roles = {}
         for role, usual in ROLES.items():
             names = [roles[role]] if roles and role in roles else usual
@@ -103,19 +103,21 @@ class Tokenizer:
             if known:
                 self.roles[role] = known[0]
 
-    # ------------------------------------------------------------------ making and storing
+    # ------------------------------------------------------------------ loading and saving
 
     @classmethod
     def load(cls, path: Path | str) -> "Tokenizer":
-        """From a model folder, or one of the files that `READ` names."""
+        """Load from a model folder, or from one of the files in `READ`."""
         path = Path(path)
         if path.is_dir():
             for name in READ:
                 if (path / name).exists():
                     return cls.load(path / name)
-            raise BothwaysError(f"{path} has no tokenizer: expected one of {', '.join(READ)} in it")
+            raise BothwaysError(
+                f"{path} has no tokenizer: expected one of {', '.join(READ)} in it", "no-tokenizer", path
+            )
         if not path.exists():
-            raise BothwaysError(f"there is no tokenizer file {path}")
+            raise BothwaysError(f"there is no tokenizer file {path}", "no-file", path)
         settings = _read_settings(path.parent)
         roles = {role: content_of(settings[role]) for role in ROLES if settings.get(role)}
         if path.name in ("merges.txt", "vocab.json"):
@@ -127,24 +129,24 @@ class Tokenizer:
         else:
             try:
                 return cls(tokenizers.Tokenizer.from_file(str(path)), roles, settings)
-            except Exception as error:  # the Rust library raises bare Exception for whatever is wrong with the file
-                raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}") from error
+            except Exception as error:  # the Rust library raises bare Exception
+                raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}", "damaged-file", path) from error
         read_added_words(backend, path.parent, settings)
         return cls(backend, roles, settings)
 
     def with_backend(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
-        """The same in all but how texts are cut."""
-        return Tokenizer(backend, self.roles, self.said)
+        """A copy with another backend, and the same special tokens and settings."""
+        return Tokenizer(backend, self.roles, self.extra_settings)
 
     @classmethod
     def from_pieces(
         cls, pieces: Sequence[str], *, lower: bool = True, strip_accents: bool | None = None, split_cjk: bool = True
     ) -> "Tokenizer":
-        """BERT's WordPiece over `pieces`, whose ids are their places. Accents follow `lower` unless said."""
+        """BERT's WordPiece with these pieces, whose ids are their positions. `strip_accents` defaults to `lower`."""
         vocabulary = {piece: i for i, piece in enumerate(pieces)}
         for special in ("[UNK]", "[CLS]", "[SEP]"):
             if special not in vocabulary:
-                raise BothwaysError(f"the vocabulary has no {special} piece, which every BERT needs")
+                raise BothwaysError(f"the vocabulary has no {special} piece, which BERT needs", "no-piece", special)
         backend = tokenizers.Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
         backend.normalizer = BertNormalizer(
             clean_text=True, handle_chinese_chars=split_cjk, strip_accents=strip_accents, lowercase=lower
@@ -158,8 +160,8 @@ class Tokenizer:
     def save(self, folder: Path, limit: int | None = None, segments: int = 2) -> None:
         """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json, and vocab.txt for WordPiece.
 
-        `limit` is the longest input of the model they belong to, and `segments` how many kinds it tells apart: other
-        readers then give it what it can take.
+        `limit` is the maximum length of the model, and `segments` its number of segments: other libraries then prepare
+        inputs that fit.
         """
         (folder / "tokenizer.json").write_text(self.backend.to_str(pretty=True), encoding="utf-8")
         settings: dict[str, Any] = dict(self.roles)
@@ -168,20 +170,20 @@ class Tokenizer:
         if segments < 2:
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         if self.kind == "WordPiece":
-            settings |= {"tokenizer_class": "BertTokenizer"} | self.switches | self.said
-            # Words that were added are matched before the text is cut: in vocab.txt they would change other words.
+            settings |= {"tokenizer_class": "BertTokenizer"} | self.switches | self.extra_settings
+            # Added tokens are matched before the text is split: in vocab.txt they would change other words.
             last = max(*self.backend.get_vocab(with_added_tokens=False).values(), *self.special_ids)
             lines = "".join(f"{piece}\n" for piece in self.pieces[: last + 1])
             (folder / "vocab.txt").write_text(lines, encoding="utf-8")
-        else:  # a family's own class would make of it what that family usually has
-            settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} | self.said
+        else:  # a family's own class would replace parts of it by that family's defaults
+            settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} | self.extra_settings
         _write_json(folder / "tokenizer_config.json", settings)
         _write_json(folder / "special_tokens_map.json", self.roles)
 
     # ------------------------------------------------------------------ encoding
 
     def __call__(
-        self, text: str, pair: str | None = None, *, limit: int | None = None, long: Long = "error"
+        self, text: str, pair: str | None = None, *, limit: int | None = None, long: Truncation = "error"
     ) -> Encoding:
         """Encode one text or pair.
 
@@ -192,13 +194,15 @@ class Tokenizer:
         """
         return self.batch([text if pair is None else (text, pair)], limit=limit, long=long)[0]
 
-    def batch(self, texts: Sequence[Text], *, limit: int | None = None, long: Long = "error") -> list[Encoding]:
+    def batch(
+        self, texts: Sequence[TextInput], *, limit: int | None = None, long: Truncation = "error"
+    ) -> list[Encoding]:
         """Encode many texts or pairs at once, on all cores.
 
-        Texts longer than `limit` tokens are an error, or with `long="cut"` are shortened as BERT
-        does (from the longer of a pair, at its end), each result's `cut` saying by how many tokens.
+        Texts longer than `limit` tokens are an error. With `long="cut"` they are truncated as BERT does, at the end of
+        the longer text of a pair, and `cut` of each result is the number of tokens cut off.
         """
-        require_choice("long", long, get_args(Long))
+        require_choice("long", long, get_args(Truncation))
         encodings = [Encoding(raw) for raw in self._encode(texts, specials=True)]
         if limit is None:
             return encodings
@@ -206,27 +210,28 @@ class Tokenizer:
             if len(encoding) <= limit:
                 continue
             if long == "error":
-                raise BothwaysError(
-                    f"text {i + 1} has {len(encoding)} tokens and this model reads {limit}: "
-                    f"{len(encoding) - limit} too many"
-                )
+                length = len(encoding)
+                says = f"text {i + 1} has {length} tokens and this model reads {limit}: {length - limit} too many"
+                raise BothwaysError(says, "too-long", (length, limit))
             encodings[i] = self._cut(texts[i], limit)
         return encodings
 
-    def _encode(self, texts: Sequence[Text], *, specials: bool) -> list[tokenizers.Encoding]:
+    def _encode(self, texts: Sequence[TextInput], *, specials: bool) -> list[tokenizers.Encoding]:
         try:
             return self.backend.encode_batch(list(texts), add_special_tokens=specials)
         except (TypeError, UnicodeEncodeError):
-            # Half of a surrogate pair is a Python string but not Unicode text; one character for one keeps offsets.
-            return self.backend.encode_batch([_whole(text) for text in texts], add_special_tokens=specials)
+            # A lone surrogate is a Python string but not Unicode text; replacing it one for one keeps offsets.
+            return self.backend.encode_batch([_without_surrogates(text) for text in texts], add_special_tokens=specials)
 
-    def _cut(self, text: Text, limit: int) -> Encoding:
+    def _cut(self, text: TextInput, limit: int) -> Encoding:
         parts = self._encode([text] if isinstance(text, str) else list(text), specials=False)
         room = limit - self.specials_around(len(parts))
         if room < len(parts):
-            raise BothwaysError(f"a limit of {limit} tokens leaves no room for text beside the special tokens")
+            raise BothwaysError(
+                f"a limit of {limit} tokens leaves no room for text beside the special tokens", "out-of-range", limit
+            )
         lengths = [len(part) for part in parts]
-        while sum(lengths) > room:  # the longer of the two loses its last token; at a tie the second
+        while sum(lengths) > room:  # the longer text loses its last token; at a tie the second
             longest = 0 if len(lengths) == 1 or lengths[0] > lengths[1] else 1
             lengths[longest] -= 1
         cut = sum(map(len, parts)) - room
@@ -237,7 +242,7 @@ class Tokenizer:
     # ------------------------------------------------------------------ facts
 
     def specials_around(self, texts: int) -> int:
-        """How many special tokens are put around one text, or around two."""
+        """The number of special tokens around one text, or around two."""
         return self.backend.num_special_tokens_to_add(texts == 2)
 
     @property
@@ -252,13 +257,13 @@ class Tokenizer:
 
     @cached_property
     def pieces(self) -> list[str]:
-        """Every piece, by id. An id that no piece has (files with gaps exist) shows as an unused one."""
+        """Every piece, by id. An id without a piece (some files have gaps) is shown as an unused one."""
         found = {i: piece for piece, i in self.backend.get_vocab(with_added_tokens=True).items()}
         return [found.get(i, f"[unused-id-{i}]") for i in range(max(found) + 1)]
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
-        """The ids that are markers rather than text."""
+        """The ids of the special tokens."""
         added = self.backend.get_added_tokens_decoder()
         return frozenset(i for i, token in added.items() if token.special) | {
             self.id(name) for name in self.roles.values()
@@ -266,56 +271,56 @@ class Tokenizer:
 
     @cached_property
     def wordless_ids(self) -> frozenset[int]:
-        """The specials and the spare [unused] rows: never an answer, never drawn as a random word."""
-        spare = (i for i, piece in enumerate(self.pieces) if piece.startswith("[unused") and piece.endswith("]"))
-        return self.special_ids | frozenset(spare)
+        """The ids of specials and [unused] pieces: never predicted, never drawn as a random token."""
+        unused = (i for i, piece in enumerate(self.pieces) if piece.startswith("[unused") and piece.endswith("]"))
+        return self.special_ids | frozenset(unused)
 
     @cached_property
     def rest_ids(self) -> frozenset[int]:
-        """The pieces that go on with a word, where they are marked: WordPiece's ##ing."""
+        """The ids of WordPiece's continuation pieces, such as ##ing; none for other kinds."""
         marked = enumerate(self.pieces) if self.kind == "WordPiece" else ()
         return frozenset(i for i, piece in marked if piece.startswith("##"))
 
     @property
     def mask(self) -> str | None:
-        """The mask token as it is written in a text, or None if this tokenizer has none."""
+        """The mask token, or None if this tokenizer has none."""
         return self.roles.get("mask_token")
 
     @cached_property
     def mask_takes_space(self) -> bool:
-        """Whether the white space before a mask is read as a part of it, as RoBERTa's is."""
+        """Whether the mask token includes the white space before it, as RoBERTa's does."""
         added = self.backend.get_added_tokens_decoder().values()
         return any(token.lstrip for token in added if token.content == self.mask)
 
     @cached_property
     def fingerprint(self) -> str:
         """16 hex digits that differ whenever any text could be encoded differently."""
-        # Unigram's scores change in their last digit when they are written and read again.
-        told = json.loads(self.backend.to_str(), parse_float=lambda number: f"{float(number):.9g}")
-        canonical = json.dumps(told, sort_keys=True, ensure_ascii=False)
+        # Unigram's scores change in their last digit when they are saved and loaded.
+        state = json.loads(self.backend.to_str(), parse_float=lambda number: f"{float(number):.9g}")
+        canonical = json.dumps(state, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def id(self, piece: str) -> int:
-        """The id of a piece that must exist."""
+        """The id of a piece; an error if the vocabulary does not have it."""
         found = self.backend.token_to_id(piece)
         if found is None:
-            raise BothwaysError(f"the vocabulary has no piece {piece!r}")
+            raise BothwaysError(f"the vocabulary has no piece {piece!r}", "no-piece", piece)
         return found
 
     def piece(self, id: int) -> str:
         """The piece with this id."""
         found = self.backend.id_to_token(id) if id >= 0 else None
         if found is None:
-            raise BothwaysError(f"no piece has the id {id}: this vocabulary has {self.size}")
-        return self.pieces[id]  # the library would give an added word as its normaliser leaves it
+            raise BothwaysError(f"no piece has the id {id}: this vocabulary has {self.size}", "out-of-range", id)
+        return self.pieces[id]  # the library would return an added token in its normalised form
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, without specials."""
+        """The text of these ids, without specials."""
         return self.backend.decode(list(ids))
 
     @property
     def switches(self) -> dict[str, Any]:
-        """BERT's three switches under the names that tokenizer_config.json uses; empty for any other kind."""
+        """BERT's three normaliser settings under their names in tokenizer_config.json; empty for other kinds."""
         normalizer = self.backend.normalizer
         if not isinstance(normalizer, BertNormalizer):
             return {}
@@ -327,14 +332,10 @@ class Tokenizer:
 
 
 def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    try:
-        pieces = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BothwaysError(f"{path} cannot be read as a vocabulary: {error}") from error
-    pieces = [piece.rstrip("\r") for piece in pieces]
+    pieces = [piece.rstrip("\r") for piece in read_text(path, "utf-8-sig").split("\n")]
     if pieces and not pieces[-1]:
         pieces.pop()
-    # Without a setting the pieces themselves tell: a tokenizer that lower-cases could never use "The" or "##ING".
+    # Without a setting the pieces decide: a tokenizer that lower-cases could never use "The" or "##ING".
     lower = switch(settings, "do_lower_case", not any(_has_capital(piece) for piece in pieces), path.parent)
     tokenizer = Tokenizer.from_pieces(
         pieces,
@@ -351,7 +352,7 @@ def _has_capital(piece: str) -> bool:
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json over special_tokens_map.json; what neither says is left out."""
+    """The settings of special_tokens_map.json, overridden by tokenizer_config.json; without nulls."""
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         file = folder / name
@@ -360,18 +361,17 @@ def _read_settings(folder: Path) -> dict[str, Any]:
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise BothwaysError(f"{file} is not JSON: {error}") from error
+            raise BothwaysError(f"{file} is not JSON: {error}", "not-json", file) from error
         if not isinstance(found, dict):
-            raise BothwaysError(f"{file} should hold a JSON object")
+            raise BothwaysError(f"{file} should hold a JSON object", "not-an-object", file)
         settings |= {key: value for key, value in found.items() if value is not None}
     return settings
 
 
-def _whole(text: Text) -> Text:
+def _without_surrogates(text: TextInput) -> TextInput:
     if isinstance(text, tuple):
-        first, second = text
-        return mended(first), mended(second)
-    return mended(text)
+        return replace_surrogates(text[0]), replace_surrogates(text[1])
+    return replace_surrogates(text)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary from raw text files."""
+"""Trains a WordPiece vocabulary on text files."""
 
 import sys
 import warnings
@@ -11,11 +11,11 @@ from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from bothways.errors import BothwaysError
-from bothways.text.files import STDIN, find_files, read_texts
+from bothways.text.files import find_rereadable, no_text, read_texts
 from bothways.text.tokenizer import Tokenizer
 
 # The first ids of Google's vocabularies: [PAD] 0, [unused0] … [unused98] 1–99, [UNK] 100, [CLS] 101, [SEP] 102,
-# [MASK] 103. Tools that know BERT's ids by heart keep working, and the unused rows are there for domain words.
+# [MASK] 103. Tools with hard-coded ids keep working, and the unused pieces are free for words of a domain.
 FIRST_PIECES = ("[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -33,17 +33,18 @@ def train_vocabulary(
 ) -> Tokenizer:
     """Train a WordPiece vocabulary of `size` pieces on text files, folders or patterns: see `find_files`.
 
-    The files are streamed; what is held is the table of distinct words, and that is bounded: of more than
-    `most` characters an evenly spaced sample of the lines is used, with a warning. `minimum` is how often
-    a pair of pieces must be seen to be joined. The same files give the same vocabulary.
+    The files are streamed; only the table of distinct words is in memory. To bound it, an evenly spaced sample of the
+    lines is used if the text has more than `most` characters, with a warning. `minimum` is the number of times a pair
+    of pieces must occur to be merged. The same files give the same vocabulary.
     """
-    files = find_files(files)
-    if STDIN in files:
-        raise BothwaysError("a vocabulary needs two readings, and standard input has one: put the text into a file")
-    if size > 2**31 or not 1 <= minimum <= 2**31:
-        raise BothwaysError(f"a vocabulary of {size} pieces from pairs seen {minimum} times cannot be made")
-    if size < len(FIRST_PIECES) + 2:
-        raise BothwaysError(f"a vocabulary of {size} is too small: {len(FIRST_PIECES)} pieces are BERT's specials")
+    files = find_rereadable(files)
+    if not 1 <= minimum <= 2**31:
+        raise BothwaysError(f"`minimum` must be from 1 to 2**31, not {minimum}", "out-of-range", minimum)
+    least = len(FIRST_PIECES) + 2
+    if not least <= size <= 2**31:
+        raise BothwaysError(
+            f"`size` must be from {least}, with BERT's specials, to 2**31, not {size}", "out-of-range", size
+        )
     shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk).backend
     backend = tokenizers.Tokenizer(WordPiece(unk_token="[UNK]"))
     backend.normalizer, backend.pre_tokenizer = shape.normalizer, shape.pre_tokenizer
@@ -52,12 +53,14 @@ def train_vocabulary(
     letters, length = _letters(files, field, backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
     share = min(1.0, most / length)
     if share < 1:
-        warnings.warn(f"of {length:,} characters an even sample of {share:.1%} of the lines was used", stacklevel=2)
+        warnings.warn(
+            f"the text has {length:,} characters: an even sample of {share:.1%} of its lines was used", stacklevel=2
+        )
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=minimum,
         # The trainer would number the ##x pieces in the order of a hash table, which differs from run to run and
-        # decides ties between merges (huggingface/tokenizers #1794). Given here, sorted, they are always the same.
+        # decides ties between merges (huggingface/tokenizers #1794). Passed here in sorted order, they are stable.
         special_tokens=[*FIRST_PIECES, *_continuations(letters, backend)],
         initial_alphabet=letters,
         limit_alphabet=len(letters),
@@ -70,7 +73,7 @@ def train_vocabulary(
 
 
 def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, most: int) -> tuple[list[str], int]:
-    """Every character the text has after normalization, or the `most` frequent; and how long the text is."""
+    """Every character of the text after normalisation, or the `most` frequent; and the length of the text."""
     raw: set[str] = set()
     length = 0
     for text in _texts(files, field):
@@ -79,9 +82,9 @@ def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, m
     normal = {letter: set(backend.normalizer.normalize_str(letter)) - {" "} for letter in raw}
     found = set().union(*normal.values())
     if not found:
-        raise BothwaysError(f"no text was found in {', '.join(map(str, files))}")
+        raise no_text(files)
     if len(found) > most:
-        counts: Counter[str] = Counter()  # a second reading, because counting is three times slower than collecting
+        counts: Counter[str] = Counter()  # a second pass, because counting is three times slower than collecting
         for text in _texts(files, field):
             counts.update(text)
         frequency = dict.fromkeys(found, 0)
@@ -100,7 +103,7 @@ def _sample(texts: Iterator[str], share: float) -> Iterator[str]:
 
 
 def _continuations(letters: Sequence[str], backend: tokenizers.Tokenizer) -> list[str]:
-    """##x for every letter that can stand inside a word: not punctuation, nor Chinese when it is split."""
+    """##x for every letter that can occur inside a word: not punctuation, nor Chinese where it is split."""
     return [f"##{x}" for x in letters if len(backend.pre_tokenizer.pre_tokenize_str(_normal(backend, f"a{x}"))) == 1]
 
 
