@@ -1,18 +1,28 @@
-"""ALBERT: a narrow token table, one block's weights in all layers, and sentence order instead of next sentence."""
+"""ALBERT: narrow embeddings, one block shared by all layers, sentence order instead of next-sentence prediction."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, dropout_of, give, linear, refuse_other, stacked, take
+from bothways.model.families.family import (
+    Family,
+    Head,
+    KeyRow,
+    dropout_of,
+    give,
+    linear,
+    refuse_other,
+    stacked,
+    take,
+    unsupported,
+)
 from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
-    "inner_group_num": (1,),  # no published one has another
+    "inner_group_num": (1,),  # no published model has another value
     "tie_word_embeddings": (True,),
 }
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"} | {
@@ -26,9 +36,9 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
     layers, groups = values["layers"], raw.get("num_hidden_groups", 1)
     if not isinstance(groups, int) or not 1 <= groups <= layers:
-        raise BothwaysError(f"config.json has num_hidden_groups = {groups!r} for {layers} layers")
-    order = tuple(int(layer / (layers / groups)) for layer in range(layers))
-    return EncoderConfig(positions=Learned(values.pop("rows")), layer_map=order, **values)
+        raise unsupported("num_hidden_groups", groups, f"expected 1 to {layers}, the number of layers")
+    layer_map = tuple(int(layer / (layers / groups)) for layer in range(layers))
+    return EncoderConfig(positions=Learned(values.pop("rows")), layer_map=layer_map, **values)
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
@@ -43,12 +53,12 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _rate(config: ModelConfig) -> float:
+def _dropout(config: ModelConfig) -> float:
     return dropout_of(config, "classifier_dropout_prob")
 
 
 def _labelled(config: ModelConfig) -> LinearHead:
-    return LinearHead(config.encoder, len(config.labels), _rate(config))
+    return LinearHead(config.encoder, len(config.labels), _dropout(config))
 
 
 _BLOCK = "encoder.albert_layer_groups.{}.albert_layers.0"
@@ -82,7 +92,7 @@ FAMILY = Family(
             ),
         ),
         "next": Head(
-            lambda c: LinearHead(c.encoder, 2, _rate(c)),
+            lambda c: LinearHead(c.encoder, 2, _dropout(c)),
             linear("sop_classifier.classifier", "heads.next.linear"),
             reads="pooled",
             needs=("pooler",),
@@ -96,7 +106,7 @@ FAMILY = Family(
         ),
         "token": Head(_labelled, linear("classifier", "heads.token.linear"), has_labels=True),
         "choice": Head(
-            lambda c: LinearHead(c.encoder, 1, _rate(c)),
+            lambda c: LinearHead(c.encoder, 1, _dropout(c)),
             linear("classifier", "heads.choice.linear"),
             reads="pooled",
             needs=("pooler",),

@@ -1,4 +1,4 @@
-"""BERT: post-norm, learned positions, two segments, exact GELU, tanh pooler, tied masked-word head."""
+"""BERT: post-norm, learned positions, two segments, exact GELU, tanh pooler, tied masked language modelling head."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from bothways.model.families.family import (
 )
 from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
 
-# Settings that change what the model computes and that no published BERT uses, with the value we can read.
+# Settings that change what the model computes, with the values that we support: no published BERT has others.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
     "add_cross_attention": (False,),
@@ -51,7 +51,7 @@ MAY_MISS = {
 
 
 def refuse(raw: Mapping[str, Any]) -> None:
-    """Refuse a config.json of what we do not compute."""
+    """Refuse a config.json with settings that we do not support."""
     refuse_other(raw, _FIXED)
 
 
@@ -90,7 +90,7 @@ def _labelled(config: ModelConfig) -> LinearHead:
     return LinearHead(config.encoder, len(config.labels), dropout_of(config))
 
 
-_CLASSIFIER = "classifier"  # three of their heads use this one name; config.json's "architectures" tells them apart
+_CLASSIFIER = "classifier"  # the name of three of their heads: "architectures" in config.json tells which one it is
 
 HEADS = {
     "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),

@@ -1,4 +1,4 @@
-"""DistilBERT: BERT without segments and pooler, half as deep, under names of its own."""
+"""DistilBERT: BERT with half of the layers, without segments and pooler, under other tensor names."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +34,7 @@ _KEYS = {
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
-    """Their config.json → ours. The norms' eps is BERT's, and not in the file."""
+    """Their config.json → ours. The file does not give the eps of LayerNorm: it is BERT's."""
     refuse_other(raw, _FIXED)
     values = take(raw, {**_KEYS, "max_position_embeddings": "rows"})
     return EncoderConfig(positions=Learned(values.pop("rows")), segments=0, norm_eps=1e-12, **values)

@@ -1,4 +1,4 @@
-"""ELECTRA: BERT with a narrower token table, and for each token the question whether it was replaced."""
+"""ELECTRA: BERT with narrower embeddings, pretrained by replaced token detection."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
         raw, {**bert.KEYS, "embedding_size": "embedding_width", "max_position_embeddings": "rows"}, bert.MAY_MISS
     )
     if values["embedding_width"] == values["width"]:
-        values["embedding_width"] = 0  # then nothing is projected
+        values["embedding_width"] = 0  # equal widths: no projection
     return EncoderConfig(positions=Learned(values.pop("rows")), **values)
 
 
@@ -27,8 +27,8 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _dense(config: ModelConfig) -> DenseHead:
-    rate = dropout_of(config)
-    return DenseHead(config.encoder, len(config.labels), "gelu", (rate, rate))
+    dropout = dropout_of(config)
+    return DenseHead(config.encoder, len(config.labels), "gelu", (dropout, dropout))
 
 
 def _choice(config: ModelConfig) -> DenseHead:

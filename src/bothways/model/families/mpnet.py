@@ -1,4 +1,4 @@
-"""MPNet: RoBERTa without segments, and a score for each bucket of distances, the same in all layers."""
+"""MPNet: RoBERTa without segments, with a relative position bias that all layers share."""
 
 from collections.abc import Mapping
 from dataclasses import replace
