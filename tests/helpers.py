@@ -30,7 +30,7 @@ the a of is in and to capital france paris germany berlin china beijing cat dog 
 small house tree reads writes un believ able walk talk run ##s ##ing ##ed ##ly ##er ##able ##believ ! . , ? ' -
 0 1 2 3 4 5 6 7 8 9 e n t o i r l d h s w k b c p f g m u v y x q j z ##e ##n ##t ##o ##i ##r ##l ##d ##h ##a
 ##w ##k ##b ##c ##p ##f ##g ##m ##u ##v ##y ##x ##q ##j ##z ##0 ##1 ##2 中 国 的 首 都 是 北 京 巴 黎 法 猫 狗 日 本 。 ， 😀 é ñ
-""".split()
+""".split()  # noqa: SIM905
 PIECES = [*FIRST_PIECES, *WORDS]
 
 TINY = EncoderConfig(

@@ -219,7 +219,7 @@ def test_what_is_said_goes_before_advice(filled: Path) -> None:
     plan = bothways.finetune_recipe({"optim": {"lr": 1e-3}}, ["run.steps=7", "model.pooling=first"])
     assert (plan.optim.lr, plan.optim.layer_decay, plan.model.pooling) == (1e-3, 0.8, "first")
     assert (plan.run.steps, plan.run.epochs) == (7, 0.0)
-    below = bothways.finetune_recipe({"optim": {"decay": 0.5}}, usual={"optim": {"lr": 5e-5, "clip": 2.0}})
+    below = bothways.finetune_recipe({"optim": {"weight_decay": 0.5}}, usual={"optim": {"lr": 5e-5, "clip": 2.0}})
     assert (below.optim.weight_decay, below.optim.lr, below.optim.clip) == (0.5, 4e-4, 2.0)
 
 
@@ -339,5 +339,5 @@ def test_fine_tuning_without_a_box_asks_for_a_model(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(box, "BOX", tmp_path / "box")
     (tmp_path / "train.tsv").write_text("text\tlabel\nI like it\tglad\nI hate it\tsad\n")
     words = ["finetune", "classify", "--train", str(tmp_path / "train.tsv"), "--out", str(tmp_path / "run")]
-    with pytest.raises(BothwaysError, match="--model|`model`"):
+    with pytest.raises(BothwaysError, match=r"--model|`model`"):
         CliRunner().invoke(app, words, catch_exceptions=False)

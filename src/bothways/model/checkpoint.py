@@ -148,7 +148,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     for name in sorted(set(table.values())):
         shard = index.parent / Path(name).name  # always beside the index, even if it names another folder
         if not shard.exists():
-            raise BothwaysError(f"{index} names {shard.name}, which does not exist", "missing-file", shard)
+            raise BothwaysError(f"{index} names {shard.name}, which does not exist", "no-file", shard)
         tensors |= read_weights(shard)
     missing = sorted(set(table) - set(tensors))
     if missing:

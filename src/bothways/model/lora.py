@@ -101,8 +101,8 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
     tensors: dict[str, Tensor] = {}
     names = []
     places = _places(model)
-    adapted = [(model.get_submodule(ours), theirs) for ours, theirs in _layers(model)]
-    adapted = [(layer, theirs) for layer, theirs in adapted if isinstance(layer, Adapted)]
+    layers = [(model.get_submodule(ours), theirs) for ours, theirs in _layers(model)]
+    adapted = [(layer, theirs) for layer, theirs in layers if isinstance(layer, Adapted)]
     for layer, theirs in adapted:
         for i in map(int, layer.up):
             names.append(family.prefix + theirs[i])

@@ -137,7 +137,7 @@ class Model(nn.Module):
                 raise BothwaysError(
                     f"text {i} has {len(encoding)} tokens, and this model reads {shape.max_length}",
                     "too-long",
-                    (i, len(encoding)),
+                    (len(encoding), shape.max_length),
                 )
         ids = [encoding.ids for encoding in encodings]
         segments = [encoding.segments for encoding in encodings]
