@@ -270,7 +270,7 @@ def test_an_adapter_on_a_classifier_is_of_its_own_task(base: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_stopped_run_goes_on_bit_for_bit(base: Path, tmp_path: Path, step: int) -> None:
-    trained("single", base, tmp_path / "whole", batch=2)
+    trained("single", base, tmp_path / "whole", batch_size=2)
 
     def interrupt(event: Event) -> None:
         if isinstance(event, Stepped) and event.step == step:
@@ -281,7 +281,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(base: Path, tmp_path: Path, step: int
     plan = recipe_for("classify", base, lora=lora, run=quiet(steps=4, batch_size=2))
     stopped = finetune(plan, tmp_path / "parts", train=case.examples, dev=case.examples, listen=[interrupt])
     assert not stopped.complete
-    trained("single", base, tmp_path / "parts", batch=2)
+    trained("single", base, tmp_path / "parts", batch_size=2)
     assert same(load(tmp_path / "parts/model").state_dict(), load(tmp_path / "whole/model").state_dict())
     files = [
         safetensors.torch.load_file(tmp_path / p / "adapter/adapter_model.safetensors") for p in ("parts", "whole")

@@ -66,7 +66,7 @@ def train(
         )
     with atomic.new_folder(out, replaces=FILES) as fresh:
         tokenizer.save(fresh)
-    say(f"{out}: {tokenizer.size:,} pieces, fingerprint {tokenizer.fingerprint}")
+    say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")
     if tokenizer.size < size:
         say(f"fewer than --size {size:,}: the text has no more pairs that occur {minimum} times")
 
@@ -195,7 +195,7 @@ def extend(
     )
     if found.fertility:
         say(f"pieces per word: {found.fertility[0]:.3f} before, {found.fertility[1]:.3f} after")
-    say(f"{out}: {report['pieces']:,} pieces, {report['rows']:,} token embeddings")
+    say(f"{report['pieces']:,} pieces in {out}, {report['rows']:,} token embeddings")
 
 
 @app.command()

@@ -98,7 +98,7 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if (folder / "bert_config.json").exists():
         return google.read(folder, read_json(folder / "bert_config.json"))
     raise BothwaysError(
-        f"{folder} is not a model folder: it has neither config.json nor Google's bert_config.json",
+        f"{folder} is not a model folder: it has no config.json, nor Google's bert_config.json",
         "not-a-model",
         folder,
     )

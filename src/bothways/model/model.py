@@ -97,7 +97,7 @@ class Model(nn.Module):
             )
         if numbers[0] > 1 and shape.norm_first:
             raise BothwaysError(
-                f"layer 1 of {self.config.family} must be among the layers taken: only its attention has no LayerNorm",
+                f"the first layer of {self.config.family} must be kept: only its attention has no LayerNorm",
                 "missing-first-layer",
                 tuple(numbers),
             )
@@ -135,7 +135,7 @@ class Model(nn.Module):
         for i, encoding in enumerate(encodings, 1):
             if len(encoding) > shape.max_length:
                 raise BothwaysError(
-                    f"text {i} has {len(encoding)} tokens, and this model reads {shape.max_length}",
+                    f"text {i} has {len(encoding)} tokens and this model reads {shape.max_length}",
                     "too-long",
                     (len(encoding), shape.max_length),
                 )
