@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.config import EncoderConfig, Learned
 from bothways.model.families import bert
 from bothways.model.families.family import (
     Family,
     Head,
     KeyRow,
+    architectures,
+    classifiers,
     dropout_of,
     give,
     linear,
@@ -53,15 +55,26 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _dropout(config: ModelConfig) -> float:
-    return dropout_of(config, "classifier_dropout_prob")
-
-
-def _labelled(config: ModelConfig) -> LinearHead:
-    return LinearHead(config.encoder, len(config.labels), _dropout(config))
-
-
-_BLOCK = "encoder.albert_layer_groups.{}.albert_layers.0"
+_BLOCK, _DROPOUT = "encoder.albert_layer_groups.{}.albert_layers.0", "classifier_dropout_prob"
+_HEADS = {
+    "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
+    "masked": Head(
+        lambda c: MaskedLMHead(c.encoder),
+        (
+            *linear("predictions.dense", "heads.masked.dense"),
+            *linear("predictions.LayerNorm", "heads.masked.norm"),
+            KeyRow("predictions.bias", "heads.masked.bias"),
+        ),
+    ),
+    "next": Head(
+        lambda c: LinearHead(c.encoder, 2, dropout_of(c, _DROPOUT)),
+        linear("sop_classifier.classifier", "heads.next.linear"),
+        reads="pooled",
+        needs=("pooler",),
+    ),
+    **classifiers(_DROPOUT, _DROPOUT),
+    "span": bert.HEADS["span"],
+}
 
 FAMILY = Family(
     name="albert",
@@ -81,48 +94,8 @@ FAMILY = Family(
     fresh=lambda shape: replace(
         shape, layer_map=(0,) * shape.layers, embedding_width=shape.embedding_width or 128, activation="gelu_new"
     ),
-    heads={
-        "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
-        "masked": Head(
-            lambda c: MaskedLMHead(c.encoder),
-            (
-                *linear("predictions.dense", "heads.masked.dense"),
-                *linear("predictions.LayerNorm", "heads.masked.norm"),
-                KeyRow("predictions.bias", "heads.masked.bias"),
-            ),
-        ),
-        "next": Head(
-            lambda c: LinearHead(c.encoder, 2, _dropout(c)),
-            linear("sop_classifier.classifier", "heads.next.linear"),
-            reads="pooled",
-            needs=("pooler",),
-        ),
-        "sequence": Head(
-            _labelled,
-            linear("classifier", "heads.sequence.linear"),
-            reads="pooled",
-            has_labels=True,
-            needs=("pooler",),
-        ),
-        "token": Head(_labelled, linear("classifier", "heads.token.linear"), has_labels=True),
-        "choice": Head(
-            lambda c: LinearHead(c.encoder, 1, _dropout(c)),
-            linear("classifier", "heads.choice.linear"),
-            reads="pooled",
-            needs=("pooler",),
-        ),
-        "span": bert.HEADS["span"],
-    },
-    architectures=(
-        ("AlbertForSequenceClassification", frozenset({"pooler", "sequence"})),
-        ("AlbertForTokenClassification", frozenset({"token"})),
-        ("AlbertForQuestionAnswering", frozenset({"span"})),
-        ("AlbertForMultipleChoice", frozenset({"pooler", "choice"})),
-        ("AlbertForPreTraining", frozenset({"pooler", "masked", "next"})),
-        ("AlbertForMaskedLM", frozenset({"masked"})),
-        ("AlbertModel", frozenset({"pooler"})),
-        ("AlbertModel", frozenset()),
-    ),
+    heads=_HEADS,
+    architectures=architectures("Albert", _HEADS, {"PreTraining": {"pooler", "masked", "next"}}),
     ignored=("embeddings.position_ids",),
     tied={
         "predictions.decoder.weight": "embeddings.word_embeddings.weight",

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.config import EncoderConfig, Learned
 from bothways.model.families.family import (
     Family,
     Head,
     KeyRow,
-    dropout_of,
+    architectures,
+    classifiers,
     give,
     linear,
     plain,
@@ -86,12 +87,6 @@ LAYERS = (
 BODY = (*EMBEDDINGS, *LAYERS)
 
 
-def _labelled(config: ModelConfig) -> LinearHead:
-    return LinearHead(config.encoder, len(config.labels), dropout_of(config))
-
-
-_CLASSIFIER = "classifier"  # the name of three of their heads: "architectures" in config.json tells which one it is
-
 HEADS = {
     "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),
     "masked": Head(
@@ -108,20 +103,7 @@ HEADS = {
         reads="pooled",
         needs=("pooler",),
     ),
-    "sequence": Head(
-        _labelled,
-        linear(_CLASSIFIER, "heads.sequence.linear"),
-        reads="pooled",
-        has_labels=True,
-        needs=("pooler",),
-    ),
-    "token": Head(_labelled, linear(_CLASSIFIER, "heads.token.linear"), has_labels=True),
-    "choice": Head(
-        lambda c: LinearHead(c.encoder, 1, dropout_of(c)),
-        linear(_CLASSIFIER, "heads.choice.linear"),
-        reads="pooled",
-        needs=("pooler",),
-    ),
+    **classifiers("classifier_dropout", "classifier_dropout"),
     "span": Head(lambda c: LinearHead(c.encoder, 2, 0.0), linear("qa_outputs", "heads.span.linear")),
 }
 
@@ -133,16 +115,8 @@ FAMILY = Family(
     body=BODY,
     heads=HEADS,
     fresh=plain,
-    architectures=(
-        ("BertForSequenceClassification", frozenset({"pooler", "sequence"})),
-        ("BertForTokenClassification", frozenset({"token"})),
-        ("BertForQuestionAnswering", frozenset({"span"})),
-        ("BertForMultipleChoice", frozenset({"pooler", "choice"})),
-        ("BertForPreTraining", frozenset({"pooler", "masked", "next"})),
-        ("BertForNextSentencePrediction", frozenset({"pooler", "next"})),
-        ("BertForMaskedLM", frozenset({"masked"})),
-        ("BertModel", frozenset({"pooler"})),
-        ("BertModel", frozenset()),
+    architectures=architectures(
+        "Bert", HEADS, {"PreTraining": {"pooler", "masked", "next"}, "NextSentencePrediction": {"pooler", "next"}}
     ),
     ignored=("embeddings.position_ids",),
     tied={

@@ -10,7 +10,8 @@ from bothways.model.families.family import (
     Family,
     Head,
     KeyRow,
-    dropout_of,
+    architectures,
+    classifiers,
     give,
     linear,
     refuse_other,
@@ -18,7 +19,7 @@ from bothways.model.families.family import (
     take,
     unsupported,
 )
-from bothways.model.heads import DenseHead, LinearHead, Pooler
+from bothways.model.heads import DenseHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "relative_attention": (True,),
@@ -134,24 +135,7 @@ HEADS = {
     ),
     "pooler": Head(_pooler, linear("pooler.dense", "heads.pooler.dense")),
     "masked": bert.HEADS["masked"],
-    "sequence": Head(
-        lambda c: LinearHead(c.encoder, len(c.labels), dropout_of(c, "cls_dropout")),
-        linear("classifier", "heads.sequence.linear"),
-        reads="pooled",
-        has_labels=True,
-        needs=("pooler",),
-    ),
-    "token": Head(
-        lambda c: LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
-        linear("classifier", "heads.token.linear"),
-        has_labels=True,
-    ),
-    "choice": Head(
-        lambda c: LinearHead(c.encoder, 1, dropout_of(c, "cls_dropout")),
-        linear("classifier", "heads.choice.linear"),
-        reads="pooled",
-        needs=("pooler",),
-    ),
+    **classifiers("cls_dropout", token_dropout=""),  # the token classifier has the encoder's
     "span": bert.HEADS["span"],
 }
 _EMBEDDINGS = (
@@ -174,17 +158,6 @@ _NEW_MASKED = {
 }
 
 
-def _architectures(classes: str) -> tuple[tuple[str, frozenset[str]], ...]:
-    return (
-        (f"{classes}ForSequenceClassification", frozenset({"pooler", "sequence"})),
-        (f"{classes}ForTokenClassification", frozenset({"token"})),
-        (f"{classes}ForQuestionAnswering", frozenset({"span"})),
-        (f"{classes}ForMultipleChoice", frozenset({"pooler", "choice"})),
-        (f"{classes}ForMaskedLM", frozenset({"masked"})),
-        (f"{classes}Model", frozenset()),
-    )
-
-
 FIRST = Family(
     name="deberta",
     prefix="deberta.",
@@ -201,7 +174,7 @@ FIRST = Family(
     ),
     heads=HEADS,
     fresh=lambda shape: _fresh(shape, Disentangled(shape.max_length, shape.max_length), "query-value"),
-    architectures=_architectures("Deberta"),
+    architectures=architectures("Deberta", HEADS),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
     renamed=_NEW_MASKED,
@@ -226,7 +199,7 @@ SECOND = Family(
     fresh=lambda shape: _fresh(
         shape, Disentangled(shape.max_length, shape.max_length // 2, shape.max_length, shared=True, norm=True), "all"
     ),
-    architectures=_architectures("DebertaV2"),
+    architectures=architectures("DebertaV2", HEADS),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
     renamed=_NEW_MASKED,

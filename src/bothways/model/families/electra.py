@@ -6,7 +6,7 @@ from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, dropout_of, linear, take
+from bothways.model.families.family import Family, Head, KeyRow, architectures, dropout_of, linear, take
 from bothways.model.heads import DenseHead, MaskedLMHead
 
 
@@ -35,6 +35,43 @@ def _choice(config: ModelConfig) -> DenseHead:
     return DenseHead(config.encoder, 1, "gelu", (0.0, dropout_of(config, "summary_last_dropout")))
 
 
+_HEADS = {
+    "replaced": Head(
+        lambda c: DenseHead(c.encoder, 1, c.encoder.activation),
+        (
+            *linear("discriminator_predictions.dense", "heads.replaced.dense"),
+            *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),
+        ),
+    ),
+    "masked": Head(
+        lambda c: MaskedLMHead(c.encoder, "gelu"),
+        (
+            *linear("generator_predictions.dense", "heads.masked.dense"),
+            *linear("generator_predictions.LayerNorm", "heads.masked.norm"),
+            KeyRow("generator_lm_head.bias", "heads.masked.bias"),
+        ),
+    ),
+    "sequence": Head(
+        _dense,
+        (
+            *linear("classifier.dense", "heads.sequence.dense"),
+            *linear("classifier.out_proj", "heads.sequence.linear"),
+        ),
+        reads="first",
+        has_labels=True,
+    ),
+    "token": bert.HEADS["token"],
+    "choice": Head(
+        _choice,
+        (
+            *linear("sequence_summary.summary", "heads.choice.dense"),
+            *linear("classifier", "heads.choice.linear"),
+        ),
+        reads="first",
+    ),
+    "span": bert.HEADS["span"],
+}
+
 FAMILY = Family(
     name="electra",
     prefix="electra.",
@@ -44,51 +81,8 @@ FAMILY = Family(
     fresh=lambda shape: replace(
         shape, embedding_width=0 if shape.embedding_width == shape.width else shape.embedding_width
     ),
-    heads={
-        "replaced": Head(
-            lambda c: DenseHead(c.encoder, 1, c.encoder.activation),
-            (
-                *linear("discriminator_predictions.dense", "heads.replaced.dense"),
-                *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),
-            ),
-        ),
-        "masked": Head(
-            lambda c: MaskedLMHead(c.encoder, "gelu"),
-            (
-                *linear("generator_predictions.dense", "heads.masked.dense"),
-                *linear("generator_predictions.LayerNorm", "heads.masked.norm"),
-                KeyRow("generator_lm_head.bias", "heads.masked.bias"),
-            ),
-        ),
-        "sequence": Head(
-            _dense,
-            (
-                *linear("classifier.dense", "heads.sequence.dense"),
-                *linear("classifier.out_proj", "heads.sequence.linear"),
-            ),
-            reads="first",
-            has_labels=True,
-        ),
-        "token": bert.HEADS["token"],
-        "choice": Head(
-            _choice,
-            (
-                *linear("sequence_summary.summary", "heads.choice.dense"),
-                *linear("classifier", "heads.choice.linear"),
-            ),
-            reads="first",
-        ),
-        "span": bert.HEADS["span"],
-    },
-    architectures=(
-        ("ElectraForSequenceClassification", frozenset({"sequence"})),
-        ("ElectraForTokenClassification", frozenset({"token"})),
-        ("ElectraForQuestionAnswering", frozenset({"span"})),
-        ("ElectraForMultipleChoice", frozenset({"choice"})),
-        ("ElectraForPreTraining", frozenset({"replaced"})),
-        ("ElectraForMaskedLM", frozenset({"masked"})),
-        ("ElectraModel", frozenset()),
-    ),
+    heads=_HEADS,
+    architectures=architectures("Electra", _HEADS, {"PreTraining": {"replaced"}}),
     ignored=("embeddings.position_ids",),
     tied={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
     renamed=bert.FAMILY.renamed,

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from torch import nn
 
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, ModelConfig
+from bothways.model.heads import LinearHead
 
 Reads = Literal["tokens", "tokens + first", "first", "mean", "pooled"]
 """The input of a head: the hidden states of all tokens, or these plus that of their sequence's first token; or for each
@@ -88,6 +90,37 @@ def stacked(theirs: str, names: tuple[str, ...], ours: str) -> tuple[KeyRow, Key
     """Several linear layers of theirs that are one of ours."""
     weights, biases = ([f"{theirs}.{name}.{kind}" for name in names] for kind in ("weight", "bias"))
     return KeyRow(tuple(weights), f"{ours}.weight"), KeyRow(tuple(biases), f"{ours}.bias")
+
+
+def classifiers(dropout: str, token_dropout: str) -> dict[str, Head]:
+    """BERT's classifiers: one linear layer each. The arguments are the settings of their dropout probabilities."""
+    pooled: dict[str, Any] = {"reads": "pooled", "needs": ("pooler",)}
+
+    def build(outputs: int, setting: str) -> Callable[[ModelConfig], nn.Module]:
+        return lambda c: LinearHead(c.encoder, outputs or len(c.labels), dropout_of(c, setting))
+
+    # All have the tensor names of `classifier`: "architectures" in config.json tells which one it is.
+    return {
+        "sequence": Head(build(0, dropout), linear("classifier", "heads.sequence.linear"), has_labels=True, **pooled),
+        "token": Head(build(0, token_dropout), linear("classifier", "heads.token.linear"), has_labels=True),
+        "choice": Head(build(1, dropout), linear("classifier", "heads.choice.linear"), **pooled),
+    }
+
+
+def architectures(
+    classes: str, heads: Mapping[str, Head], others: Mapping[str, set[str]] = MappingProxyType({})
+) -> tuple[tuple[str, frozenset[str]], ...]:
+    """The classes of a family whose names begin with `classes`; `others` are those that not every family has."""
+    usual = {"SequenceClassification": "sequence", "TokenClassification": "token"}
+    usual |= {"QuestionAnswering": "span", "MultipleChoice": "choice"}
+    has_pooler = "pooler" in heads and heads["pooler"].in_body
+    return (
+        *((f"{classes}For{ending}", frozenset({head, *heads[head].needs})) for ending, head in usual.items()),
+        *((f"{classes}For{ending}", frozenset(names)) for ending, names in others.items()),
+        (f"{classes}ForMaskedLM", frozenset({"masked"})),
+        *([(f"{classes}Model", frozenset({"pooler"}))] if has_pooler else []),
+        (f"{classes}Model", frozenset()),
+    )
 
 
 def refuse_other(raw: Mapping[str, Any], fixed: Mapping[str, tuple[Any, ...]]) -> None:

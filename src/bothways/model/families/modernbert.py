@@ -10,6 +10,7 @@ from bothways.model.families.family import (
     Head,
     KeyRow,
     Reads,
+    architectures,
     dropout_of,
     give,
     linear,
@@ -126,6 +127,27 @@ def _pooling(config: ModelConfig) -> Reads:
     return "mean" if config.hf_config.get("classifier_pooling") == "mean" else "first"
 
 
+_HEADS = {
+    "masked": Head(
+        lambda c: MaskedLMHead(
+            c.encoder,
+            str(c.hf_config.get("classifier_activation", "gelu")),
+            dense_bias=bool(c.hf_config.get("classifier_bias", False)),
+        ),
+        (
+            *linear("head.dense", "heads.masked.dense"),
+            *linear("head.norm", "heads.masked.norm"),
+            KeyRow("decoder.bias", "heads.masked.bias"),
+        ),
+    ),
+    "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),
+    "token": Head(_classifier(), _rows("token"), has_labels=True),
+    "choice": Head(_classifier(1), _rows("choice"), reads=_pooling),
+    # transformers has no class for it, but opens it as a token classifier with one label.
+    "replaced": Head(_classifier(1), _rows("replaced"), labels=("replaced",)),
+    "span": Head(_classifier(2), _rows("span")),
+}
+
 FAMILY = Family(
     name="modernbert",
     prefix="model.",
@@ -143,34 +165,7 @@ FAMILY = Family(
         *linear("final_norm", "encoder.norm"),
     ),
     fresh=_fresh,
-    heads={
-        "masked": Head(
-            lambda c: MaskedLMHead(
-                c.encoder,
-                str(c.hf_config.get("classifier_activation", "gelu")),
-                dense_bias=bool(c.hf_config.get("classifier_bias", False)),
-            ),
-            (
-                *linear("head.dense", "heads.masked.dense"),
-                *linear("head.norm", "heads.masked.norm"),
-                KeyRow("decoder.bias", "heads.masked.bias"),
-            ),
-        ),
-        "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),
-        "token": Head(_classifier(), _rows("token"), has_labels=True),
-        "choice": Head(_classifier(1), _rows("choice"), reads=_pooling),
-        # transformers has no class for it, but opens it as a token classifier with one label.
-        "replaced": Head(_classifier(1), _rows("replaced"), labels=("replaced",)),
-        "span": Head(_classifier(2), _rows("span")),
-    },
-    architectures=(
-        ("ModernBertForSequenceClassification", frozenset({"sequence"})),
-        ("ModernBertForTokenClassification", frozenset({"token"})),
-        ("ModernBertForQuestionAnswering", frozenset({"span"})),
-        ("ModernBertForMultipleChoice", frozenset({"choice"})),
-        ("ModernBertForMaskedLM", frozenset({"masked"})),
-        ("ModernBertForTokenClassification", frozenset({"replaced"})),
-        ("ModernBertModel", frozenset()),
-    ),
+    heads=_HEADS,
+    architectures=architectures("ModernBert", _HEADS, {"TokenClassification": {"replaced"}}),
     tied={"decoder.weight": "embeddings.tok_embeddings.weight"},
 )

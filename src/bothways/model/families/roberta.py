@@ -6,7 +6,17 @@ from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, dropout_of, linear, plain, take, unsupported
+from bothways.model.families.family import (
+    Family,
+    Head,
+    KeyRow,
+    architectures,
+    dropout_of,
+    linear,
+    plain,
+    take,
+    unsupported,
+)
 from bothways.model.heads import DenseHead, MaskedLMHead
 
 
@@ -71,15 +81,7 @@ def family(name: str, classes: str) -> Family:
         body=bert.BODY,
         heads=HEADS,
         fresh=fresh,
-        architectures=(
-            (f"{classes}ForSequenceClassification", frozenset({"sequence"})),
-            (f"{classes}ForTokenClassification", frozenset({"token"})),
-            (f"{classes}ForQuestionAnswering", frozenset({"span"})),
-            (f"{classes}ForMultipleChoice", frozenset({"pooler", "choice"})),
-            (f"{classes}ForMaskedLM", frozenset({"masked"})),
-            (f"{classes}Model", frozenset({"pooler"})),
-            (f"{classes}Model", frozenset()),
-        ),
+        architectures=architectures(classes, HEADS),
         ignored=("embeddings.position_ids",),
         tied={
             "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
