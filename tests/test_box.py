@@ -20,6 +20,7 @@ from bothways.errors import BothwaysError
 from bothways.model import box
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
 from bothways.train.settings import LoraSettings
+from helpers import refused
 from test_fit import calm, recipe
 from test_pretrain_lora import make_reader
 
@@ -148,15 +149,15 @@ def test_what_looks_like_a_file_is_one(filled: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "named"),
     [
-        (["predict", "a text", "--task", "mood"], "the box answers no 'mood': expected answer, emotion"),
-        (["predict", "one", "two", "three", "--task", "emotion"], "and 3 were given"),
-        (["evaluate", "x.tsv", "--task", "emotion", "--calibrate"], r"copy .* whole, and take --model COPY/emotion"),
+        (["predict", "a text", "--task", "mood"], "mood.* answer, emotion"),
+        (["predict", "one", "two", "three", "--task", "emotion"], "3"),
+        (["evaluate", "x.tsv", "--task", "emotion", "--calibrate"], "emotion"),
     ],
 )
-def test_what_cannot_be_meant_is_said(filled: Path, words: list[str], sentence: str) -> None:
-    with pytest.raises(BothwaysError, match=sentence):
+def test_impossible_requests_are_refused(filled: Path, words: list[str], named: str) -> None:
+    with pytest.raises(BothwaysError, match=named):
         CliRunner().invoke(app, words, catch_exceptions=False)
 
 
@@ -164,7 +165,7 @@ def test_one_model_is_named(filled: Path) -> None:
     for words in (["predict", "a text"], ["evaluate", "x", "--task", "emotion", "--model", "x"]):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 2
-        assert "with one of answer, emotion" in " ".join(done.stderr.replace("│", "").split())
+        assert "answer, emotion" in " ".join(done.stderr.replace("│", "").split())
 
 
 def test_evaluation_of_a_boxed_task(filled: Path, tmp_path: Path) -> None:
@@ -178,8 +179,8 @@ def test_info_says_which_is_which(filled: Path) -> None:
     facts = json.loads(run("info", "--json"))
     assert facts["folder"] == str(filled / "reader")
     assert {name: one["can"] for name, one in facts["box"].items()} == {
-        "fill": ["fill blanks (bothways fill)"],
-        "answer": ["find answers in a text (bothways predict --task answer)"],
+        "fill": ["predict masked tokens (bothways fill)"],
+        "answer": ["answer questions with a span of a text (bothways predict --task answer)"],
         "emotion": ["classify texts (bothways predict --task emotion)"],
     }
     assert facts["box"]["emotion"]["labels"] == ["glad", "sad"]
@@ -218,7 +219,7 @@ def test_what_is_said_goes_before_advice(filled: Path) -> None:
     plan = bothways.finetune_recipe({"optim": {"lr": 1e-3}}, ["run.steps=7", "model.pooling=first"])
     assert (plan.optim.lr, plan.optim.layer_decay, plan.model.pooling) == (1e-3, 0.8, "first")
     assert (plan.run.steps, plan.run.epochs) == (7, 0.0)
-    below = bothways.finetune_recipe({"optim": {"decay": 0.5}}, usual={"optim": {"lr": 5e-5, "clip": 2.0}})
+    below = bothways.finetune_recipe({"optim": {"weight_decay": 0.5}}, usual={"optim": {"lr": 5e-5, "clip": 2.0}})
     assert (below.optim.weight_decay, below.optim.lr, below.optim.clip) == (0.5, 4e-4, 2.0)
 
 
@@ -227,7 +228,7 @@ def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) 
     (tmp_path / "finetune.toml").write_text("[optim]\nlr = 1e-5\n")
     assert bothways.finetune_recipe({"model": {"init": str(tmp_path)}}).optim.lr == 1e-5
     (tmp_path / "finetune.toml").write_text("[optim]\nrate = 1e-5\n")
-    with pytest.raises(BothwaysError, match=r"finetune\.toml: .*optim\.rate"):
+    with pytest.raises(BothwaysError, match=r"finetune\.toml.*optim\.rate"):
         bothways.finetune_recipe({"model": {"init": str(tmp_path)}})
 
 
@@ -251,17 +252,17 @@ def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Pa
     bothways.save(bothways.load(tmp_path / "saved"), tmp_path / "saved")
     plain = bothways.load()
     plain.config = replace(plain.config, advice="")
-    with pytest.raises(BothwaysError, match=r"holds other files, such as finetune\.toml"):  # written by somebody else
+    with pytest.raises(BothwaysError, match=r"finetune\.toml"):  # written by somebody else
         bothways.save(plain, tmp_path / "saved")
     bothways.save(plain, tmp_path / "plain")
-    with pytest.raises(SystemExit, match=r"put a finetune\.toml into it"):
+    with pytest.raises(SystemExit, match=r"finetune\.toml"):
         maker().make(Namespace(reader=tmp_path / "plain", fill=None, task=[], card=CARD), tmp_path / "none")
 
 
 def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) -> None:
     advice = {"model": {"pooling": "mean"}, "optim": {"lr": 4e-4, "layer_decay": 0.8}}
     plan = replace(calm(recipe(packed, steps=1)), finetune=advice)
-    with pytest.raises(BothwaysError, match=r"model\.pooling is for modernbert: what bert reads is fixed"):
+    with refused("unsupported-setting", ("model.pooling", "mean")):
         bothways.pretrain(plan, tmp_path / "run")
     plan = replace(plan, model=replace(plan.model, family="modernbert"), objectives=("mlm",))
     bothways.pretrain(plan, tmp_path / "run")
@@ -281,7 +282,7 @@ def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) 
         "--set",
         "finetune.optim.rat=1",
     ]
-    assert "no key finetune.optim.rat" in str(CliRunner().invoke(app, words).exception)
+    assert "finetune.optim.rat" in str(CliRunner().invoke(app, words).exception)
     assert not (tmp_path / "none").exists()
 
 
@@ -299,7 +300,7 @@ def test_the_command_goes_on_with_the_same_recipe(filled: Path, tmp_path: Path) 
     ]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
-    assert "finetune.toml advises" in done.stderr
+    assert "finetune.toml" in done.stderr
     kept = bothways.tasks.recipe.read_finetune_recipe(tmp_path / "run/recipe.toml")
     assert kept.model.init == str(filled / "reader")
     assert CliRunner().invoke(app, words).exit_code == 0
@@ -310,7 +311,7 @@ def test_a_reader_that_fills_blanks_needs_no_adapter(
     filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Then `fill` is the reader; and a reader that does not is not boxed without one."""
-    with pytest.raises(SystemExit, match="fills no blanks: give --fill"):
+    with pytest.raises(SystemExit, match="--fill"):
         maker().make(Namespace(reader=filled / "reader", fill=None, task=[], card=CARD), tmp_path / "none")
     bothways.save(bothways.load(filled / "fill"), tmp_path / "whole")
     maker().make(Namespace(reader=tmp_path / "whole", fill=None, task=[], card=CARD), tmp_path / "box")
@@ -319,7 +320,7 @@ def test_a_reader_that_fills_blanks_needs_no_adapter(
     assert bothways.boxed("fill") == bothways.boxed()
     assert bothways.fill("she [MASK] it") == bothways.fill("she [MASK] it", tmp_path / "box/reader")
     told = json.loads(run("info", "--json"))
-    assert told["can"][0] == "fill blanks (bothways fill)"
+    assert told["can"][0] == "predict masked tokens (bothways fill)"
     assert "fill" not in told["box"]
 
 
@@ -329,7 +330,7 @@ def test_a_reader_that_fills_blanks_needs_no_adapter(
 def test_an_empty_box_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(box, "BOX", tmp_path / "box")
     for call in (bothways.load, lambda: bothways.fill("a [MASK]"), bothways.boxed):
-        with pytest.raises(BothwaysError, match="no model in the box"):
+        with refused("no-box", tmp_path / "box"):
             call()
     assert bothways.finetune_recipe({}).model.init == ""
 
@@ -338,5 +339,5 @@ def test_fine_tuning_without_a_box_asks_for_a_model(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(box, "BOX", tmp_path / "box")
     (tmp_path / "train.tsv").write_text("text\tlabel\nI like it\tglad\nI hate it\tsad\n")
     words = ["finetune", "classify", "--train", str(tmp_path / "train.tsv"), "--out", str(tmp_path / "run")]
-    with pytest.raises(BothwaysError, match="give --model DIR"):
+    with pytest.raises(BothwaysError, match=r"--model|`model`"):
         CliRunner().invoke(app, words, catch_exceptions=False)

@@ -22,10 +22,27 @@ from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY, make_loud
-from test_parity import LABELS, theirs
+from helpers import TINY, make_loud, refused
 
 IDS = [[101, 5, 6, 102], [101, 102]]
+LABELS = ("no", "maybe", "yes")
+
+
+def theirs(name: str) -> torch.nn.Module:
+    """A class of transformers, as small as TINY, with loud weights."""
+    config = transformers.BertConfig(
+        vocab_size=TINY.vocab_size,
+        hidden_size=TINY.width,
+        num_hidden_layers=TINY.layers,
+        num_attention_heads=TINY.num_heads,
+        intermediate_size=TINY.ffn_width,
+        max_position_embeddings=TINY.positions.rows,
+        id2label=dict(enumerate(LABELS)),
+        label2id={label: i for i, label in enumerate(LABELS)},
+    )
+    model: torch.nn.Module = getattr(transformers, name)(config)
+    make_loud(model)
+    return model.eval()
 
 
 def states(model: Model) -> torch.Tensor:
@@ -119,8 +136,8 @@ def test_a_body_of_2019_loads(tmp_path: Path) -> None:
         (None, ("LABEL_0", "LABEL_1", "LABEL_2")),
         ({"0": "LABEL_0", "1": "LABEL_1"}, ("LABEL_0", "LABEL_1", "LABEL_2")),
         ({"2": "c", "0": "a", "1": "b"}, ("a", "b", "c")),
-        ({"0": "good", "1": "bad"}, "asks for"),
-        ({"x": "good"}, "keys are not numbers"),
+        ({"0": "good", "1": "bad"}, "shape-mismatch"),
+        ({"x": "good"}, "bad-labels"),
     ],
 )
 def test_labels_fit_the_classifier(
@@ -133,7 +150,7 @@ def test_labels_fit_the_classifier(
     if isinstance(expected, tuple):
         assert load(tmp_path).config.labels == expected
     else:
-        with pytest.raises(BothwaysError, match=expected):
+        with refused(expected):
             load(tmp_path)
 
 
@@ -187,7 +204,7 @@ def test_a_folder_is_complete_and_labels_keep_their_names(tmp_path: Path, tokeni
     config = transformers.AutoConfig.from_pretrained(tmp_path / "m")
     assert tuple(config.id2label[i] for i in range(3)) == labels
     assert config.label2id == {label: i for i, label in enumerate(labels)}
-    assert json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())["model_max_length"] == TINY.limit
+    assert json.loads((tmp_path / "m" / "tokenizer_config.json").read_text())["model_max_length"] == TINY.max_length
     card = (tmp_path / "m" / "README.md").read_text()
     assert "中性" in card
     assert "BertForSequenceClassification" in card
@@ -213,6 +230,7 @@ def test_settings_we_do_not_use_are_kept(tmp_path: Path) -> None:
 
 
 Break = Callable[[Path], object]
+FILE = "model.safetensors"
 
 
 def _config(change: dict[str, object]) -> Break:
@@ -237,12 +255,16 @@ def _weight(value: str) -> Break:
     return _tensors(lambda tensors: tensors[QUERY][3, 4].fill_(float(value)))
 
 
-def _to_bin(content: bytes) -> Break:
+def _instead_of(name: str, write: Callable[[Path], object]) -> Break:
     def apply(folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        (folder / "pytorch_model.bin").write_bytes(content)
+        (folder / name).unlink()
+        write(folder)
 
     return apply
+
+
+def _to_bin(content: bytes) -> Break:
+    return _instead_of(FILE, lambda folder: (folder / "pytorch_model.bin").write_bytes(content))
 
 
 class _Evil:
@@ -254,90 +276,111 @@ class _Evil:
 
 
 def _evil(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+    (folder / FILE).unlink()
     torch.save({"bert.x": _Evil(folder / "was-here")}, folder / "pytorch_model.bin")
 
 
 def _index(table: dict[str, object]) -> Break:
-    def apply(folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
-
-    return apply
+    content = json.dumps({"weight_map": table})
+    return _instead_of(FILE, lambda folder: (folder / "model.safetensors.index.json").write_text(content))
 
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
-WRONG: dict[str, tuple[Break, str]] = {
-    "no config": (lambda f: (f / "config.json").unlink(), "not a model folder"),
-    "config cut": (lambda f: (f / "config.json").write_text('{"model_type": "be'), "cannot be read as JSON"),
-    "config too deep": (lambda f: (f / "config.json").write_text("[" * 200_000), "cannot be read as JSON"),
-    "activation a list": (_config({"hidden_act": ["gelu"]}), "the activation"),
-    "family a list": (_config({"model_type": ["bert"]}), "model_type"),
-    "architectures a number": (_config({"architectures": 5, "hidden_size": 0}), "width must be"),
-    "eps a word": (_config({"layer_norm_eps": "abc"}), "norm_eps must be a small positive number"),
-    "eps null": (_config({"layer_norm_eps": None}), "norm_eps must be a small positive number"),
-    "eps negative": (_config({"layer_norm_eps": -1}), "norm_eps must be a small positive number"),
-    "dropout seven": (_config({"classifier_dropout": 7}), "classifier_dropout = 7"),
-    "a tensor twice": (_tensors(lambda t: t.update({"pooler.dense.bias": torch.ones(32)})), "pooler.dense.bias twice"),
-    "a flat classifier": (_tensors(lambda t: t.update({"classifier.weight": torch.tensor(1.0), "classifier.bias": torch.ones(2)})), "the tensor classifier.weight has the shape"),
-    "bin with numbers": (lambda f: (f / "model.safetensors").unlink() or torch.save({5: torch.ones(2)}, f / "pytorch_model.bin"), "plain table of tensors"),  # type: ignore[func-returns-value]
-    "index to itself": (_index({"a": "model.safetensors.index.json"}), "no weight_map"),
-    "index of numbers": (_index({"a": 5}), "no weight_map"),
-    "special token odd": (lambda f: (f / "tokenizer_config.json").write_text('{"mask_token": {"foo": 1}}'), "special token"),
-    "lower-case odd": (lambda f: (f / "tokenizer.json").unlink() or (f / "tokenizer_config.json").write_text('{"do_lower_case": "yes"}'), "do_lower_case should be true or false"),  # type: ignore[func-returns-value]
-    "config a list": (lambda f: (f / "config.json").write_text("[]"), "should hold a JSON object"),
-    "unknown family": (_config({"model_type": "gpt9"}), "model_type 'gpt9', which is not known here: expected albert, bert"),
-    "no width": (_config({"hidden_size": "DELETE"}), "config.json has no hidden_size"),
-    "width a word": (_config({"hidden_size": "wide"}), "width must be a positive whole number"),
-    "odd heads": (_config({"num_attention_heads": 5}), "cannot be split into 5"),
-    "relative positions": (_config({"position_embedding_type": "relative_key"}), "only 'absolute' can be read"),
-    "an odd decoder": (_config({"is_decoder": "yes"}), "causal must be true or false"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no weights"),
-    "weights empty": (lambda f: (f / "model.safetensors").write_bytes(b""), "damaged"),
-    "weights cut": (lambda f: os.truncate(f / "model.safetensors", 5000), "damaged"),
-    "weights noise": (lambda f: (f / "model.safetensors").write_bytes(np.arange(9999).tobytes()), "damaged"),
-    "bin noise": (_to_bin(b"\x80\x02 not a pickle"), "damaged"),
-    "bin empty": (_to_bin(b""), "damaged"),
-    "bin with code": (_evil, r"bin holds \w+\.system, which could run code, and only weights are read here$"),
-    "a pointer": (lambda f: (f / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "is a pointer of Git LFS"),
-    "lost shard": (_index({"a": "model-1.safetensors"}), "which is not there"),
-    "a tensor too many": (_tensors(lambda t: t.update({"bert.extra.weight": torch.ones(2)})), "no use for: extra.weight"),
-    "a tensor too few": (_tensors(lambda t: t.pop(QUERY)), "lack encoder.layer.1.attention.self.query.weight"),
-    "a layer too few": (_config({"num_hidden_layers": 2}), "no use for: encoder.layer.2"),
-    "a layer too many": (_config({"num_hidden_layers": 4}), "lack encoder.layer.3.* and 13 more"),
-    "wrong shape": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 31)})), r"has the shape \[32, 31\] and config.json asks for \[32, 32\]"),
-    "nan": (_weight("nan"), "hold nan or inf in encoder.layer.1.attention.self.*: damaged, or of a run that diverged"),
-    "inf": (_weight("inf"), "hold nan or inf in encoder.layer.1.attention.self"),
-    "minus inf": (_weight("-inf"), "hold nan or inf in encoder.layer.1.attention.self"),
-    "wrong vocabulary": (_config({"vocab_size": 300}), r"word_embeddings.weight has the shape \[\d+, 32\] and config.json asks for \[300"),
-    "half a head": (_tensors(lambda t: t.pop("cls.predictions.transform.dense.bias")), "lack cls.predictions.transform.dense.bias"),
-    "integers": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32, dtype=torch.int8)})), "not weights"),
+QKV = tuple(f"encoder.layer.1.attention.self.{name}.weight" for name in ("query", "key", "value"))
+LAYER = "encoder.layer.{}."
+OTHERS = ""
+"""The code of an error from another part of the library."""
+# What is wrong, how it is made, the code, and the value: a Path is relative to the folder.
+WRONG: dict[str, tuple[Break, str, object]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "not-a-model", Path()),
+    "config cut": (lambda f: (f / "config.json").write_text('{"model_type": "be'), "not-json", Path("config.json")),
+    "config too deep": (lambda f: (f / "config.json").write_text("[" * 200_000), "not-json", Path("config.json")),
+    "activation a list": (_config({"hidden_act": ["gelu"]}), "unknown-choice", ["gelu"]),
+    "family a list": (_config({"model_type": ["bert"]}), "unknown-family", ["bert"]),
+    "architectures a number": (_config({"architectures": 5, "hidden_size": 0}), "out-of-range", ("width", 0)),
+    "eps a word": (_config({"layer_norm_eps": "abc"}), "out-of-range", ("norm_eps", "abc")),
+    "eps null": (_config({"layer_norm_eps": None}), "out-of-range", ("norm_eps", None)),
+    "eps negative": (_config({"layer_norm_eps": -1}), "out-of-range", ("norm_eps", -1)),
+    "dropout seven": (_config({"classifier_dropout": 7}), "unsupported-setting", ("classifier_dropout", 7)),
+    "a tensor twice": (_tensors(lambda t: t.update({"pooler.dense.bias": torch.ones(32)})), "duplicate-tensor", "pooler.dense.bias"),
+    "a flat classifier": (_tensors(lambda t: t.update({"classifier.weight": torch.tensor(1.0), "classifier.bias": torch.ones(2)})), "shape-mismatch", "classifier.weight"),
+    "bin with numbers": (_instead_of(FILE, lambda f: torch.save({5: torch.ones(2)}, f / "pytorch_model.bin")), "not-weights", Path("pytorch_model.bin")),
+    "index to itself": (_index({"a": "model.safetensors.index.json"}), "damaged-file", Path("model.safetensors.index.json")),
+    "index of numbers": (_index({"a": 5}), "damaged-file", Path("model.safetensors.index.json")),
+    "special token odd": (lambda f: (f / "tokenizer_config.json").write_text('{"mask_token": {"foo": 1}}'), OTHERS, "foo"),
+    "lower-case odd": (_instead_of("tokenizer.json", lambda f: (f / "tokenizer_config.json").write_text('{"do_lower_case": "yes"}')), OTHERS, "do_lower_case"),
+    "config a list": (lambda f: (f / "config.json").write_text("[]"), "not-an-object", Path("config.json")),
+    "unknown family": (_config({"model_type": "gpt9"}), "unknown-family", "gpt9"),
+    "no width": (_config({"hidden_size": "DELETE"}), "missing-setting", ("hidden_size",)),
+    "width a word": (_config({"hidden_size": "wide"}), "out-of-range", ("width", "wide")),
+    "odd heads": (_config({"num_attention_heads": 5}), "shape-mismatch", (32, 5)),
+    "relative positions": (_config({"position_embedding_type": "relative_key"}), "unsupported-setting", ("position_embedding_type", "relative_key")),
+    "an odd decoder": (_config({"is_decoder": "yes"}), "out-of-range", ("causal", "yes")),
+    "no weights": (lambda f: (f / FILE).unlink(), "no-weights", Path()),
+    "weights empty": (lambda f: (f / FILE).write_bytes(b""), "damaged-file", Path(FILE)),
+    "weights cut": (lambda f: os.truncate(f / FILE, 5000), "damaged-file", Path(FILE)),
+    "weights noise": (lambda f: (f / FILE).write_bytes(np.arange(9999).tobytes()), "damaged-file", Path(FILE)),
+    "bin noise": (_to_bin(b"\x80\x02 not a pickle"), "damaged-file", Path("pytorch_model.bin")),
+    "bin empty": (_to_bin(b""), "damaged-file", Path("pytorch_model.bin")),
+    "bin with code": (_evil, "unsafe-file", (Path("pytorch_model.bin"), f"{os.system.__module__}.system")),
+    "a pointer": (lambda f: (f / FILE).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"), "lfs-pointer", Path(FILE)),
+    "lost shard": (_index({"a": "model-1.safetensors"}), "no-file", Path("model-1.safetensors")),
+    "a tensor too many": (_tensors(lambda t: t.update({"bert.extra.weight": torch.ones(2)})), "unexpected-tensors", ("extra.weight",)),
+    "a tensor too few": (_tensors(lambda t: t.pop(QUERY)), "missing-tensors", ("encoder.layer.1.attention.self.query.weight",)),
+    "a layer too few": (_config({"num_hidden_layers": 2}), "unexpected-tensors", LAYER.format(2)),
+    "a layer too many": (_config({"num_hidden_layers": 4}), "missing-tensors", LAYER.format(3)),
+    "wrong shape": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 31)})), "shape-mismatch", "encoder.layer.1.attention.self.query.weight"),
+    "nan": (_weight("nan"), "not-finite", QKV),
+    "inf": (_weight("inf"), "not-finite", QKV),
+    "minus inf": (_weight("-inf"), "not-finite", QKV),
+    "wrong vocabulary": (_config({"vocab_size": 300}), "shape-mismatch", "embeddings.word_embeddings.weight"),
+    "half a head": (_tensors(lambda t: t.pop("cls.predictions.transform.dense.bias")), "missing-tensors", ("cls.predictions.transform.dense.bias",)),
+    "integers": (_tensors(lambda t: t.update({QUERY: torch.ones(32, 32, dtype=torch.int8)})), "unsupported-dtype", ("encoder.layer.1.attention.self.query.weight", torch.int8)),
     "untied": (
         _tensors(lambda t: t.update({"cls.predictions.decoder.weight": torch.ones(TINY.vocab_size, 32)})),
-        "should equal embeddings.word_embeddings.weight",
+        "tied-tensors-differ",
+        ("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"),
     ),
     "tokenizer too large": (
-        lambda f: (f / "tokenizer.json").unlink() or (f / "vocab.txt").write_text("\n".join(["[UNK]", "[CLS]", "[SEP]", *map(str, range(900))])),  # type: ignore[func-returns-value]
-        "do not belong together",
+        _instead_of("tokenizer.json", lambda f: (f / "vocab.txt").write_text("\n".join(["[UNK]", "[CLS]", "[SEP]", *map(str, range(900))]))),
+        "vocabulary-mismatch",
+        (903, TINY.vocab_size),
     ),
-    "tokenizer noise": (lambda f: (f / "tokenizer.json").write_text("{}"), "cannot be read as a tokenizer"),
+    "tokenizer noise": (lambda f: (f / "tokenizer.json").write_text("{}"), OTHERS, "tokenizer.json"),
 }  # fmt: skip
+
+
+def inside(folder: Path, value: object) -> object:
+    """The value, its paths in the folder."""
+    if isinstance(value, tuple):
+        return tuple(inside(folder, part) for part in value)
+    return folder / value if isinstance(value, Path) else value
 
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_folder_gets_one_sentence(what: str, model_folder: Path) -> None:
-    spoil, says = WRONG[what]
+    spoil, code, value = WRONG[what]
     spoil(model_folder)
-    with pytest.raises(BothwaysError, match=says) as caught:
+    with pytest.raises(BothwaysError) as caught:
         load(model_folder)
+    if code == OTHERS:
+        assert str(value) in str(caught.value)
+    elif isinstance(value, str) and value.endswith("."):  # sixteen names with this beginning
+        assert caught.value.code == code
+        names = caught.value.value
+        assert isinstance(names, tuple)
+        assert len(names) == 16
+        assert all(name.startswith(value) for name in names)
+    else:
+        assert (caught.value.code, caught.value.value) == (code, inside(model_folder, value))
     assert "\n" not in str(caught.value)
     assert not (model_folder / "was-here").exists()
 
 
-def test_weights_that_are_too_large_for_16_bits_are_told(model_folder: Path) -> None:
+def test_weights_that_are_too_large_for_16_bits_are_refused(model_folder: Path) -> None:
     _tensors(lambda tensors: tensors[QUERY][3, 4].fill_(1e5))(model_folder)
     load(model_folder, dtype=torch.bfloat16)
-    with pytest.raises(BothwaysError, match="hold nan or inf"):
+    with refused("not-finite", QKV):
         load(model_folder, dtype=torch.float16)
 
 
@@ -350,25 +393,25 @@ def test_a_word_may_be_forbidden_by_its_bias(model_folder: Path) -> None:
 
 
 def test_paths_that_are_no_folders(tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match="there is no folder"):
+    with refused("no-folder", tmp_path / "none"):
         load(tmp_path / "none")
     (tmp_path / "file").write_text("")
-    with pytest.raises(BothwaysError, match="is not a folder"):
+    with refused("no-folder", tmp_path / "file"):
         load(tmp_path / "file")
 
 
 def test_inputs_that_the_model_cannot_read(model_folder: Path) -> None:
     model = load(model_folder)
     assert model.tokenizer is not None
-    with pytest.raises(BothwaysError, match="text 2 has 62 tokens and this model reads 48"):
+    with refused("too-long", (62, 48)):
         model.batch(model.tokenizer.batch(["a", "the " * 60]))
     larger = Tokenizer.from_pieces([*model.tokenizer.pieces, "new"])
-    with pytest.raises(BothwaysError, match=r"the token id .* is out of range"):
+    with refused("out-of-range", model.tokenizer.size):
         model.batch([larger("new")])
     one_segment = Model.new(ModelConfig(EncoderSmall), model.tokenizer)
-    with pytest.raises(BothwaysError, match="needs two segments"):
+    with refused("too-few-segments", 1):
         one_segment.batch([model.tokenizer("a", "the")])
-    with pytest.raises(BothwaysError, match="has no 'span' head"):
+    with refused("no-such-head", "span"):
         model.logits("span", states(model), Batch.pack(IDS))
 
 
@@ -391,15 +434,17 @@ def test_a_failed_save_leaves_what_was_there(model_folder: Path, monkeypatch: py
 
     for failure in (full, full_too):
         monkeypatch.setattr(safetensors.torch, "save_file", failure)
-        with pytest.raises(BothwaysError, match=r"could not be written: .*No space left on device"):
+        with pytest.raises(BothwaysError) as caught:
             save(model, model_folder)
+        assert str(model_folder) in str(caught.value)
+        assert "No space left on device" in str(caught.value)  # the system's own words
     assert {f.name: f.read_bytes() for f in model_folder.iterdir()} == before
     assert list(model_folder.parent.iterdir()) == [model_folder]
 
 
 def test_heads_that_share_a_name_are_not_saved_together(tmp_path: Path) -> None:
     both = Model.new(ModelConfig(TINY, ("pooler", "sequence", "token"), ("a", "b")))
-    with pytest.raises(BothwaysError, match=r"both called classifier\.weight"):
+    with refused("duplicate-tensor", "classifier.weight"):
         save(both, tmp_path / "both")
     assert list(tmp_path.iterdir()) == []
 
@@ -417,12 +462,12 @@ def test_saving_replaces_a_model_and_nothing_else(model_folder: Path, tmp_path: 
     home = tmp_path / "home"
     save(model, home)
     (home / "letters.txt").write_text("precious")  # beside a model, and still somebody's
-    with pytest.raises(BothwaysError, match=r"already holds other files, such as letters\.txt"):
+    with pytest.raises(BothwaysError, match=r"letters\.txt"):
         save(model, home)
     assert (home / "letters.txt").read_text() == "precious"
-    with pytest.raises(BothwaysError, match="is a file"):
+    with pytest.raises(BothwaysError, match=r"letters\.txt"):
         save(model, home / "letters.txt")
-    with pytest.raises(BothwaysError, match="could not be written"):
+    with pytest.raises(BothwaysError, match="/proc/nowhere/model"):
         save(model, Path("/proc/nowhere/model"))
 
 

@@ -103,6 +103,7 @@ def test_train_show_info_fill(tmp_path: Path, model_folder: Path, run: Run) -> N
         "WordPiece",
         "masked, next",
         "model.safetensors",
+        "predict masked tokens",
     ):
         assert word in info.stdout
     facts = json.loads(run("info", model_folder, "--json").stdout)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY, make_loud
+from helpers import TINY, make_loud, refused
 
 REAL = Path(__file__).parent / "data" / "tf1_tiny"
 """Written by TensorFlow itself: see its README.md."""
@@ -129,7 +128,7 @@ def test_fewer_bits(tmp_path: Path, model_folder: Path, dtype: torch.dtype) -> N
 
 def test_tensorflows_own_files_are_written_again_byte_for_byte(tmp_path: Path) -> None:
     """Optimiser's variables, a scalar of 64 bits and all."""
-    variables = dict(bundle.read(REAL / INDEX, leave=NOTHING))
+    variables = dict(bundle.read(REAL / INDEX, skip=NOTHING))
     assert "global_step" in variables
     bundle.write(tmp_path / INDEX, dict(reversed(variables.items())))
     for name in (INDEX, DATA):
@@ -139,8 +138,8 @@ def test_tensorflows_own_files_are_written_again_byte_for_byte(tmp_path: Path) -
 def test_a_model_has_googles_names_in_googles_order(tmp_path: Path) -> None:
     convert(REAL, tmp_path / "hf")
     convert(tmp_path / "hf", tmp_path / "google", to="google")
-    ours = dict(bundle.read(tmp_path / "google" / INDEX, leave=NOTHING))
-    theirs = dict(bundle.read(REAL / INDEX, leave=re.compile("adam|global_step")))
+    ours = dict(bundle.read(tmp_path / "google" / INDEX, skip=NOTHING))
+    theirs = dict(bundle.read(REAL / INDEX, skip=re.compile("adam|global_step")))
     assert list(ours) == list(theirs)
     assert same(ours, theirs)
     for name in ("bert_config.json", "vocab.txt"):
@@ -153,7 +152,7 @@ def test_any_number_of_variables_is_written(tmp_path: Path, count: int) -> None:
     """Sixteen share a place where a search of the index may begin."""
     variables = {f"layer_{i}/{'x' * (i % 7)}": torch.randn(i % 5 + 1) for i in range(count)} | {"z": torch.tensor(1)}
     bundle.write(tmp_path / "some.index", variables)
-    found = dict(bundle.read(tmp_path / "some.index", leave=NOTHING))
+    found = dict(bundle.read(tmp_path / "some.index", skip=NOTHING))
     assert same(found, variables)
     assert list(found) == sorted(variables)
 
@@ -162,43 +161,41 @@ def test_any_number_of_variables_is_written(tmp_path: Path, count: int) -> None:
 def test_all_number_types_are_written(tmp_path: Path, dtype: torch.dtype) -> None:
     variables = {"a/kernel": (torch.randn(70_000, 3) * 100).to(dtype).T, "ß": torch.tensor(3).to(dtype)}
     bundle.write(tmp_path / "some.index", variables)
-    assert same(dict(bundle.read(tmp_path / "some.index", leave=NOTHING)), variables)
+    assert same(dict(bundle.read(tmp_path / "some.index", skip=NOTHING)), variables)
 
 
 # ---------------------------------------------------------------------- what is refused
 
 
-def assert_refused(source: Path, target: Path, reason: str, **options: object) -> None:
+def assert_refused(source: Path, target: Path, code: str, value: object, **options: object) -> None:
     with pytest.raises(BothwaysError) as caught:
         convert(source, target, **options)  # type: ignore[arg-type]
-    assert reason in str(caught.value)
+    assert (caught.value.code, caught.value.value) == (code, value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"bert"}))
 def test_google_has_bert_only(tmp_path: Path, family: str) -> None:
     save(loud_model((), None, shape=FAMILIES[family].fresh(TINY), family=family), tmp_path / "model")
-    assert_refused(
-        tmp_path / "model", tmp_path / "out", f"Google's checkpoints are BERT's, and this is {family}", to="google"
-    )
+    assert_refused(tmp_path / "model", tmp_path / "out", "unsupported-family", family, to="google")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("heads", "change", "reason"),
+    ("heads", "change", "code", "value"),
     [
-        (("token",), {}, "no place for the token head"),
-        (("pooler", "choice"), {}, "no place for the choice head"),
-        (("masked",), {"norm_eps": 1e-5}, "layer_norm_eps = 1e-12 and this model 1e-05"),
-        (("masked",), {"activation": "gelu_new"}, "hidden_act = gelu or relu or tanh and this model gelu_new"),
-        (("masked",), {"causal": True}, "is_decoder = False and this model True"),
+        (("token",), {}, "unsupported-head", "token"),
+        (("pooler", "choice"), {}, "unsupported-head", "choice"),
+        (("masked",), {"norm_eps": 1e-5}, "unsupported-setting", ("layer_norm_eps", 1e-5)),
+        (("masked",), {"activation": "gelu_new"}, "unsupported-setting", ("hidden_act", "gelu_new")),
+        (("masked",), {"causal": True}, "unsupported-setting", ("is_decoder", True)),
     ],
 )
 def test_what_googles_code_would_compute_otherwise(
-    tmp_path: Path, heads: tuple[str, ...], change: dict[str, object], reason: str
+    tmp_path: Path, heads: tuple[str, ...], change: dict[str, object], code: str, value: object
 ) -> None:
     save(loud_model(heads, None, shape=replace(TINY, **change)), tmp_path / "model")  # type: ignore[arg-type]
-    assert_refused(tmp_path / "model", tmp_path / "out", reason, to="google")
+    assert_refused(tmp_path / "model", tmp_path / "out", code, value, to="google")
     assert not (tmp_path / "out").exists()
 
 
@@ -208,26 +205,29 @@ def test_another_tokenizer_is_not_googles(tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     shape = replace(TINY, vocab_size=2, positions=Learned(8))
     save(loud_model((), Tokenizer(backend), shape=shape), tmp_path / "model")
-    assert_refused(tmp_path / "model", tmp_path / "out", "this tokenizer is WordLevel", to="google")
+    assert_refused(tmp_path / "model", tmp_path / "out", "unsupported-tokenizer", "WordLevel", to="google")
 
 
 def test_a_folder_with_other_files_stays(tmp_path: Path, model_folder: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("years")
     for to in ("hf", "google"):
-        assert_refused(model_folder, tmp_path / "out", "already holds other files, such as thesis.txt", to=to)
+        with pytest.raises(BothwaysError, match=r"thesis\.txt"):
+            convert(model_folder, tmp_path / "out", to=to)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
     convert(model_folder, tmp_path / "google", to="google")
     convert(model_folder, tmp_path / "google", to="google")  # what it wrote itself is replaced
-    assert_refused(model_folder, tmp_path / "google", "already holds other files, such as bert_config.json", to="hf")
+    with pytest.raises(BothwaysError, match=r"bert_config\.json"):
+        convert(model_folder, tmp_path / "google", to="hf")
 
 
 def test_wrong_calls(tmp_path: Path, model_folder: Path) -> None:
-    assert_refused(model_folder, tmp_path / "out", "to cannot be 'onnx'", to="onnx")
-    assert_refused(model_folder, model_folder, "is what is read", to="hf")
-    assert_refused(model_folder, tmp_path / "out", "in float32", to="google", dtype=torch.float16)
-    assert_refused(model_folder / "config.json", tmp_path / "out", "is not a fairseq checkpoint, a .pt file")
-    assert_refused(tmp_path / "nothing", tmp_path / "out", "there is no folder")
+    file = model_folder / "config.json"
+    assert_refused(model_folder, tmp_path / "out", "unknown-choice", "onnx", to="onnx")
+    assert_refused(model_folder, model_folder, "same-folder", model_folder, to="hf")
+    assert_refused(model_folder, tmp_path / "out", "unsupported-dtype", torch.float16, to="google", dtype=torch.float16)
+    assert_refused(file, tmp_path / "out", "not-fairseq", file)
+    assert_refused(tmp_path / "nothing", tmp_path / "out", "no-folder", tmp_path / "nothing")
     assert not (tmp_path / "out").exists()
 
 
@@ -237,7 +237,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, model_folder: Path, nam
     whole = bytearray((tmp_path / "google" / name).read_bytes())
     whole[40] ^= 1
     (tmp_path / "google" / name).write_bytes(whole)
-    assert_refused(tmp_path / "google", tmp_path / "out", "wrong checksum")
+    assert_refused(tmp_path / "google", tmp_path / "out", "damaged-file", tmp_path / "google" / name)
 
 
 # ---------------------------------------------------------------------- the command
@@ -253,39 +253,24 @@ def run(*arguments: object) -> tuple[int, str, str]:
 def test_the_command(tmp_path: Path, model_folder: Path) -> None:
     code, out, err = run(model_folder, tmp_path / "google", "--to", "google")
     assert (code, out) == (0, "")
-    assert (
-        err
-        == f"{tmp_path / 'google'}: bert, {sum(t.numel() for t in weights(model_folder).values()):,} parameters, heads: pooler, masked, next\n"
-    )
+    parameters = sum(t.numel() for t in weights(model_folder).values())
+    assert err.count("\n") == 1
+    for part in (tmp_path / "google", f"{parameters:,}", "bert", "pooler, masked, next"):
+        assert str(part) in err
     assert run(tmp_path / "google", tmp_path / "half", "--dtype", "bf16")[0] == 0
     assert {tensor.dtype for tensor in weights(tmp_path / "half").values()} == {torch.bfloat16}
     assert run(model_folder, tmp_path / "other", "--to", "onnx")[0] == 2
-    with pytest.raises(BothwaysError, match="float32"):
+    with refused("unsupported-dtype", torch.float16):
         run(model_folder, tmp_path / "other", "--to", "google", "--dtype", "fp16")
-    with pytest.raises(BothwaysError, match="is not a fairseq checkpoint"):
+    with refused("not-fairseq", model_folder / "config.json"):
         run(model_folder / "config.json", tmp_path / "other")
     assert not (tmp_path / "other").exists()
-
-
-def test_the_command_tells_that_there_is_no_tokenizer(tmp_path: Path) -> None:
-    from test_fairseq import loud_weights, write
-
-    path = write(tmp_path / "fairseq", loud_weights())
-    code, _, err = run(path, tmp_path / "with")
-    assert code == 0
-    assert err.count("\n") == 1
-    (path.parent / "dict.txt").unlink()
-    code, _, err = run(path, tmp_path / "without")
-    assert code == 0
-    assert f"there is no {path.parent / 'dict.txt'}: the model has no tokenizer\n" in err
-    shutil.rmtree(path.parent)
-    assert load(tmp_path / "without").tokenizer is None
 
 
 def test_words_that_were_added_are_not_written_for_google(model_folder: Path, tmp_path: Path) -> None:
     """In vocab.txt they would change how other words are cut."""
     grown = bothways.extend_vocabulary(bothways.load(model_folder), ["glucosuria", "新冠病毒"]).model
     bothways.save(grown, tmp_path / "grown")
-    with pytest.raises(BothwaysError, match="words were added to this vocabulary"):
+    with refused("added-words", ("glucosuria", "新冠病毒")):
         bothways.convert(tmp_path / "grown", tmp_path / "google", to="google")
     assert not (tmp_path / "google").exists()

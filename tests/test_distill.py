@@ -112,10 +112,10 @@ def test_a_model_of_some_layers_is_these_layers(family: str, tmp_path: Path) -> 
     batch = Batch.pack([[5, 6, 7, 8], [9, 10]])
     with torch.no_grad():
         encoder = whole.encoder
-        x, made = encoder._start(batch)
+        x, made = encoder._embed(batch)
         embedded = x
         for layer in (1, 2, 4):
-            x = encoder._through(layer, x, made, embedded)
+            x = encoder._apply_layer(layer, x, made, embedded)
         assert torch.equal(small.encoder(batch), x)
         save(small, tmp_path / "small")
         assert torch.equal(load(tmp_path / "small").encoder(batch), x)

@@ -13,8 +13,10 @@ import torch
 import transformers
 from torch import Tensor
 from torch.nn import functional as F
+from typer.testing import CliRunner
 
 import bothways
+from bothways.cli import app
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.convert import convert
@@ -282,11 +284,11 @@ def test_gpt2s_pieces_have_the_ids_of_the_dictionary(tmp_path: Path, gpt2: trans
 @pytest.mark.parametrize(
     ("lines", "remove", "reason"),
     [
-        (None, "dict.txt", "there is no"),
-        (None, "vocab.bpe", "no vocab.bpe"),
-        (None, "encoder.json", "do not lie beside it"),
-        ([f"{i} 1" for i in range(100, 120)], "", "of GPT-2's pieces"),
-        ([f"▁{letter} 1" for letter in LETTERS], "", "neither characters nor GPT-2's numbers"),
+        (None, "dict.txt", "dict.txt"),
+        (None, "vocab.bpe", "vocab.bpe"),
+        (None, "encoder.json", "encoder.json"),
+        ([f"{i} 1" for i in range(100, 120)], "", "GPT-2"),
+        ([f"▁{letter} 1" for letter in LETTERS], "", "GPT-2"),
     ],
 )
 def test_without_the_files_there_is_no_tokenizer_and_that_is_said(
@@ -306,80 +308,118 @@ def test_without_the_files_there_is_no_tokenizer_and_that_is_said(
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    ("content", "named"),
     [
-        (b"A 1\nC 1\n", "makes 7 tokens, specials included, and the model has 25"),
-        (b"A\n", "line 1: expected a symbol and its count, not 'A'"),
-        (b"A one\n", "line 1"),
-        (b"A 1\n" * 20, "lists 'A' twice"),
-        (b"\xff 1\n", "cannot be read"),
+        (b"A 1\nC 1\n", ("7", "25")),
+        (b"A\n", ("line 1", "'A'")),
+        (b"A one\n", ("line 1", "'A one'")),
+        (b"A 1\n" * 20, ("'A'",)),
+        (b"\xff 1\n", ()),
     ],
 )
-def test_a_wrong_dictionary_is_refused(tmp_path: Path, file: Path, content: bytes, reason: str) -> None:
+def test_a_wrong_dictionary_is_refused(tmp_path: Path, file: Path, content: bytes, named: tuple[str, ...]) -> None:
     (file.parent / "dict.txt").write_bytes(content)
-    assert_refused(file, reason)
+    message = str(refusal(file))
+    assert all(part in message for part in (str(file.parent / "dict.txt"), *named))
 
 
 def test_wrong_files_of_gpt2_are_refused(tmp_path: Path, gpt2: transformers.GPT2Tokenizer) -> None:
     path = write_numbers(tmp_path / "fairseq", list(range(len(gpt2))))
     (path.parent / "vocab.bpe").write_text("#version: 0.2\nx yz\n")
-    assert_refused(path, "vocab.bpe does not belong to its pieces")
+    assert "vocab.bpe" in str(refusal(path))
     (path.parent / "encoder.json").write_text("[1]")
-    assert_refused(path, "encoder.json should hold a JSON object")
+    assert str(path.parent / "encoder.json") in str(refusal(path))
+
+
+def test_the_command_tells_that_there_is_no_tokenizer(tmp_path: Path, file: Path) -> None:
+    done = CliRunner().invoke(app, ["convert", str(file), str(tmp_path / "with")])
+    assert done.exit_code == 0
+    assert done.stderr.count("\n") == 1
+    (file.parent / "dict.txt").unlink()
+    done = CliRunner().invoke(app, ["convert", str(file), str(tmp_path / "without")])
+    assert done.exit_code == 0
+    assert str(file.parent / "dict.txt") in done.stderr
+    assert bothways.load(tmp_path / "without").tokenizer is None
 
 
 # ---------------------------------------------------------------------- what is refused
 
 
-def assert_refused(source: Path, reason: str) -> None:
+def refusal(source: Path) -> BothwaysError:
     target = source.parent / "target"
     with pytest.raises(BothwaysError) as caught:
         convert(source, target)
-    assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not target.exists()
+    return caught.value
+
+
+def assert_refused(source: Path, code: str, value: object) -> None:
+    error = refusal(source)
+    assert (error.code, error.value) == (code, value)
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("key", "setting", "code", "value"),
     [
-        ({"encoder_normalize_before": True}, "its encoder_normalize_before is True"),
-        ({"layernorm_embedding": False}, "its layernorm_embedding is False"),
-        ({"untie_weights_roberta": True}, "untie_weights_roberta"),
-        ({"activation_fn": "relu"}, "its activation_fn is 'relu' and only 'gelu'"),
-        ({"arch": "bart_large"}, "fairseq's architecture bart_large"),
-        ({"arch": None}, "fairseq's architecture None"),
-        ({"max_positions": 512}, "says 512 positions, and its table of 22 rows has 20"),
-        ({"encoder_attention_heads": 3}, "3 equal heads"),
-        ({"encoder_layers": 3}, "the weights lack"),
-        ({"encoder_layers": 1}, "has no use for"),
-        ({"encoder_embed_dim": "16"}, "width must be a positive whole number"),
-        ({"encoder_ffn_embed_dim": 12}, "has the shape"),
+        ("encoder_normalize_before", True, "unsupported-setting", ("encoder_normalize_before", True)),
+        ("layernorm_embedding", False, "unsupported-setting", ("layernorm_embedding", False)),
+        ("untie_weights_roberta", True, "unsupported-setting", ("untie_weights_roberta", True)),
+        ("activation_fn", "relu", "unsupported-setting", ("activation_fn", "relu")),
+        ("arch", "bart_large", "unsupported-setting", ("arch", "bart_large")),
+        ("arch", None, "unsupported-setting", ("arch", None)),
+        ("max_positions", 512, "shape-mismatch", (512, 20)),
+        ("encoder_attention_heads", 3, "shape-mismatch", (16, 3)),
+        ("encoder_embed_dim", "16", "out-of-range", ("width", "16")),
+        ("encoder_ffn_embed_dim", 12, "shape-mismatch", "encoder.layer.0.intermediate.dense.weight"),
     ],
 )
-def test_another_model_is_refused(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
-    assert_refused(write(tmp_path / "fairseq", loud_weights(), arguments=ARGUMENTS | change), reason)
+def test_another_model_is_refused(tmp_path: Path, key: str, setting: object, code: str, value: object) -> None:
+    assert_refused(write(tmp_path / "fairseq", loud_weights(), arguments=ARGUMENTS | {key: setting}), code, value)
+
+
+@pytest.mark.parametrize(("layers", "code", "layer"), [(3, "missing-tensors", 2), (1, "unexpected-tensors", 1)])
+def test_another_number_of_layers_is_refused(tmp_path: Path, layers: int, code: str, layer: int) -> None:
+    error = refusal(write(tmp_path / "fairseq", loud_weights(), arguments=ARGUMENTS | {"encoder_layers": layers}))
+    assert error.code == code
+    assert isinstance(error.value, tuple)
+    assert len(error.value) == 16
+    assert all(name.startswith(f"encoder.layer.{layer}.") for name in error.value)
 
 
 def test_settings_that_are_not_there_are_named(tmp_path: Path) -> None:
     arguments = {key: value for key, value in ARGUMENTS.items() if "heads" not in key}
-    assert_refused(write(tmp_path / "fairseq", loud_weights(), arguments=arguments), "no encoder_attention_heads")
+    path = write(tmp_path / "fairseq", loud_weights(), arguments=arguments)
+    assert_refused(path, "missing-setting", ("encoder_attention_heads",))
 
 
 @pytest.mark.parametrize(
-    ("extra", "reason"),
+    ("extra", "code", "value"),
     [
-        ({"encoder.sentence_encoder.layer_norm.weight": torch.ones(WIDTH)}, "layer_norm.weight"),
-        ({"encoder.lm_head.weight": torch.ones(WORDS, WIDTH)}, "lm_head.decoder.weight should equal"),
+        (
+            {"encoder.sentence_encoder.layer_norm.weight": torch.ones(WIDTH)},
+            "unexpected-tensors",
+            ("layer_norm.weight",),
+        ),
+        (
+            {"encoder.lm_head.weight": torch.ones(WORDS, WIDTH)},
+            "tied-tensors-differ",
+            ("lm_head.decoder.weight", "embeddings.word_embeddings.weight"),
+        ),
         (
             {"classification_heads.a.dense.bias": torch.ones(1), "classification_heads.b.dense.bias": torch.ones(1)},
-            "two tensors",
+            "duplicate-tensor",
+            "classifier.dense.bias",
         ),
-        ({"encoder.sentence_encoder.embed_tokens.weight": torch.ones(WORDS)}, "no table of word_embeddings"),
+        (
+            {"encoder.sentence_encoder.embed_tokens.weight": torch.ones(WORDS)},
+            "missing-tensors",
+            ("word_embeddings",),
+        ),
     ],
 )
-def test_other_tensors_are_refused(tmp_path: Path, extra: dict[str, Tensor], reason: str) -> None:
-    assert_refused(write(tmp_path / "fairseq", loud_weights() | extra), reason)
+def test_other_tensors_are_refused(tmp_path: Path, extra: dict[str, Tensor], code: str, value: object) -> None:
+    assert_refused(write(tmp_path / "fairseq", loud_weights() | extra), code, value)
 
 
 class Code:
@@ -395,7 +435,7 @@ class Code:
 def test_a_pickle_with_code_is_refused_and_does_not_run(tmp_path: Path, file: Path) -> None:
     found = torch.load(file, weights_only=False)
     torch.save(found | {"extra_state": Code(tmp_path / "mark")}, file)
-    assert_refused(file, f"{file} holds {os.system.__module__}.system, which could run code")
+    assert_refused(file, "unsafe-file", (file, f"{os.system.__module__}.system"))
     assert not (tmp_path / "mark").exists()
     with torch.serialization.safe_globals([]):
         assert argparse.Namespace not in torch.serialization.get_safe_globals()
@@ -405,29 +445,29 @@ def test_damage_is_refused(file: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"no pickle", whole[: len(whole) // 2], whole[:-30]):
         file.write_bytes(content)
-        assert_refused(file, f"{file} is damaged or is not a weights file")
+        assert_refused(file, "damaged-file", file)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    "content",
     [
-        ([1, 2], "no table of tensors"),
-        ({"args": argparse.Namespace(**ARGUMENTS)}, "no table of tensors"),
-        ({"model": {"x": 1}}, "no table of tensors"),
-        ({"model": {"x": torch.ones(1)}}, "no settings called args or cfg"),
+        [1, 2],
+        {"args": argparse.Namespace(**ARGUMENTS)},
+        {"model": {"x": 1}, "args": argparse.Namespace(**ARGUMENTS)},
+        {"model": {"x": torch.ones(1)}},
     ],
 )
-def test_another_file_of_torch_is_refused(file: Path, content: object, reason: str) -> None:
+def test_another_file_of_torch_is_refused(file: Path, content: object) -> None:
     torch.save(content, file)
-    assert_refused(file, reason)
+    assert_refused(file, "not-fairseq", file)
 
 
 def test_which_file_is_meant(tmp_path: Path, file: Path) -> None:
     (file.parent / "other.pt").write_bytes(b"")
-    assert_refused(file.parent, "holds model.pt, other.pt: name one of them")
+    assert_refused(file.parent, "several-checkpoints", ("model.pt", "other.pt"))
     other = file.with_suffix(".bin")
     file.rename(other)
-    assert_refused(other, "is not a fairseq checkpoint, a .pt file")
+    assert_refused(other, "not-fairseq", other)
     (tmp_path / "empty").mkdir()
-    assert_refused(tmp_path / "empty", "is not a model folder")
-    assert_refused(tmp_path / "nothing", "there is no folder")
+    assert_refused(tmp_path / "empty", "not-a-model", tmp_path / "empty")
+    assert_refused(tmp_path / "nothing", "no-folder", tmp_path / "nothing")

@@ -17,8 +17,7 @@ from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.fill import fill
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY, refused
-from vocabularies import model_of
+from helpers import TINY, model_of, refused
 
 
 def test_one_blank_equals_transformers(model_folder: Path) -> None:

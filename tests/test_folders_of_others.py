@@ -19,8 +19,7 @@ from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.fill import _joined, _shown, fill
 from bothways.text.tokenizer import Tokenizer
-from helpers import PIECES, TINY
-from vocabularies import TEXT, _theirs, model_of, tokenizer_of
+from helpers import PIECES, TEXT, TINY, hf_tokenizer, model_of, tokenizer_of
 
 NAMES = ("roberta", "deberta", "xlm-roberta", "camembert", "albert", "mpnet", "modernbert", "deberta-v2")
 PAIRS = [(TEXT[0], TEXT[1]), ("The cat，sleeps", "x y"), ("北京", "UPPER lower")]
@@ -28,7 +27,7 @@ PAIRS = [(TEXT[0], TEXT[1]), ("The cat，sleeps", "x y"), ("北京", "UPPER lowe
 
 def own_tokenizer(family: str) -> Any:
     if family != "mpnet":
-        return _theirs(family)
+        return hf_tokenizer(family)
     specials = ["<s>", "<pad>", "</s>", "[UNK]", "<mask>"]
     return transformers.MPNetTokenizer(vocab={piece: i for i, piece in enumerate([*specials, *PIECES[5:]])})
 

@@ -29,7 +29,7 @@ from bothways.tasks.folder import with_task
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.protocol import Event, Stepped
 from bothways.train.settings import LoraSettings
-from helpers import TINY, config_for, make_loud
+from helpers import TINY, config_for, make_loud, refused
 from test_tasks import CASES, CHOICES, LIMIT, SINGLE, base, quiet, recipe_for
 from test_tasks_folders import named, their_folder
 
@@ -270,7 +270,7 @@ def test_an_adapter_on_a_classifier_is_of_its_own_task(base: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_a_stopped_run_goes_on_bit_for_bit(base: Path, tmp_path: Path, step: int) -> None:
-    trained("single", base, tmp_path / "whole", batch=2)
+    trained("single", base, tmp_path / "whole", batch_size=2)
 
     def interrupt(event: Event) -> None:
         if isinstance(event, Stepped) and event.step == step:
@@ -281,7 +281,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(base: Path, tmp_path: Path, step: int
     plan = recipe_for("classify", base, lora=lora, run=quiet(steps=4, batch_size=2))
     stopped = finetune(plan, tmp_path / "parts", train=case.examples, dev=case.examples, listen=[interrupt])
     assert not stopped.complete
-    trained("single", base, tmp_path / "parts", batch=2)
+    trained("single", base, tmp_path / "parts", batch_size=2)
     assert same(load(tmp_path / "parts/model").state_dict(), load(tmp_path / "whole/model").state_dict())
     files = [
         safetensors.torch.load_file(tmp_path / p / "adapter/adapter_model.safetensors") for p in ("parts", "whole")
@@ -385,7 +385,7 @@ def test_no_pooler_is_made_up(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """PEFT does not save it, and what only fills blanks has none: nobody knows it any more."""
     masked = their_folder(tmp_path / "masked", tokenizer, "BertForMaskedLM")
     peft_adapter(masked, tmp_path / "adapter", task_type="SEQ_CLS")
-    with pytest.raises(BothwaysError, match=r"neither the adapter nor .* has the weights pooler\.dense\.weight"):
+    with refused("missing-tensors", ("pooler.dense.weight",)):
         load(tmp_path / "adapter")
     peft_adapter(masked, tmp_path / "whole", task_type="SEQ_CLS", modules_to_save=["classifier", "pooler"])
     assert load(tmp_path / "whole").config.heads == ("pooler", "sequence")
@@ -430,22 +430,23 @@ def test_every_weight_of_an_adapter_is_used_or_refused(name: str, classified: Pa
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "code", "value"),
     [
-        ({"peft_type": "IA3"}, "is not a plain LoRA adapter: its peft_type is IA3"),
-        ({"bias": "all"}, "bias"),
-        ({"use_dora": True}, "use_dora"),
-        ({"base_model_name_or_path": "/nowhere"}, "adapter for /nowhere, and that is not a folder here"),
+        ({"peft_type": "IA3"}, "unsupported-adapter", ("peft_type", "IA3")),
+        ({"bias": "all"}, "unsupported-adapter", ("bias", "all")),
+        ({"use_dora": True}, "unsupported-adapter", ("use_dora", True)),
+        ({"base_model_name_or_path": "/nowhere"}, "no-base-model", Path("/nowhere")),
     ],
 )
 def test_other_kinds_are_refused_in_one_sentence(
-    change: dict[str, Any], said: str, classified: Path, tmp_path: Path
+    change: dict[str, Any], code: str, value: object, classified: Path, tmp_path: Path
 ) -> None:
     peft_adapter(classified, tmp_path / "adapter")
     path = tmp_path / "adapter/adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(BothwaysError, match=said) as caught:
+    with pytest.raises(BothwaysError) as caught:
         load(tmp_path / "adapter")
+    assert (caught.value.code, caught.value.value) == (code, value)
     assert "\n" not in str(caught.value)
 
 
@@ -454,9 +455,10 @@ def test_an_adapter_that_holds_nan_is_refused(part: str, classified: Path, tmp_p
     peft_adapter(classified, tmp_path / "adapter", modules_to_save=["classifier"])
     path = tmp_path / "adapter/adapter_model.safetensors"
     tensors = safetensors.torch.load_file(path)
-    next(tensor for name, tensor in tensors.items() if part in name).flatten()[0] = torch.nan
+    name = next(name for name in tensors if part in name)
+    tensors[name].flatten()[0] = torch.nan
     safetensors.torch.save_file(tensors, path)
-    with pytest.raises(BothwaysError, match=rf"adapter: the weights hold nan or inf in \S*{part}\S*: damaged"):
+    with refused("not-finite", (name.removeprefix("base_model.model.").removeprefix("bert."),)):
         load(tmp_path / "adapter")
 
 
@@ -465,18 +467,16 @@ def test_an_adapter_of_another_model_is_refused(classified: Path, tmp_path: Path
     other = their_folder(tmp_path / "other", tokenizer, "BertForSequenceClassification", num_hidden_layers=1)
     path = tmp_path / "adapter/adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(other)}))
-    with pytest.raises(BothwaysError, match=r"layer\.1.* which this model has no use for"):
+    with refused("unexpected-tensors", ("encoder.layer.1.attention.self.query.weight",)):
         load(tmp_path / "adapter")
     wide = their_folder(tmp_path / "wide", tokenizer, "BertForSequenceClassification", hidden_size=64)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(wide)}))
-    with pytest.raises(BothwaysError, match="shape"):
+    with refused("shape-mismatch"):
         load(tmp_path / "adapter")
 
 
 def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        BothwaysError, match=r"no layer of this bert is called c_attn: expected all-linear, query, key, value, .* dense"
-    ):
+    with refused("no-such-layer", ("c_attn",)):
         finetune(
             recipe_for("classify", base, lora=LoraSettings(rank=2, targets=("c_attn",))),
             tmp_path / "run",
@@ -484,7 +484,7 @@ def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) 
             dev=[],
         )
     for bad in ({"rank": -1}, {"rank": 1, "alpha": 0.0}, {"rank": 1, "dropout": 1.0}):
-        with pytest.raises(BothwaysError, match=r"lora\.rank"):
+        with refused("out-of-range"):
             LoraSettings(**bad)
 
 
@@ -502,7 +502,7 @@ def test_query_and_value_are_those_of_every_family(family: str) -> None:
 
 def test_a_name_that_only_ends_alike_is_not_meant(base: Path) -> None:
     """ "dense" means every dense layer; "put.dense" means none."""
-    with pytest.raises(BothwaysError, match=r"put\.dense"):
+    with refused("no-such-layer", ("put.dense",)):
         adapt(classifier(base), LoraSettings(rank=2, targets=("put.dense",)))
 
 

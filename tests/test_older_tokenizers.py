@@ -21,8 +21,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY, make_loud, refused
-from vocabularies import BERT, ROBERTA, TEXT, byte_level
+from helpers import BERT, ROBERTA, TEXT, TINY, byte_level, make_loud, refused
 
 KINDS: dict[str, dict[str, Any]] = {
     "spm.model": {

@@ -25,8 +25,7 @@ from bothways.model.vocabulary import Shrunk, extend_vocabulary, shrink_vocabula
 from bothways.text.fewer_pieces import choose_pieces, count_pieces, keep_pieces
 from bothways.text.new_words import add_words
 from bothways.text.tokenizer import Tokenizer
-from helpers import PIECES, TINY
-from vocabularies import TEXT, judge, model_of, tokenizer_of
+from helpers import PIECES, TEXT, TINY, judge, model_of, tokenizer_of
 
 KINDS = {
     "WordPiece": "bert",
@@ -163,7 +162,7 @@ def test_the_most_used_pieces_stay(tmp_path: Path) -> None:
     assert len(one.kept) == least + 1
     assert one.model.tokenizer is not None
     assert "the" in one.model.tokenizer.pieces  # used twice, all others of several letters once
-    with pytest.raises(BothwaysError, match=f"too few: .* alone are {least}"):
+    with pytest.raises(BothwaysError, match=f"{least - 1}.*{least}"):
         shrunk(tmp_path, model, count=least - 1)
 
 
@@ -240,12 +239,12 @@ def test_what_an_unknown_character_costs_stays() -> None:
 
 def test_bad_requests_get_one_sentence(tmp_path: Path) -> None:
     level = Tokenizer(tokenizers.Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")))
-    with pytest.raises(BothwaysError, match="WordLevel vocabulary cannot be made smaller"):
+    with pytest.raises(BothwaysError, match="WordLevel"):
         choose_pieces(level, np.ones(2, np.int64))
-    with pytest.raises(BothwaysError, match="minimum of 1 or more"):
+    with pytest.raises(BothwaysError, match="0"):
         shrunk(tmp_path, model_of("bert"), minimum=0)
     (tmp_path / "empty.txt").write_text("\n")
-    with pytest.raises(BothwaysError, match="no text was found"):
+    with pytest.raises(BothwaysError, match=r"empty\.txt"):
         shrink_vocabulary(model_of("bert"), [tmp_path / "empty.txt"])
 
 
@@ -261,12 +260,14 @@ def test_the_command(
             main()
         results.append((stop.value.code, *capfd.readouterr()))
     assert results[0][0] in (0, None), results[0]
-    assert "rows of the token table" in results[0][1]
-    assert "100.00% of the text's tokens" in results[0][2]
+    assert "100.00%" in results[0][2]
     report = json.loads(results[1][1])
+    for key in ("rows_before", "rows_after", "parameters_after"):
+        assert f"{report[key]:,}" in results[0][1]
     assert report["covered"] == 1
     assert report["rows_before"] == len(PIECES)
     assert report["rows_after"] == load(tmp_path / "new").config.encoder.vocab_size < len(PIECES)
     assert report["parameters_after"] < report["parameters_before"]
     assert results[2][0] == 1
-    assert "too few" in results[2][2]
+    assert results[2][2].startswith("bothways: ")
+    assert results[2][2].count("\n") == 1

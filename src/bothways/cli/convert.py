@@ -13,22 +13,23 @@ def convert(
         Path,
         typer.Argument(
             metavar="SRC",
-            help="A model folder, Google's TF1 checkpoints included, or fairseq's .pt file of a RoBERTa.",
+            help="A model folder (Hugging Face or Google's TensorFlow 1), or a fairseq .pt file of RoBERTa.",
             show_default=False,
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.", show_default=False)],
     to: Annotated[
-        Literal["hf", "google"], typer.Option(help="Hugging Face's layout, or a TF1 checkpoint as Google's.")
+        Literal["hf", "google"],
+        typer.Option(help="The format to write: Hugging Face's, or Google's TensorFlow 1 checkpoint."),
     ] = "hf",
     dtype: Annotated[
-        Literal["fp32", "fp16", "bf16"], typer.Option(help="The precision of the weights; Google's is fp32.")
+        Literal["fp32", "fp16", "bf16"], typer.Option(help="The dtype of the weights; google: fp32 only.")
     ] = "fp32",
 ) -> None:
-    """Write a model in another layout: every number stays, unless --dtype asks for fewer bits.
+    """Convert a model to another checkpoint format. Weights are unchanged unless --dtype is given.
 
-    Beside fairseq's .pt file lie its dict.txt and, for a vocabulary of GPT-2's, encoder.json and vocab.bpe. Without
-    them the model is written without a tokenizer.
+    The tokenizer of a fairseq model is read from dict.txt beside the .pt file, and if it is GPT-2's, from encoder.json
+    and vocab.bpe. Without these files, the model is written without a tokenizer.
 
     Example: bothways convert my-model my-google-model --to google
     """

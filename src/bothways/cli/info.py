@@ -9,7 +9,7 @@ import typer
 from bothways.cli.output import print_json, print_table
 
 _SEGMENTS = ("no segments", "one segment", "two segments")
-_SHOWN = 3  # labels of a model in the box
+_MAX_LABELS = 3  # shown of a model in the box
 
 
 def info(
@@ -17,9 +17,9 @@ def info(
         Path | None,
         typer.Argument(metavar="[DIR]", help="A model folder.  [default: the one in the box]", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what a model folder holds: architecture, parameters, tokenizer, heads, files, what it can do.
+    """Show what a model folder holds: architecture, parameters, tokenizer, heads, files, and what it can do.
 
     Example: bothways info my-model
     """
@@ -43,13 +43,11 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("architecture", ", ".join(facts["architectures"]) or facts["family"]),
         (
             "shape",
-            f"{shape['layers']} layers × {shape['width']}, {shape['num_heads']} heads, feed-forward {shape['ffn_width']}",
+            f"{shape['layers']} layers × {shape['width']}, {shape['num_heads']} heads, "
+            f"feed-forward {shape['ffn_width']}",
         ),
         ("details", f"{shape['activation']}, norm eps {shape['norm_eps']:g}, dropout {shape['dropout']:g}"),
-        (
-            "longest input",
-            f"{facts['limit']:,} tokens, {_SEGMENTS[min(shape['segments'], 2)]}",
-        ),
+        ("longest input", f"{facts['limit']:,} tokens, {_SEGMENTS[min(shape['segments'], 2)]}"),
         ("parameters", f"{facts['parameters']:,}"),
     ]
     lines += [(f"  {part}", f"{count:,}") for part, count in facts["parameters_by_part"].items()]
@@ -60,20 +58,20 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("tokenizer", "none in this folder"))
     else:
         lines.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['pieces']:,} pieces, {tokenizer['fingerprint']}"))
-        lines.append(("specials", " ".join(tokenizer["specials"].values())))
+        lines.append(("special tokens", " ".join(tokenizer["specials"].values())))
     lines += [
         ("files" if i == 0 else "", f"{name}  {_size(size)}") for i, (name, size) in enumerate(facts["files"].items())
     ]
     lines += [("it can" if i == 0 else "", ability) for i, ability in enumerate(facts["can"])]
     for i, (name, one) in enumerate(facts.get("box", {}).items()):
-        what = f"{name}  {_size(one['size'])}: {', '.join(one['can'])}{_few(one['labels'])}"
-        lines.append(("with it in the box" if i == 0 else "", what))
+        text = f"{name}  {_size(one['size'])}: {', '.join(one['can'])}{_first(one['labels'])}"
+        lines.append(("adapters in the box" if i == 0 else "", text))
     return lines
 
 
-def _few(labels: Sequence[str]) -> str:
-    more = len(labels) - _SHOWN
-    shown = labels if more <= 0 else [*labels[:_SHOWN], f"{more} more"]
+def _first(labels: Sequence[str]) -> str:
+    more = len(labels) - _MAX_LABELS
+    shown = labels if more <= 0 else [*labels[:_MAX_LABELS], f"{more} more"]
     return f": {', '.join(shown)}" if shown else ""
 
 

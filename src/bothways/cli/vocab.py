@@ -9,7 +9,7 @@ import typer
 from bothways.cli.output import bytes_bar, print_json, print_table, say, warnings_said
 from bothways.errors import BothwaysError
 
-app = typer.Typer(help="Vocabularies: train, look at, extend by new words, shrink.", no_args_is_help=True)
+app = typer.Typer(help="Train, show, extend and shrink vocabularies.", no_args_is_help=True)
 
 
 @app.command()
@@ -27,22 +27,24 @@ def train(
             "--out", metavar="DIR", help="The folder to write tokenizer.json and vocab.txt to.", show_default=False
         ),
     ],
-    size: Annotated[int, typer.Option(help="How many pieces, specials included.")] = 30_522,
-    lower: Annotated[bool, typer.Option("--lower/--cased", help="Lower-case the text, or keep capitals.")] = True,
+    size: Annotated[int, typer.Option(help="Vocabulary size, special tokens included.")] = 30_522,
+    lower: Annotated[bool, typer.Option("--lower/--cased", help="Lower-case the text, or keep its case.")] = True,
     accents: Annotated[
         bool | None,
-        typer.Option("--keep-accents/--strip-accents", help="Accents follow --lower unless said.", show_default=False),
+        typer.Option(
+            "--keep-accents/--strip-accents", help="[default: strip accents with --lower]", show_default=False
+        ),
     ] = None,
     split_cjk: Annotated[
-        bool, typer.Option("--split-cjk/--join-cjk", help="Make every Chinese character a word of its own.")
+        bool, typer.Option("--split-cjk/--join-cjk", help="Split Chinese text into single characters.")
     ] = True,
-    minimum: Annotated[int, typer.Option(help="How often a pair must be seen to become one piece.", min=1)] = 2,
+    minimum: Annotated[int, typer.Option(help="Minimum frequency of a pair to be merged into a piece.", min=1)] = 2,
     field: Annotated[str, typer.Option(help="The field of .jsonl that holds the text.")] = "text",
 ) -> None:
     """Train a WordPiece vocabulary, with BERT's special tokens at BERT's ids.
 
-    Files are streamed: memory holds the distinct words, not the text, and of more than 500 million characters an even
-    sample of the lines.
+    Streams the files: memory holds the distinct words only. Of more than 500 million characters, an even sample of the
+    lines is used.
 
     Example: bothways vocab train books/*.txt.gz --size 16000 --out my-vocabulary
     """
@@ -66,7 +68,7 @@ def train(
         tokenizer.save(fresh)
     say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")
     if tokenizer.size < size:
-        say(f"{size:,} were asked for: the text has no more pairs that occur {minimum} times")
+        say(f"fewer than --size {size:,}: the text has no more pairs that occur {minimum} times")
 
 
 @app.command()
@@ -81,12 +83,10 @@ def show(
             show_default=False,
         ),
     ] = None,
-    pair: Annotated[
-        str | None, typer.Argument(help="A second text, as for a sentence pair.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    pair: Annotated[str | None, typer.Argument(help="The second text of a pair.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how a text is cut into pieces: ids, character offsets, words, segments.
+    """Show how a text is tokenized: pieces, ids, character offsets, words, segments.
 
     Example: bothways vocab show "Unbelievable!" --model my-model
     """
@@ -106,9 +106,9 @@ def show(
         encoding.segments,
         strict=True,
     )
-    for piece, number, (start, end), word, source, segment in columns:
-        written = "" if source is None else texts[source][start:end]
-        rows.append((piece, number, start, end, written, word, segment))
+    for piece, token_id, (start, end), word, source, segment in columns:
+        surface = "" if source is None else texts[source][start:end]
+        rows.append((piece, token_id, start, end, surface, word, segment))
     if as_json:
         print_json([dict(zip(header, row, strict=True)) for row in rows])
     else:
@@ -119,7 +119,8 @@ def show(
 _Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
 _Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder to write.", show_default=False)]
 _Field = Annotated[str, typer.Option(help="The field or column that holds the text.")]
-_Json = Annotated[bool, typer.Option("--json", help="The report for programs.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
+_FROM_HELP = "Text files, folders or patterns; repeat for several."
 
 
 @app.command()
@@ -128,28 +129,23 @@ def extend(
     out: _Out,
     words: Annotated[
         Path | None,
-        typer.Option("--words", metavar="FILE", help="A file with one word on each line.", show_default=False),
+        typer.Option("--words", metavar="FILE", help="A file with one word per line.", show_default=False),
     ] = None,
     files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Text to look at: a file, folder or pattern; several times.",
-            show_default=False,
-        ),
+        list[Path] | None, typer.Option("--from", metavar="FILE", help=_FROM_HELP, show_default=False)
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option(help="Add so many words of --from: those that cost the most pieces.", min=1, show_default=False),
+        typer.Option(help="Number of words of --from to add: those that save most pieces.", min=1, show_default=False),
     ] = None,
     field: _Field = "text",
     as_json: _Json = False,
 ) -> None:
-    """Add the words of a domain to a model: each becomes one piece, which begins as the mean of those it was cut into.
+    """Add the words of a domain to a model's vocabulary: each becomes one piece.
 
-    A text without a new word gives the same ids and outputs as before, bit for bit. Chinese words are found wherever
-    they stand: "新冠病毒" on a line of FILE. Train on text of the domain afterwards (bothways pretrain).
+    Its embedding starts as the mean of those of its former pieces. A text without a new word gives the same ids and
+    outputs as before, bit for bit. Chinese words, such as "新冠病毒", are matched anywhere in a text. Continue
+    pretraining on text of the domain afterwards (bothways pretrain).
 
     Example: bothways vocab extend my-model --words words.txt --from notes.txt --count 500 --out my-larger-model
     """
@@ -158,14 +154,16 @@ def extend(
     from bothways.model.vocabulary import extend_vocabulary
     from bothways.text.files import read_texts, require_files
 
-    said = list(read_texts(require_files([words])[0], field)) if words else []
+    given = list(read_texts(require_files([words])[0], field)) if words else []
     with bytes_bar("reading") as on_bytes:
-        found = extend_vocabulary(load(model), said, files=files or (), count=count, field=field, on_bytes=on_bytes)
+        found = extend_vocabulary(load(model), given, files=files or (), count=count, field=field, on_bytes=on_bytes)
     new = found.words
     if not new.added:
         raise BothwaysError(
-            f"none of the {len(said):,} words is new: {len(new.known):,} are one piece already, {new.empty:,} are "
-            f"empty, {len(new.spaced) + len(new.refused):,} cannot be added"
+            f"none of the {len(given):,} words is new: {len(new.known):,} are one piece already, {new.empty:,} are "
+            f"empty, {len(new.spaced) + len(new.refused):,} cannot be added",
+            "no-new-words",
+            len(given),
         )
     save(found.model, out)
     report = {
@@ -185,44 +183,40 @@ def extend(
     rows = [
         ("added", len(new.added), new.added),
         ("one piece already", len(new.known), new.known),
-        ("the same as another", len(new.repeated), new.repeated),
-        ("with white space inside", len(new.spaced), new.spaced),
-        ("spelt as another piece", len(new.refused), new.refused),
+        ("duplicates", len(new.repeated), new.repeated),
+        ("contain white space", len(new.spaced), new.spaced),
+        ("spelled like another piece", len(new.refused), new.refused),
         ("empty", new.empty, ()),
     ]
     print_table(
-        ("", "words", ""), [(what, f"{n:,}", _some(some)) for what, n, some in rows if n or what == "added"], ("words",)
+        ("", "words", ""),
+        [(what, f"{n:,}", _first(some)) for what, n, some in rows if n or what == "added"],
+        ("words",),
     )
     if found.fertility:
         say(f"pieces per word: {found.fertility[0]:.3f} before, {found.fertility[1]:.3f} after")
-    say(f"{report['pieces']:,} pieces in {out}, {report['rows']:,} rows in its token table")
+    say(f"{report['pieces']:,} pieces in {out}, {report['rows']:,} token embeddings")
 
 
 @app.command()
 def shrink(
     model: _Model,
     out: _Out,
-    files: Annotated[
-        list[Path],
-        typer.Option(
-            "--from",
-            metavar="FILE",
-            help="Text to look at: a file, folder or pattern; several times.",
-            show_default=False,
-        ),
-    ],
-    minimum: Annotated[int, typer.Option(help="Keep the pieces that the text uses so many times.", min=1)] = 1,
+    files: Annotated[list[Path], typer.Option("--from", metavar="FILE", help=_FROM_HELP, show_default=False)],
+    minimum: Annotated[int, typer.Option(help="Minimum frequency of the pieces to keep.", min=1)] = 1,
     count: Annotated[
         int | None,
-        typer.Option("--keep-count", help="Keep so many pieces at most: the most used.", min=1, show_default=False),
+        typer.Option(
+            "--keep-count", help="Maximum number of pieces: keep the most frequent.", min=1, show_default=False
+        ),
     ] = None,
     field: _Field = "text",
     as_json: _Json = False,
 ) -> None:
-    """Drop the pieces that a text does not use from a model: a smaller token table, the same answers.
+    """Remove pieces that a corpus does not use from a model's vocabulary: fewer embeddings, the same outputs.
 
-    The specials and all single characters stay, so that any text can still be spelt. Texts made of pieces that stayed
-    give the same outputs.
+    Special tokens and single characters are always kept, so that any text can still be tokenized. A text whose pieces
+    were all kept gives the same outputs as before.
 
     Example: bothways vocab shrink my-multilingual-model --from german.txt --out my-german-model
     """
@@ -240,13 +234,13 @@ def shrink(
         print_json({**before, **after, "covered": found.covered})
         return
     rows = [
-        ("rows of the token table", *(f"{n:,}" for n in found.rows)),
+        ("token embeddings", *(f"{n:,}" for n in found.rows)),
         ("parameters", *(f"{n:,}" for n in found.parameters)),
         ("MB", *(f"{n:,.1f}" for n in found.megabytes)),
     ]
     print_table(("", "before", "after"), rows, right=("before", "after"))
-    say(f"{found.covered:.2%} of the text's tokens are pieces that stayed; the smaller model is in {out}")
+    say(f"{out}: the pieces kept cover {found.covered:.2%} of the text's tokens")
 
 
-def _some(words: Sequence[str]) -> str:
+def _first(words: Sequence[str]) -> str:
     return ", ".join(words[:5]) + (", …" if len(words) > 5 else "")

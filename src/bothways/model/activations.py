@@ -13,8 +13,8 @@ from torch.nn import functional as F
 class FastGelu(torch.autograd.Function):
     """x · Φ(x) and its derivative Φ(x) + x · φ(x), with both from one exponential, and no branches.
 
-    The tail Φ(-|x|) is φ(x) times a polynomial (Abramowitz and Stegun 7.1.26), at most 1e-7 away: nothing beside the
-    rounding of 16-bit numbers. The erf of a GPU's library costs more time than reading and writing them.
+    The tail Φ(-|x|) is φ(x) times a polynomial (Abramowitz and Stegun 7.1.26) with an error of at most 1e-7, far below
+    the rounding of 16-bit numbers. On a GPU, computing erf takes longer than reading and writing the numbers.
     """
 
     @staticmethod
@@ -32,7 +32,7 @@ class FastGelu(torch.autograd.Function):
 
 
 def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The normal distribution: Φ(x), φ(x)."""
+    """The distribution function and the density of the normal distribution: Φ(x), φ(x)."""
     t = 1 / (1 + 0.3275911 * 0.5**0.5 * x.abs())
     bell = torch.exp(-0.5 * x * x)
     series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
@@ -41,7 +41,7 @@ def _normal(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """The exact one (erf)."""
+    """The exact GELU, x · Φ(x), computed with erf."""
     if torch.compiler.is_compiling() and x.is_cuda and x.dtype in (torch.float16, torch.bfloat16):
         out: Tensor = FastGelu.apply(x)  # type: ignore[no-untyped-call]
         return out
@@ -50,7 +50,7 @@ def gelu(x: Tensor) -> Tensor:
 
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
-# The tanh approximation is 4.7e-4 away from gelu: enough to spoil a comparison.
+# The tanh approximation differs from the exact GELU by up to 4.7e-4: the two are not interchangeable.
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu,
     "gelu_new": _gelu_tanh,

@@ -1,18 +1,19 @@
 """Attention inside each sequence of a packed batch, and the backends that compute it.
 
-N tokens in the batch · B sequences · H heads · D per head · L tokens of one sequence, or of a grid's longest.
+N tokens in the batch · B sequences · S sequences of a grid · L length of a sequence, or of a grid's longest one ·
+H attention heads · D dimensions per head.
 
     Attention(Q, K, V) = softmax(Q Kᵀ · scale + bias) V        over the keys of the query's own sequence
 
-`make_plan` chooses a backend once per forward pass; `attend` runs it in every layer. This is the only
-file that knows of padding, masks and kernels.
+The encoder chooses a backend (`choose`) and makes a plan (`make_plan`) once per forward pass; every layer calls
+`attend`. Padding, attention masks and kernels are known to this file only.
 
-| backend   | where                     | window | bias | dropout |
-|-----------|---------------------------|--------|------|---------|
-| reference | anywhere, slow, in fp32   | yes    | yes  | yes     |
-| dense     | anywhere (SDPA on a grid) | yes    | yes  | yes     |
-| varlen    | CUDA, 16 bit (flash)      | yes    | no   | yes     |
-| flex      | CUDA (compiled)           | yes    | yes  | no      |
+| backend   | runs on                            | window | bias | dropout |
+|-----------|------------------------------------|--------|------|---------|
+| reference | any device, in fp32, slow          | yes    | yes  | yes     |
+| dense     | any device (SDPA on padded grids)  | yes    | yes  | yes     |
+| varlen    | CUDA, 16 bit (flash attention)     | yes    | no   | yes     |
+| flex      | CUDA (compiled flex attention)     | yes    | yes  | no      |
 """
 
 import itertools
@@ -20,81 +21,81 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 
 Backend = Literal["auto", "reference", "dense", "varlen", "flex"]
 
 Window = tuple[int, int]
-"""How many tokens to the left and to the right a token sees; -1 is no limit. (-1, 0) is left to right."""
+"""How many tokens to the left and to the right a token attends to; -1: no limit. (-1, 0) is causal attention."""
 
 Pairwise = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""bias(h, i, j): what is added to the score of head h between query token i and key token j, where i and j
-count through the whole batch. The three are whole numbers of shapes that broadcast."""
+"""bias(h, i, j): the number added to the score of head h between query token i and key token j. Tokens are counted
+through the whole batch; h, i and j are integer tensors of shapes that broadcast."""
 
 Take = Callable[[Tensor], Tensor]
-"""What every token of the batch has, (N, …) → what the tokens of a grid have, row by row, (S · L, …)."""
+"""Gathers the tokens of a grid from those of the batch: (N, …) → (S · L, …)."""
 
 
 class GridBias(ABC):
-    """A bias that has a faster way for whole grids. Subclasses answer both."""
+    """A bias that is computed faster for a whole grid than pair by pair."""
 
     @abstractmethod
     def pairwise(self) -> Pairwise:
-        """For any two tokens."""
+        """The bias between any two tokens of the batch."""
 
     @abstractmethod
     def grid(self, size: int, longest: int, take: Take) -> Tensor:
-        """For `size` sequences side by side, each from its beginning, padded to L: (S or 1, H, L, L)."""
+        """The bias of a grid of `size` sequences, padded to `longest` tokens: (S or 1, H, L, L)."""
 
 
 Bias = Pairwise | GridBias
 
 
-# A grid holds sequences at least this full, so that at most a fifth of its places is padding. Equal lengths only
-# would make many small products; one grid for all would pad a short text to the longest. A GPU would rather pad
-# than be asked often.
-_FULL = 0.8
-_FULL_ON_GPU = 0.33
+# Sequences share a grid if they are at least this fraction of its longest one. Grids of equal lengths only would mean
+# many small kernels; one grid for all would pad every short text to the longest. On a GPU a launch costs more than
+# padding does.
+_MIN_FILL = 0.8
+_MIN_FILL_ON_GPU = 0.33
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Some sequences side by side, padded to the longest of them."""
+    """Sequences of similar length, padded to the longest of them."""
 
     rows: Tensor
-    """(sequences, L): which token of the batch stands where; padding repeats a token of its own sequence."""
+    """(S, L): the token of the batch at each place. Padding repeats the first token of its sequence."""
     real: Tensor | None
-    """(sequences, L): True where it is not padding. None if nothing is."""
+    """(S, L): False where there is padding; None if there is none."""
     start: int | None
-    """If the rows are simply the tokens from `start` on, then `start`: they need no gathering."""
+    """The first token, if the grid's tokens are consecutive in the batch: then a view replaces the gather."""
 
 
 def _no_table() -> Tensor:
-    raise AssertionError("this model has no table of relative distances")
+    raise AssertionError("this model has no table of relative positions")
 
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """How this batch will be attended: the same for every layer."""
+    """What the attention of all layers shares for one batch."""
 
     batch: Batch
     backend: Backend
     grids: tuple[Grid, ...] = ()
     order: Tensor | None = None
-    """(N,) for `dense`: token n of the batch stands at place order[n] of the grids, one grid after the other."""
+    """(N,) for `dense`: token n of the batch is at index order[n] of the concatenated grids."""
     masks: dict[Window | None, Any] = field(default_factory=dict)
-    """For `flex`: the block masks by window, made by the first layer that has it."""
+    """For `flex`: block masks by window, cached by the first layer that needs each."""
     rotations: dict[float, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """For rotary positions: cosines and sines by base, made by the first layer that has it."""
+    """For rotary positions: cosines and sines by base, cached by the first layer that needs each."""
     relative: Callable[[], Tensor] = _no_table
-    """For relative positions: the table of distances that all layers share."""
+    """For relative positions: gives the embedding table of distances that all layers share."""
 
 
 def choose(
@@ -107,44 +108,44 @@ def choose(
     bias: bool = False,
     dropout: bool = False,
 ) -> Backend:
-    """The backend to use. An explicit wish is fulfilled or refused, never silently replaced."""
+    """The backend to use. A backend given by name is used, or an error is raised: it is never silently replaced."""
     half = dtype in (torch.float16, torch.bfloat16)
     if wanted == "auto":
         if device != "cuda":
             return "dense"
         if bias:
             return "dense" if dropout else "flex"
-        # Equal lengths without a window are a grid already, as a free view: nothing is left for varlen to save.
-        plain = is_even and not window
-        return "varlen" if half and not plain else "dense"
-    obstacles: dict[str, list[tuple[bool, str]]] = {
-        "reference": [],
-        "dense": [],
-        "varlen": [
-            (device != "cuda", "a CUDA device"),
-            (not half, "16-bit numbers"),
-            (bias, "a model without score biases"),
-        ],
-        "flex": [(device != "cuda", "a CUDA device"), (dropout, "attention dropout 0")],
+        # Sequences of equal length without a window are a grid already, by a view: varlen would save nothing.
+        is_grid = is_even and not window
+        return "varlen" if half and not is_grid else "dense"
+    require_choice("backend", wanted, get_args(Backend))
+    needs = {
+        "device": ("a CUDA device", device == "cuda"),
+        "dtype": ("a 16-bit dtype", half),
+        "bias": ("a model without score biases", not bias),
+        "dropout": ("an attention dropout of 0", not dropout),
     }
-    if wanted not in obstacles:
-        raise BothwaysError(f"there is no attention backend {wanted!r}: expected auto, {', '.join(obstacles)}")
-    missing = [need for stands, need in obstacles[wanted] if stands]
+    required = {"varlen": ("device", "dtype", "bias"), "flex": ("device", "dropout")}.get(wanted, ())
+    missing = [name for name in required if not needs[name][1]]
     if missing:
-        raise BothwaysError(f"the attention backend {wanted!r} needs {' and '.join(missing)}")
+        raise BothwaysError(
+            f"the attention backend {wanted!r} needs {' and '.join(needs[name][0] for name in missing)}",
+            "unsupported-backend",
+            (wanted, *missing),
+        )
     return wanted
 
 
 def make_plan(batch: Batch, backend: Backend, relative: Callable[[], Tensor] = _no_table) -> AttentionPlan:
-    """What `attend` and the layers' positions need to know of a batch, worked out once."""
+    """The plan of a batch: for `dense`, its sequences are grouped into grids of similar length."""
     if backend != "dense" or batch.is_even:
         return AttentionPlan(batch, backend, relative=relative)
     if torch.compiler.is_compiling():
         return _static_plan(batch, relative)
     cu_seqlens = batch.cu_seqlens.tolist()
     grids = []
-    full = _FULL_ON_GPU if batch.cu_seqlens.is_cuda else _FULL
-    for members in _alike([end - start for start, end in itertools.pairwise(cu_seqlens)], full):
+    min_fill = _MIN_FILL_ON_GPU if batch.cu_seqlens.is_cuda else _MIN_FILL
+    for members in _group_by_length([end - start for start, end in itertools.pairwise(cu_seqlens)], min_fill):
         grids.append(_grid([(cu_seqlens[b], cu_seqlens[b + 1]) for b in members], batch.cu_seqlens.device))
     order = torch.empty_like(batch.ids)
     begin = 0
@@ -159,14 +160,16 @@ def make_plan(batch: Batch, backend: Backend, relative: Callable[[], Tensor] = _
 
 
 def _static_plan(batch: Batch, relative: Callable[[], Tensor]) -> AttentionPlan:
-    """One grid for all, as long as the longest: lengths are not looked at, so that one compiled program serves any."""
-    place = torch.arange(batch.longest, device=batch.cu_seqlens.device)
-    # A filler without tokens sees one that is not its own, and nobody sees what comes of it.
+    """One grid for the whole batch. Its shape does not depend on the lengths, so that nothing is compiled again."""
+    place = torch.arange(batch.max_seqlen, device=batch.cu_seqlens.device)
+    # An empty sequence attends to one token of another, as a softmax over nothing is NaN; its output is not used.
     real = place < batch.lengths.clamp(min=1)[:, None]
     rows = (batch.cu_seqlens[:-1, None] + torch.where(real, place, 0)).clamp(max=len(batch.ids) - 1)
     owners = batch.owners
     inside = torch.arange(len(batch.ids), device=batch.cu_seqlens.device) - batch.cu_seqlens[owners]
-    return AttentionPlan(batch, "dense", (Grid(rows, real, None),), owners * batch.longest + inside, relative=relative)
+    return AttentionPlan(
+        batch, "dense", (Grid(rows, real, None),), owners * batch.max_seqlen + inside, relative=relative
+    )
 
 
 def attend(
@@ -185,20 +188,20 @@ def attend(
     return run(q, k, v, plan, scale, window, bias, dropout)
 
 
-def maps(
+def attention_weights(
     q: Tensor, k: Tensor, batch: Batch, *, scale: float, window: Window | None = None, bias: Bias | None = None
 ) -> list[Tensor]:
-    """The attention weights themselves, in fp32: for each sequence (H, L, L), rows are queries and sum to 1."""
-    found, added = [], _pairwise(bias)
+    """softmax(Q Kᵀ · scale + bias) in fp32, for each sequence (H, L, L): one row per query, each sums to 1."""
+    found, bias_of = [], _pairwise(bias)
     bounds = batch.cu_seqlens.tolist()
     for start, end in itertools.pairwise(bounds):
         scores = torch.einsum("ihd,jhd->hij", q[start:end].float(), k[start:end].float()) * scale
         i = torch.arange(start, end, device=q.device)
-        if added is not None:
+        if bias_of is not None:
             heads = torch.arange(q.shape[1], device=q.device)
-            scores = scores + added(heads[:, None, None], i[:, None], i[None, :])
+            scores = scores + bias_of(heads[:, None, None], i[:, None], i[None, :])
         if window is not None:
-            scores = scores.masked_fill(~_sees(i[:, None], i[None, :], window), float("-inf"))
+            scores = scores.masked_fill(~_in_window(i[:, None], i[None, :], window), float("-inf"))
         found.append(scores.softmax(-1))
     return found
 
@@ -213,14 +216,14 @@ def _reference(
     bias: Bias | None,
     dropout: float,
 ) -> Tensor:
-    """The definition, written down. Every other backend is tested against it."""
-    weights = maps(q, k, plan.batch, scale=scale, window=window, bias=bias)
+    """The definition of attention. Every other backend is tested against it."""
+    weights = attention_weights(q, k, plan.batch, scale=scale, window=window, bias=bias)
     starts = plan.batch.cu_seqlens.tolist()
-    seen = [
+    outputs = [
         torch.einsum("hij,jhd->ihd", F.dropout(w, dropout), v[start : start + w.shape[-1]].float())
         for start, w in zip(starts, weights, strict=False)
     ]
-    return torch.cat(seen).to(q.dtype)
+    return torch.cat(outputs).to(q.dtype)
 
 
 def _dense(
@@ -234,18 +237,18 @@ def _dense(
     dropout: float,
 ) -> Tensor:
     batch = plan.batch
-    if not plan.grids:  # all sequences equally long: the grid is a view
-        shape = (batch.size, batch.longest)
+    if not plan.grids:  # all sequences have the same length: the batch is one grid, by a view
+        shape = (batch.size, batch.max_seqlen)
         rows = torch.arange(q.shape[0], device=q.device).view(shape) if window or bias else None
         mask = None if rows is None else _mask(rows, None, q, window, bias, lambda x: x)
         return _sdpa(q, k, v, shape, mask, scale, dropout).reshape(q.shape)
-    seen = []
+    outputs = []
     for grid in plan.grids:
         shape = (grid.rows.shape[0], grid.rows.shape[1])
         mask = _mask(grid.rows, grid.real, q, window, bias, partial(_take, grid=grid))
-        seen.append(_sdpa(_take(q, grid), _take(k, grid), _take(v, grid), shape, mask, scale, dropout).flatten(0, 1))
+        outputs.append(_sdpa(_take(q, grid), _take(k, grid), _take(v, grid), shape, mask, scale, dropout).flatten(0, 1))
     assert plan.order is not None
-    return torch.cat(seen).index_select(0, plan.order)
+    return torch.cat(outputs).index_select(0, plan.order)
 
 
 def _varlen(
@@ -258,12 +261,12 @@ def _varlen(
     bias: Bias | None,
     dropout: float,
 ) -> Tensor:
-    # The public torch.nn.attention.varlen.varlen_attn calls this same op, but has no dropout.
+    # The public torch.nn.attention.varlen.varlen_attn calls the same operator, but has no dropout.
     assert bias is None
-    cu_seqlens, longest = plan.batch.cu_seqlens, plan.batch.longest
+    cu_seqlens, max_seqlen = plan.batch.cu_seqlens, plan.batch.max_seqlen
     left, right = window or (None, None)
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        q, k, v, cu_seqlens, cu_seqlens, longest, longest, dropout, False, False,
+        q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, dropout, False, False,
         scale=scale, window_size_left=left, window_size_right=right,
     )[0]  # fmt: skip
     return out
@@ -281,19 +284,19 @@ def _flex(
 ) -> Tensor:
     assert dropout == 0.0
     flex_attention, _ = _compiled_flex()
-    added = _pairwise(bias)
+    bias_of = _pairwise(bias)
     if window not in plan.masks:
         plan.masks[window] = _block_mask(plan.batch, window)
 
     def biased(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        assert added is not None
-        return score + added(h, i, j)
+        assert bias_of is not None
+        return score + bias_of(h, i, j)
 
-    grid = [x.transpose(0, 1)[None] for x in (q, k, v)]  # (1, H, N, D)
-    # With a bias, three stages of its tiles beside the keys and values do not always fit into the memory of a block.
-    options, score_mod = ({"num_stages": 2}, biased) if added else (None, None)
+    qkv = [x.transpose(0, 1)[None] for x in (q, k, v)]  # (1, H, N, D)
+    # With a bias, the default of three pipeline stages does not always fit into a GPU's shared memory.
+    options, score_mod = ({"num_stages": 2}, biased) if bias_of else (None, None)
     out: Tensor = flex_attention(
-        *grid, score_mod=score_mod, block_mask=plan.masks[window], scale=scale, kernel_options=options
+        *qkv, score_mod=score_mod, block_mask=plan.masks[window], scale=scale, kernel_options=options
     )
     return out[0].transpose(0, 1)
 
@@ -302,7 +305,7 @@ def _block_mask(batch: Batch, window: Window | None) -> Any:
     _, create_block_mask = _compiled_flex()
     tokens, device = batch.ids.shape[0], batch.cu_seqlens.device
     document = batch.owners
-    # Tensors, not numbers: the compiler makes numbers that change symbolic, and its kernel cannot use those.
+    # Tensors, not ints: the compiler makes ints that change symbolic, which its kernel cannot use.
     left, right = (torch.tensor(tokens if n < 0 else n, device=device) for n in window or (-1, -1))
 
     def visible(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -315,14 +318,14 @@ def _block_mask(batch: Batch, window: Window | None) -> Any:
 def _compiled_flex() -> tuple[Callable[..., Any], Callable[..., Any]]:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    # Compiled, because the plain versions write out all N × N scores.
+    # Compiled, because the eager versions materialise all N × N scores.
     return torch.compile(flex_attention), torch.compile(create_block_mask)
 
 
 def _sdpa(
     q: Tensor, k: Tensor, v: Tensor, shape: tuple[int, int], mask: Tensor | None, scale: float, dropout: float
 ) -> Tensor:
-    """q, k, v: (sequences · L, H, D) → (sequences, L, H, D)."""
+    """q, k, v: (S · L, H, D) → (S, L, H, D)."""
     q, k, v = (x.unflatten(0, shape).transpose(1, 2) for x in (q, k, v))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale).transpose(1, 2)
 
@@ -330,42 +333,42 @@ def _sdpa(
 def _mask(
     rows: Tensor, real: Tensor | None, q: Tensor, window: Window | None, bias: Bias | None, take: Take
 ) -> Tensor | None:
-    """What SDPA adds to the scores, broadcasting to (sequences, H, L, L): None, True where seen, or numbers."""
+    """The attention mask of SDPA, which broadcasts to (S, H, L, L): None, booleans, or numbers added to the scores."""
     i, j = rows[:, None, :, None], rows[:, None, None, :]
-    seen = None if real is None else real[:, None, None, :]
+    visible = None if real is None else real[:, None, None, :]
     if window is not None:
-        # Padding repeats its sequence's first token, and a query must see something: its own place always is.
-        inside = _sees(i, j, window)
-        seen = inside if seen is None else (inside & seen) | ~real[:, None, :, None]  # type: ignore[index]
+        # A query of padding may have no real key in its window. It attends to all: a softmax over nothing is NaN.
+        inside = _in_window(i, j, window)
+        visible = inside if visible is None else (inside & visible) | ~real[:, None, :, None]  # type: ignore[index]
     if bias is None:
-        return seen
+        return visible
     if isinstance(bias, GridBias):
-        added = bias.grid(rows.shape[0], rows.shape[1], take).to(q.dtype)
+        scores = bias.grid(rows.shape[0], rows.shape[1], take).to(q.dtype)
     else:
-        added = bias(torch.arange(q.shape[1], device=q.device)[None, :, None, None], i, j).to(q.dtype)
-    return added if seen is None else added.masked_fill(~seen, float("-inf"))
+        scores = bias(torch.arange(q.shape[1], device=q.device)[None, :, None, None], i, j).to(q.dtype)
+    return scores if visible is None else scores.masked_fill(~visible, float("-inf"))
 
 
 def _pairwise(bias: Bias | None) -> Pairwise | None:
     return bias.pairwise() if isinstance(bias, GridBias) else bias
 
 
-def _sees(i: Tensor, j: Tensor, window: Window) -> Tensor:
+def _in_window(i: Tensor, j: Tensor, window: Window) -> Tensor:
     left, right = window
-    ahead = j - i
-    seen = torch.ones_like(ahead, dtype=torch.bool)
+    distance = j - i
+    inside = torch.ones_like(distance, dtype=torch.bool)
     if left >= 0:
-        seen = seen & (ahead >= -left)
+        inside = inside & (distance >= -left)
     if right >= 0:
-        seen = seen & (ahead <= right)
-    return seen
+        inside = inside & (distance <= right)
+    return inside
 
 
-def _alike(lengths: list[int], full: float) -> list[list[int]]:
-    """Sequence numbers in groups of similar length, longest first."""
+def _group_by_length(lengths: list[int], min_fill: float) -> list[list[int]]:
+    """Indices of sequences in groups of similar length, longest first."""
     groups: list[list[int]] = []
     for b in sorted(range(len(lengths)), key=lambda b: -lengths[b]):
-        if groups and lengths[b] >= full * lengths[groups[-1][0]]:
+        if groups and lengths[b] >= min_fill * lengths[groups[-1][0]]:
             groups[-1].append(b)
         else:
             groups.append([b])
@@ -381,13 +384,13 @@ def _grid(bounds: list[tuple[int, int]], device: torch.device) -> Grid:
     real = place < lengths[:, None]
     rows = starts[:, None] + torch.where(real, place, 0)
     if all(end - start == longest for start, end in bounds):
-        together = all(end == start for (_, end), (start, _) in itertools.pairwise(bounds))
-        return Grid(rows, None, bounds[0][0] if together else None)
+        is_consecutive = all(end == start for (_, end), (start, _) in itertools.pairwise(bounds))
+        return Grid(rows, None, bounds[0][0] if is_consecutive else None)
     return Grid(rows, real, None)
 
 
 def _take(x: Tensor, grid: Grid) -> Tensor:
-    """The tokens of a grid, (sequences · L, H, D)."""
+    """The tokens of a grid: (N, H, D) → (S · L, H, D)."""
     if grid.start is not None:
         return x.narrow(0, grid.start, grid.rows.numel())
     return x.index_select(0, grid.rows.flatten())

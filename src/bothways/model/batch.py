@@ -1,4 +1,4 @@
-"""The one layout of a batch: all its tokens, one sequence after the other, no padding.
+"""The packed batch: all sequences concatenated along one dimension, without padding.
 
 N tokens in the batch · B sequences.
 """
@@ -17,36 +17,36 @@ Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
 @dataclass(frozen=True)
 class Batch:
-    """B sequences as N tokens in a row. Sequence b holds the tokens cu[b] … cu[b+1]-1."""
+    """B sequences, packed into N tokens. Sequence b holds the tokens cu_seqlens[b] to cu_seqlens[b+1] - 1."""
 
     ids: Tensor
-    """(N,) which token."""
+    """(N,) token ids."""
     segments: Tensor
-    """(N,) sentence A is 0, sentence B is 1."""
+    """(N,) segment ids (token_type_ids): 0 for sentence A, 1 for sentence B."""
     positions: Tensor
-    """(N,) the place in its own sequence, from 0."""
+    """(N,) position of each token within its sequence, from 0."""
     cu_seqlens: Tensor
-    """(B+1,) int32: where each sequence starts, and N at the end."""
-    longest: int
-    """The length of the longest sequence, or more."""
+    """(B+1,) int32: cumulative sequence lengths, that is the start of each sequence, and N at the end."""
+    max_seqlen: int
+    """Length of the longest sequence, or an upper bound of it."""
 
     @classmethod
     def pack(cls, ids: Sequence[Numbers], segments: Sequence[Numbers] | None = None) -> "Batch":
-        """Put sequences one after the other.
+        """Pack sequences of token ids. Without `segments`, all tokens are in segment 0.
 
         >>> from bothways.model.batch import Batch
         >>> batch = Batch.pack([[101, 7592, 102], [101, 102]])
-        >>> batch.positions.tolist(), batch.cu.tolist()
+        >>> batch.positions.tolist(), batch.cu_seqlens.tolist()
         ([0, 1, 2, 0, 1], [0, 3, 5])
         """
         lengths = torch.tensor([len(sequence) for sequence in ids])
         if not len(lengths) or not lengths.all():
             raise ValueError("a batch needs at least one sequence, and every sequence at least one token")
-        flat = _flat(ids)
-        kinds = torch.zeros_like(flat) if segments is None else _flat(segments)
+        flat = _concatenate(ids)
+        segment_ids = torch.zeros_like(flat) if segments is None else _concatenate(segments)
         cu_seqlens = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths.cumsum(0)])
         positions = torch.arange(len(flat)) - cu_seqlens[:-1].repeat_interleave(lengths)
-        return cls(flat, kinds, positions, cu_seqlens.int(), int(lengths.max()))
+        return cls(flat, segment_ids, positions, cu_seqlens.int(), int(lengths.max()))
 
     @property
     def size(self) -> int:
@@ -55,40 +55,46 @@ class Batch:
 
     @property
     def first(self) -> Tensor:
-        """(B,) where each sequence's first token, [CLS], stands; for an empty filler at the end, the last token."""
+        """(B,) index of each sequence's first token, [CLS].
+
+        Batches of a fixed shape may end with empty sequences: their index is that of the last token.
+        """
         return self.cu_seqlens[:-1].clamp(max=self.ids.shape[0] - 1)
 
     @property
     def owners(self) -> Tensor:
-        """(N,) which sequence each token is of."""
+        """(N,) index of the sequence that each token belongs to."""
         return torch.searchsorted(
             self.cu_seqlens[1:], torch.arange(len(self.ids), device=self.cu_seqlens.device).int(), right=True
         )
 
     @property
     def is_even(self) -> bool:
-        """Whether all sequences are equally long, so that (N, …) is (B, longest, …). Known from shapes alone."""
-        return self.size * self.longest == self.ids.shape[0]
+        """Whether all sequences have the same length, so that (N, …) can be viewed as (B, max_seqlen, …).
+
+        Computed from shapes alone: it does not wait for a GPU.
+        """
+        return self.size * self.max_seqlen == self.ids.shape[0]
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) the length of each sequence."""
+        """(B,) length of each sequence."""
         return self.cu_seqlens.diff()
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
-        ids, segments, positions, cu_seqlens = (part.to(device, non_blocking=True) for part in self._parts)
-        return Batch(ids, segments, positions, cu_seqlens, self.longest)
+        ids, segments, positions, cu_seqlens = (tensor.to(device, non_blocking=True) for tensor in self._tensors)
+        return Batch(ids, segments, positions, cu_seqlens, self.max_seqlen)
 
     def pin(self) -> "Batch":
-        """The same batch in memory that a GPU copies from without waiting."""
-        ids, segments, positions, cu_seqlens = (part.pin_memory() for part in self._parts)
-        return Batch(ids, segments, positions, cu_seqlens, self.longest)
+        """The same batch in page-locked memory, from which a GPU copies asynchronously."""
+        ids, segments, positions, cu_seqlens = (tensor.pin_memory() for tensor in self._tensors)
+        return Batch(ids, segments, positions, cu_seqlens, self.max_seqlen)
 
     @property
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.ids, self.segments, self.positions, self.cu_seqlens
 
 
-def _flat(rows: Sequence[Numbers]) -> Tensor:
+def _concatenate(rows: Sequence[Numbers]) -> Tensor:
     return torch.from_numpy(np.concatenate([np.asarray(row, np.int64) for row in rows]))

@@ -1,6 +1,6 @@
-"""The parts an encoder is made of.
+"""The layers of an encoder: embeddings, self-attention, feed-forward network.
 
-N tokens in the batch · B sequences · H heads · D per head · W width · F feed-forward width.
+N tokens in the batch · B sequences · H attention heads · D dimensions per head · W width · F feed-forward width.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bothways.model.activations import ACTIVATIONS
-from bothways.model.attention import AttentionPlan, Bias, Window, attend, maps
+from bothways.model.attention import AttentionPlan, Bias, Window, attend, attention_weights
 from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig
 from bothways.model.dropout import Dropout
@@ -18,12 +18,15 @@ from bothways.model.positions import PositionTables, Table, make_layer_positions
 
 
 def make_norm(config: EncoderConfig, width: int | None = None) -> nn.LayerNorm:
-    """A norm as this encoder has them."""
+    """A LayerNorm with the eps and the bias setting of this encoder."""
     return nn.LayerNorm(width or config.width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class Embeddings(nn.Module):
-    """token + segment + position, then norm and dropout; brought to the layers' width if they have another."""
+    """token + segment + position embeddings, then LayerNorm and dropout.
+
+    If the embeddings are narrower than the layers (ALBERT, ELECTRA), a linear layer projects them to the layers' width.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -41,9 +44,9 @@ class Embeddings(nn.Module):
         x: Tensor = self.tokens(batch.ids)
         if self.segments is not None:
             x = x + self.segments(batch.segments)
-        rows = self.positions(batch.positions)
-        if rows is not None:
-            x = x + rows
+        position_embeddings = self.positions(batch.positions)
+        if position_embeddings is not None:
+            x = x + position_embeddings
         if self.project is not None and self.project_first:
             x = self.project(x)
         x = self.dropout(self.norm(x))
@@ -53,12 +56,15 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Every token's query meets the keys of all tokens of its sequence, on both sides, and takes their values."""
+    """Multi-head self-attention (Vaswani et al. 2017), bidirectional: a token attends to tokens on both sides.
+
+    SelfAttention(x) = concat(head_1, …, head_H) W_O        head_h = softmax(Q_h K_hᵀ · scale + bias) V_h
+    """
 
     def __init__(self, config: EncoderConfig, window: Window | None) -> None:
         super().__init__()
         self.num_heads, self.scale, self.window = config.num_heads, config.scale, window
-        # One product instead of three.
+        # W_Q, W_K and W_V are stacked, so that one matrix product computes all three.
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.biases == "all")
         self.out = nn.Linear(config.width, config.width, bias=config.biases != "none")
         self.dropout = config.attention_dropout
@@ -72,30 +78,33 @@ class SelfAttention(nn.Module):
         """(N, W) → (N, W)."""
         q, k, v, bias = self.project(x, plan)
         dropout = self.dropout if self.training else 0.0
-        seen = attend(q, k, v, plan, scale=self.scale, window=self.window, bias=bias, dropout=dropout)
-        out: Tensor = self.out(seen.flatten(1))
+        heads = attend(q, k, v, plan, scale=self.scale, window=self.window, bias=bias, dropout=dropout)
+        out: Tensor = self.out(heads.flatten(1))
         return out
 
     def attentions(self, x: Tensor, plan: AttentionPlan) -> list[Tensor]:
-        """The attention weights, for each sequence (H, its length, its length)."""
+        """The attention weights of each sequence: (H, length, length)."""
         q, k, _, bias = self.project(x, plan)
-        return maps(q, k, plan.batch, scale=self.scale, window=self.window, bias=bias)
+        return attention_weights(q, k, plan.batch, scale=self.scale, window=self.window, bias=bias)
 
     def project(self, x: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor, Bias | None]:
-        """Queries, keys and values, (N, H, D) each, and what is added to their scores."""
-        q, k, v = self._split(x)
+        """Queries, keys and values, (N, H, D) each, and the position bias of their attention scores, if any."""
+        q, k, v = self._project(x)
         if self.query_bias is not None and self.value_bias is not None:
             q, v = (y + b.unflatten(0, (self.num_heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
         q, k = self.positions.rotate(q, k, plan)
-        return q, k, v, self.positions.bias(q, k, plan, lambda table: self._split(table)[:2])
+        return q, k, v, self.positions.bias(q, k, plan, lambda table: self._project(table)[:2])
 
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(x).unflatten(1, (3, self.num_heads, -1)).unbind(1)
         return q, k, v
 
 
 class FeedForward(nn.Module):
-    """Each token by itself: widen, bend, narrow."""
+    """Position-wise feed-forward network: down(activation(up(x))).
+
+    Gated (GLU, Shazeer 2020): down(activation(a) · b), where a and b are the halves of up(x).
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -109,8 +118,8 @@ class FeedForward(nn.Module):
         """(N, W) → (N, F) → (N, W)."""
         x = self.up(x)
         if self.gated:
-            bent, gate = x.chunk(2, -1)
-            x = self.activation(bent) * gate
+            a, b = x.chunk(2, -1)
+            x = self.activation(a) * b
         else:
             x = self.activation(x)
         out: Tensor = self.down(x)
@@ -118,10 +127,14 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention, then feed-forward, each added to its input; normed after (BERT) or before (ModernBERT)."""
+    """One Transformer layer: self-attention and feed-forward, each with a residual connection and a LayerNorm.
+
+    post-norm (BERT)            x = LayerNorm(x + Sublayer(x))
+    pre-norm (ModernBERT)       x = x + Sublayer(LayerNorm(x))
+    """
 
     def __init__(self, config: EncoderConfig, window: Window | None = None, norms_input: bool = True) -> None:
-        """`norms_input`: of blocks that norm first, the first has its input normed already, by the embeddings."""
+        """`norms_input` is False for the first block of a pre-norm model: the embeddings are normed already."""
         super().__init__()
         self.attention = SelfAttention(config, window)
         self.attention_norm = make_norm(config) if norms_input or not config.norm_first else None
@@ -133,28 +146,28 @@ class Block(nn.Module):
     def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
         """(N, W) → (N, W)."""
         if self.norm_first:
-            x = x + self.dropout(self.attention(self._normed(x), plan))
+            x = x + self.dropout(self.attention(self._norm_attention(x), plan))
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         else:
-            x = self._normed(x + self.dropout(self.attention(x, plan)))
+            x = self._norm_attention(x + self.dropout(self.attention(x, plan)))
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         return x
 
     def attentions(self, x: Tensor, plan: AttentionPlan) -> list[Tensor]:
-        """The attention weights that this layer uses on x."""
-        return self.attention.attentions(self._normed(x) if self.norm_first else x, plan)
+        """The attention weights of this layer for the input x, for each sequence (H, length, length)."""
+        return self.attention.attentions(self._norm_attention(x) if self.norm_first else x, plan)
 
     def qkv(self, x: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor]:
-        """The queries, keys and values that this layer makes of x: (N, H, D) each."""
-        return self.attention.project(self._normed(x) if self.norm_first else x, plan)[:3]
+        """The queries, keys and values of this layer for the input x: (N, H, D) each."""
+        return self.attention.project(self._norm_attention(x) if self.norm_first else x, plan)[:3]
 
-    def _normed(self, x: Tensor) -> Tensor:
+    def _norm_attention(self, x: Tensor) -> Tensor:
         normed: Tensor = x if self.attention_norm is None else self.attention_norm(x)
         return normed
 
 
 class Convolution(nn.Module):
-    """DeBERTa v2's: neighbouring embeddings, mixed and added to what the first layer gave."""
+    """The convolution of DeBERTa v2: over the embeddings, added to the output of the first layer."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -165,14 +178,17 @@ class Convolution(nn.Module):
         self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[config.convolution_activation]
 
     def forward(self, embedded: Tensor, x: Tensor, batch: Batch) -> Tensor:
-        """The embeddings and the first layer's output, (N, W) each → (N, W). Sequences do not see each other."""
+        """The embeddings and the output of the first layer, (N, W) each → (N, W).
+
+        Written as a sum over the kernel's offsets, so that the sequences of a packed batch stay separate.
+        """
         size, reach = self.weight.shape[-1], (self.weight.shape[-1] - 1) // 2
-        place = torch.arange(len(x), device=x.device)
+        token = torch.arange(len(x), device=x.device)
         owner = batch.owners
-        mixed = self.bias.expand_as(x)
-        for step, weight in zip(range(-reach, size - reach), self.weight.unbind(-1), strict=True):
-            there = (place + step).clamp(0, len(x) - 1)
-            is_near = (owner[there] == owner) & (there == place + step)
-            mixed = mixed + F.linear(embedded[there] * is_near[:, None], weight)
-        out: Tensor = self.norm(x + self.activation(self.dropout(mixed)))
+        convolved = self.bias.expand_as(x)
+        for offset, weight in zip(range(-reach, size - reach), self.weight.unbind(-1), strict=True):
+            neighbour = (token + offset).clamp(0, len(x) - 1)
+            is_inside = (owner[neighbour] == owner) & (neighbour == token + offset)
+            convolved = convolved + F.linear(embedded[neighbour] * is_inside[:, None], weight)
+        out: Tensor = self.norm(x + self.activation(self.dropout(convolved)))
         return out

@@ -1,8 +1,8 @@
 """The models that come with the library.
 
-box/reader    the encoder: what is loaded, and fine-tuned, if no other is named
-box/fill      an adapter of it that fills blanks; there is none if it does that itself
-box/…         adapters of it that answer: emotion, and so on, each by the name of its task
+box/reader    the encoder: loaded and fine-tuned unless another model is named
+box/fill      a LoRA adapter of it that predicts masked tokens; absent if the encoder has that head itself
+box/…         LoRA adapters of it for tasks, such as emotion
 """
 
 from pathlib import Path
@@ -18,23 +18,23 @@ def has_box() -> bool:
 
 
 def boxed(name: str = _READER) -> Path:
-    """The folder of a model in the box: the encoder itself, "fill" for what fills blanks, or that of a task."""
+    """The folder of a model in the box: "reader", the encoder; "fill", which predicts masked tokens; or a task."""
     if not has_box():
-        raise BothwaysError("this copy of bothways has no model in the box: name a model's folder")
+        raise BothwaysError("this copy of bothways comes without a model: pass a model folder", "no-box", BOX)
     if name == _FILL and _FILL not in boxed_adapters():
         name = _READER
     if not (BOX / name / "config.json").is_file():
         known = ", ".join((_READER, *boxed_adapters()))
-        raise BothwaysError(f"there is no {name!r} in the box: it has {known}")
+        raise BothwaysError(f"the box has no model {name!r}: expected {known}", "no-such-model", name)
     return BOX / name
 
 
 def boxed_adapters() -> list[str]:
-    """What stands beside the encoder, "fill" first."""
+    """The names of the adapters in the box, "fill" first."""
     found = {file.parent.name for file in BOX.glob("*/config.json")} - {_READER}
     return sorted(found, key=lambda name: (name != _FILL, name))
 
 
 def boxed_tasks() -> list[str]:
-    """The tasks that the box answers at once."""
+    """The tasks that the box has an adapter for."""
     return [name for name in boxed_adapters() if name != _FILL]

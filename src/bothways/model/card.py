@@ -4,7 +4,7 @@ from bothways.model.model import Model
 
 
 def model_card(model: Model, name: str, architecture: str) -> str:
-    """What the model is and how to use it, as Hugging Face's model cards are laid out."""
+    """A model card as on the Hugging Face Hub: what the model is and how to use it."""
     shape = model.config.encoder
     parameters = sum(p.numel() for p in model.parameters())
     heads = ", ".join(model.config.heads) or "none"

@@ -1,12 +1,12 @@
-"""A model folder, read and written: Hugging Face's layout, through a family's key table.
+"""Reads and writes model folders in Hugging Face's format, through the key table of a family.
 
-Every tensor of a file is used or named as ignored, and every parameter is filled; anything else is an error.
+Every tensor of a file must be used or declared as ignored, and every parameter must be filled.
 """
 
 import json
 import pickle
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,14 +29,14 @@ from bothways.text.tokenizer import READ as TOKENIZERS
 from bothways.text.tokenizer import Tokenizer
 
 ADVICE = "finetune.toml"
-"""How a model is best fine-tuned, as a part of a recipe."""
+"""A part of a recipe: recommended settings for fine-tuning the model."""
 _FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
-"""What `save` writes, and so the only files it replaces: with these, advice if the model has some."""
+"""The files that `save` writes and replaces, besides ADVICE."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
-    """Read a model folder: config.json, weights in any of the usual files, and the tokenizer if there is one."""
+    """Read a model folder: config.json, the weights in any of the usual formats, and the tokenizer if there is one."""
     raw, tensors = _read_folder(folder)
     has_tokenizer = any((folder / name).exists() for name in TOKENIZERS)
     model = assemble(raw, tensors, Tokenizer.load(folder) if has_tokenizer else None, folder, dtype=dtype)
@@ -53,18 +53,18 @@ def assemble(
     *,
     dtype: torch.dtype = torch.float32,
 ) -> Model:
-    """A model of what was read from `source`: a config.json and tensors under Hugging Face's names."""
+    """A model from its config.json and its tensors under Hugging Face's names, as read from `source`."""
     family = _find_family(raw, tensors, source)
     tensors = _normal_names(family, tensors)
     config = _model_config(family, raw, tensors, source)
-    with torch.device("meta"):  # shapes only: drawing weights to overwrite them would take longer than reading
+    with torch.device("meta"):  # shapes only: initialising weights that are then overwritten takes longer than reading
         model = Model(config, tokenizer)
     model.load_state_dict(_fill(model, family, tensors, dtype, source), assign=True)
     return model.eval()
 
 
 def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) -> None:
-    """Write a model folder that transformers opens too. It appears whole or not at all."""
+    """Write a model folder that transformers can open. The write is atomic: the folder is never half-written."""
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
     advised = (ADVICE,) if model.config.advice else ()
@@ -73,8 +73,8 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors_of(model).items()}
         try:
             safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
-        except safetensors.SafetensorError as error:  # its own kind of full disk
-            raise BothwaysError(f"{folder} could not be written: {error}") from error
+        except safetensors.SafetensorError as error:  # safetensors wraps the OSError of a full disk
+            raise OSError(None, str(error)) from error
         described = describe(model, kind)
         (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
@@ -88,76 +88,90 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
 
 
 def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """config.json and the tensors under their own names, from whichever format is there."""
+    """config.json, and the tensors under the names of the file, in whichever format the folder has."""
     if (folder / "config.json").exists():
         raw = read_json(folder / "config.json")
         for name in _WEIGHTS:
             if (folder / name).exists():
                 return raw, read_weights(folder / name)
-        raise BothwaysError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}")
+        raise BothwaysError(f"{folder} has no weights: expected one of {', '.join(_WEIGHTS)}", "no-weights", folder)
     if (folder / "bert_config.json").exists():
         return google.read(folder, read_json(folder / "bert_config.json"))
-    raise BothwaysError(f"{folder} is not a model folder: it has no config.json (nor Google's bert_config.json)")
+    raise BothwaysError(
+        f"{folder} is not a model folder: it has no config.json, nor Google's bert_config.json",
+        "not-a-model",
+        folder,
+    )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a weights file, or of all shards of an index."""
     if path.name.endswith(".index.json"):
         return _read_shards(path)
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
-        # weights_only: a pickle may hold code, and this refuses to run any.
+        # weights_only: a pickle may contain code, which torch then refuses to run.
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file raises whatever its parser stumbles over
-        raise BothwaysError(f"{path} {why_unread(path, error)}") from error
+    except Exception as error:  # the parser of a damaged file may raise anything
+        raise unreadable_weights(path, error) from error
     if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
-        raise BothwaysError(f"{path} does not hold a plain table of tensors")
+        raise BothwaysError(f"{path} does not hold a dictionary from names to tensors", "not-weights", path)
     return found
 
 
-def why_unread(path: Path, error: Exception) -> str:
-    """Why a file cannot be read as one of weights, from what its parser raised."""
-    is_pointer = False
+def unreadable_weights(path: Path, error: Exception) -> BothwaysError:
+    """The error about a weights file whose parser raised `error`."""
     with suppress(OSError), path.open("rb") as file:
-        is_pointer = file.read(24).startswith(b"version https://git-lfs")
-    if is_pointer:
-        return "is a pointer of Git LFS, and not the weights that it stands for: fetch them with git lfs pull"
+        if file.read(24).startswith(b"version https://git-lfs"):
+            return BothwaysError(
+                f"{path} is a pointer of Git LFS, not the weights: fetch them with git lfs pull", "lfs-pointer", path
+            )
     if not isinstance(error, pickle.UnpicklingError):
-        return f"is damaged or is not a weights file: {next(iter(str(error).splitlines()), type(error).__name__)}"
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        return BothwaysError(f"{path} is damaged or is not a weights file: {reason}", "damaged-file", path)
     if named := re.search(r"GLOBAL (\S+)", str(error)):
-        return f"holds {named[1]}, which could run code, and only weights are read here"
-    return "is damaged or is not a weights file"  # torch's own words advise to let it run
+        return BothwaysError(
+            f"{path} contains {named[1]}, which could run code: only files of plain weights are read",
+            "unsafe-file",
+            (path, named[1]),
+        )
+    # Without torch's message, which recommends weights_only=False.
+    return BothwaysError(f"{path} is damaged or is not a weights file", "damaged-file", path)
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
     table = read_json(index).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(n, str) and not n.endswith(".json") for n in table.values()):
-        raise BothwaysError(f"{index} has no weight_map from tensors to weights files")
+        raise BothwaysError(f"{index} has no weight_map from tensors to weights files", "damaged-file", index)
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(table.values())):
-        shard = index.parent / Path(name).name  # a shard lies beside its index, whatever the index says
+        shard = index.parent / Path(name).name  # always beside the index, even if it names another folder
         if not shard.exists():
-            raise BothwaysError(f"{index} names {name}, which is not there")
+            raise BothwaysError(f"{index} names {shard.name}, which does not exist", "no-file", shard)
         tensors |= read_weights(shard)
     missing = sorted(set(table) - set(tensors))
     if missing:
-        raise BothwaysError(f"{index} names tensors that its files do not hold: {_some(missing)}")
+        raise BothwaysError(
+            f"{index} names tensors that its files do not hold: {_some(missing)}", "missing-tensors", tuple(missing)
+        )
     return tensors
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise BothwaysError(f"{path} cannot be read as JSON: {error}") from error
+        raise BothwaysError(f"{path} cannot be read as JSON: {error}", "not-json", path) from error
     if not isinstance(found, dict):
-        raise BothwaysError(f"{path} should hold a JSON object")
+        raise BothwaysError(f"{path} does not hold a JSON object", "not-an-object", path)
     return found
 
 
 def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
     kind = raw.get("model_type")
-    if kind is None:  # files from before model_type existed: the tensor names tell, and nameless ones are BERT's
+    if kind is None:  # files from before model_type existed: the tensor names tell; without a prefix it is BERT
         names = set(tensors)
         for family in FAMILIES.values():
             first = family.body[0].parts[0]
@@ -165,14 +179,15 @@ def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -
                 return family
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise BothwaysError(
-            f"{folder / 'config.json'} has the model_type {kind!r}, which is not known here: "
-            f"expected {', '.join(sorted(FAMILIES))}"
+            f"{folder / 'config.json'} has the model_type {kind!r}: expected one of {', '.join(sorted(FAMILIES))}",
+            "unknown-family",
+            kind,
         )
     return FAMILIES[kind]
 
 
 def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without the body's prefix, old spellings renewed, copies of tied tensors and buffers left out."""
+    """Tensors under current names without the body's prefix; tied copies and buffers are left out."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         name = name.removeprefix(family.prefix)
@@ -180,7 +195,7 @@ def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Te
             if name.endswith(old):
                 name = name.removesuffix(old) + new
         if name in found:
-            raise BothwaysError(f"the weights hold {name} twice, under two of its names")
+            raise BothwaysError(f"the weights hold {name} twice, under two names", "duplicate-tensor", name)
         if name not in family.ignored:
             found[name] = tensor
     for copy, original in family.tied.items():
@@ -189,7 +204,9 @@ def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Te
         if original not in found:
             found[original] = found[copy]
         elif not torch.equal(found[copy], found[original]):
-            raise BothwaysError(f"the tensor {copy} should equal {original}, to which it is tied, and does not")
+            raise BothwaysError(
+                f"the tensor {copy} is tied to {original}, and differs from it", "tied-tensors-differ", (copy, original)
+            )
         del found[copy]
     return found
 
@@ -198,35 +215,42 @@ def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Ten
     try:
         encoder = family.read_config(raw)
     except BothwaysError as error:
-        raise BothwaysError(f"{folder}: {error}") from error
+        raise BothwaysError(f"{folder}: {error}", error.code, error.value) from error
     heads = find_heads(family, raw, set(tensors))
     labels = read_labels(raw)
     for head in (family.heads[name] for name in heads if family.heads[name].has_labels):
         name = next(row.parts[0] for row in head.rows if row.ours.endswith(".linear.weight"))
         weight = tensors.get(name)
         if weight is not None and weight.dim() != 2:
-            raise BothwaysError(f"{folder}: the tensor {name} has the shape {list(weight.shape)}, not labels × width")
-        # Some folders list two nameless labels, a default, beside a classifier of fifty: then the classifier is right.
+            raise BothwaysError(
+                f"{folder}: the tensor {name} has the shape {list(weight.shape)}, not labels × width",
+                "shape-mismatch",
+                name,
+            )
+        # Some folders keep the default of two nameless labels beside a classifier with fifty: the classifier is right.
         if weight is not None and labels == nameless(len(labels)):
             labels = nameless(weight.shape[0])
     return ModelConfig(encoder, heads, labels, family.name, raw)
 
 
 def heads_of(family: Family, raw: Mapping[str, Any]) -> frozenset[str]:
-    """The heads of the first architecture that config.json names and this family has."""
+    """The heads of the first known class in `architectures` of config.json."""
     declared = raw.get("architectures") or ()
     return next((heads for name, heads in family.architectures if name in declared), frozenset())
 
 
 def nameless(count: int) -> tuple[str, ...]:
-    """What Hugging Face calls labels that nobody has named."""
+    """Hugging Face's default label names."""
     return tuple(f"LABEL_{i}" for i in range(count))
 
 
 def find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
-    """The heads whose tensors are there. Heads that share tensor names are told apart by `architectures` and by labels
-    that never change, or failing that by the first architecture whose every head is there."""
-    there = [
+    """The heads whose tensors are in the file.
+
+    Some heads share tensor names. `architectures` decides between them, then fixed labels, then the first architecture
+    of which all heads are present.
+    """
+    present = [
         name for name, head in family.heads.items() if any(part in names for row in head.rows for part in row.parts)
     ]
     declared = raw.get("architectures")
@@ -236,10 +260,10 @@ def find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple
         family.architectures,
         key=lambda one: (one[0] not in declared, not any(family.heads[head].labels == labels != () for head in one[1])),
     )
-    certain = next((heads for _, heads in order if heads <= set(there)), frozenset())
+    preferred = next((heads for _, heads in order if heads <= set(present)), frozenset())
     claimed: set[str] = set()
     found: list[str] = []
-    for name in sorted(there, key=lambda name: name not in certain):
+    for name in sorted(present, key=lambda name: name not in preferred):
         parts = {part for row in family.heads[name].rows for part in row.parts}
         if not parts & claimed:
             found.append(name)
@@ -249,58 +273,75 @@ def find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple
 
 
 def read_labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """The label names of config.json, in the order of their ids."""
     names = raw.get("id2label")
     if not isinstance(names, dict) or not names:
         return ()
     try:
         return tuple(str(name) for _, name in sorted((int(key), name) for key, name in names.items()))
     except ValueError as error:
-        raise BothwaysError(f"config.json has an id2label whose keys are not numbers: {error}") from error
+        raise BothwaysError(
+            f"config.json has an id2label whose keys are not numbers: {error}", "bad-labels", tuple(names)
+        ) from error
 
 
 def _fill(
     model: Model, family: Family, tensors: dict[str, Tensor], dtype: torch.dtype, folder: Path
 ) -> dict[str, Tensor]:
-    """Our state dict from their tensors; too many, too few or misshapen ones are errors."""
+    """Our state dict from their tensors. Missing, unexpected and misshapen tensors are errors."""
     shapes = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
     rows = key_table(family, model.config, shapes)
     expected = {part for row in rows for part in row.parts}
     if missing := expected - set(tensors):
-        raise BothwaysError(f"{folder}: the weights lack {_some(missing)}")
+        raise BothwaysError(f"{folder}: the weights lack {_some(missing)}", "missing-tensors", tuple(sorted(missing)))
     if left := set(tensors) - expected:
-        raise BothwaysError(f"{folder}: the weights hold tensors that this {family.name} has no use for: {_some(left)}")
+        raise BothwaysError(
+            f"{folder}: the weights hold tensors that this {family.name} does not have: {_some(left)}",
+            "unexpected-tensors",
+            tuple(sorted(left)),
+        )
     state: dict[str, Tensor] = {}
     for row in rows:
         length, *rest = shapes[row.ours]
         for part in row.parts:
             _check(part, tensors[part], [length // len(row.parts), *rest], folder)
         state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
-        require_numbers(_some(row.parts), state[row.ours], folder)
+        require_finite(row.parts, state[row.ours], folder)
         if row.by_head > 1:
             state[row.ours] = regrouped(state[row.ours], model.config.encoder.num_heads, row.by_head)
     return state
 
 
 def regrouped(tensor: Tensor, outer: int, inner: int) -> Tensor:
-    """Rows that are grouped by one thing and then by another, the other way round."""
-    turned: Tensor = tensor.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
-    return turned
+    """Rows in `outer` groups of `inner` groups each, reordered into `inner` groups of `outer` groups."""
+    reordered: Tensor = tensor.unflatten(0, (outer, inner, -1)).transpose(0, 1).flatten(0, 2)
+    return reordered
 
 
 def _check(name: str, tensor: Tensor, shape: list[int], folder: Path) -> None:
     if list(tensor.shape) != shape:
         raise BothwaysError(
-            f"{folder}: the tensor {name} has the shape {list(tensor.shape)} and config.json asks for {shape}"
+            f"{folder}: the tensor {name} has the shape {list(tensor.shape)}, and config.json implies {shape}",
+            "shape-mismatch",
+            name,
         )
     if not tensor.is_floating_point():
-        raise BothwaysError(f"{folder}: the tensor {name} holds {tensor.dtype} numbers, not weights")
+        raise BothwaysError(
+            f"{folder}: the tensor {name} has the dtype {tensor.dtype}, not a floating-point one",
+            "unsupported-dtype",
+            (name, tensor.dtype),
+        )
 
 
-def require_numbers(name: str, tensor: Tensor, folder: Path) -> None:
-    """No nan and no inf, with which every answer would be nan. A bias may be -inf, which forbids a word."""
-    total = tensor.sum(dtype=torch.float32)  # nan or inf if one value is, and quickly found
+def require_finite(names: Sequence[str], tensor: Tensor, folder: Path) -> None:
+    """Refuse NaN and inf, which would make all outputs NaN. A bias may be -inf: it rules out a token."""
+    total = tensor.sum(dtype=torch.float32)  # not finite if any number is not: faster than isfinite() of all
     if not total.isfinite() and not (tensor.dim() == 1 and total == -torch.inf):
-        raise BothwaysError(f"{folder}: the weights hold nan or inf in {name}: damaged, or of a run that diverged")
+        raise BothwaysError(
+            f"{folder}: the weights hold NaN or inf in {_some(names)}: the file is damaged, or its training diverged",
+            "not-finite",
+            tuple(names),
+        )
 
 
 def _some(names: Iterable[str]) -> str:
@@ -313,7 +354,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def key_table(family: Family, config: ModelConfig, names: Collection[str]) -> list[KeyRow]:
-    """The key table of a model with parameters of these names: its layers written out, its heads added."""
+    """The key table of a model whose parameters are `names`: one row per block, and the rows of its heads."""
     rows = [*family.body, *(row for name in config.heads for row in family.heads[name].rows)]
     full: list[KeyRow] = []
     for row in rows:
@@ -328,7 +369,7 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
     family, config = FAMILIES[model.config.family], model.config
     state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     body_only = all(family.heads[name].in_body for name in config.heads)
-    apart = {
+    without_prefix = {
         part
         for name in config.heads
         for row in family.heads[name].rows
@@ -337,29 +378,37 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
     }
     tensors: dict[str, Tensor] = {}
     rows = key_table(family, config, state)
-    if homeless := set(state) - {row.ours for row in rows}:
-        raise BothwaysError(f"a folder of {family.name} has no place for {_some(homeless)}")
+    if left := set(state) - {row.ours for row in rows}:
+        raise BothwaysError(
+            f"{family.name} has no tensor names for {_some(left)}", "unexpected-tensors", tuple(sorted(left))
+        )
     for row in rows:
         whole = state[row.ours]
         if row.by_head > 1:
             whole = regrouped(whole, row.by_head, config.encoder.num_heads)
         for part, tensor in zip(row.parts, whole.chunk(len(row.parts)), strict=True):
-            name = part if body_only or part in apart else family.prefix + part
+            name = part if body_only or part in without_prefix else family.prefix + part
             if name in tensors:
-                raise BothwaysError(f"two heads of this model are both called {name} in a folder: save them apart")
+                raise BothwaysError(
+                    f"two heads of this model have a tensor {name}: save each head in its own folder",
+                    "duplicate-tensor",
+                    name,
+                )
             tensors[name] = tensor
     return tensors
 
 
 def _architecture(family: Family, heads: set[str]) -> str:
-    """Their class that has these heads: all of them if there is one, else the first that has some."""
+    """The class of theirs with exactly these heads, otherwise the first one with some of them."""
     exact = [name for name, theirs in family.architectures if theirs == heads]
     return exact[0] if exact else next(name for name, theirs in family.architectures if theirs <= heads)
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Of the first and the last token, under both names that they have: readers assume those of another vocabulary
-    where config.json is silent."""
+    """The ids of the first and the last token, under both names that each has.
+
+    Without them in config.json, readers assume the ids of the family's usual vocabulary.
+    """
     roles = tokenizer.roles
     twins = (("cls", "bos"), ("sep", "eos"), ("bos", "cls"), ("eos", "sep"))
     pieces = {name: roles.get(f"{name}_token") or roles.get(f"{twin}_token") for name, twin in twins}
@@ -367,7 +416,7 @@ def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """config.json: what the folder it came from said, and over it what we know."""
+    """The content of config.json: that of the original folder, updated with the current settings."""
     config = model.config
     architecture = _architecture(FAMILIES[config.family], set(config.heads))
     described: dict[str, Any] = {key: value for key, value in config.hf_config.items() if key != "torch_dtype"}
@@ -383,6 +432,6 @@ def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]
     if labels := max((() if config.labels in gone else config.labels, *fixed), key=bool):
         described["id2label"] = {str(i): name for i, name in enumerate(labels)}
         described["label2id"] = {name: i for i, name in enumerate(labels)}
-    elif read_labels(described) in gone:  # of a head that is no longer there
+    elif read_labels(described) in gone:  # the labels of a head that was removed
         del described["id2label"], described["label2id"]
     return described

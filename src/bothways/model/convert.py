@@ -1,4 +1,4 @@
-"""A model from one layout of files into another."""
+"""Convert a model from one checkpoint format into another."""
 
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,22 +13,26 @@ from bothways.model.model import Model
 from bothways.text.dictionary import read_dictionary
 
 Layout = Literal["hf", "google"]
-_UNKNOWN_TO_GOOGLE = ("token", "choice")
-"""Heads for which Google's programs have no name."""
+_NOT_GOOGLES = ("token", "choice")
+"""Heads that Google's code does not have."""
 
 
 def convert(source: Path | str, target: Path | str, *, to: Layout = "hf", dtype: torch.dtype = torch.float32) -> Model:
-    """Write the model in `source` to the folder `target`, in Hugging Face's layout or in Google's, and return it.
+    """Write the model in `source` to the folder `target`, in Hugging Face's format or in Google's, and return it.
 
-    `source` is any model folder, or a RoBERTa of fairseq: its .pt file, or the folder that holds this one alone.
-    Google's checkpoints are BERT's and in float32; `dtype` is for Hugging Face's.
+    `source` is a model folder or a fairseq RoBERTa: its .pt file, or the folder with that single .pt file. Google's
+    format is for BERT in float32 only; `dtype` applies to Hugging Face's.
     """
     source, target = Path(source), Path(target)
     require_choice("to", to, get_args(Layout))
     if source.resolve() == target.resolve():
-        raise BothwaysError(f"{target} is what is read: name another folder to write to")
+        raise BothwaysError(f"{target} is both source and target: name another target folder", "same-folder", target)
     if to == "google" and dtype != torch.float32:
-        raise BothwaysError("Google's checkpoints are in float32: another precision is for --to hf")
+        raise BothwaysError(
+            f"Google's format has float32 only, not {dtype}: set `dtype` to float32, or `to` to hf",
+            "unsupported-dtype",
+            dtype,
+        )
     model = _open(source)
     if to == "hf":
         checkpoint.save(model, target, dtype=dtype)
@@ -47,8 +51,14 @@ def _open(source: Path) -> Model:
 
 def _save_as_google(model: Model, folder: Path) -> None:
     if model.config.family != "bert":
-        raise BothwaysError(f"Google's checkpoints are BERT's, and this is {model.config.family}: --to hf writes it")
-    if homeless := [name for name in model.config.heads if name in _UNKNOWN_TO_GOOGLE]:
-        raise BothwaysError(f"Google's checkpoints have no place for the {homeless[0]} head: --to hf writes it")
+        raise BothwaysError(
+            f"Google's format is for BERT only, and this model is {model.config.family}: set `to` to hf",
+            "unsupported-family",
+            model.config.family,
+        )
+    if heads := [name for name in model.config.heads if name in _NOT_GOOGLES]:
+        raise BothwaysError(
+            f"Google's format has no {heads[0]} head: set `to` to hf to keep it", "unsupported-head", heads[0]
+        )
     with atomic.new_folder(folder, replaces=google.FILES) as fresh:
         google.write(fresh, checkpoint.describe(model), checkpoint.tensors_of(model), model.tokenizer)

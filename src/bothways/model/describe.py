@@ -1,4 +1,4 @@
-"""What a model folder holds and what it can do."""
+"""The facts that `bothways info` shows about a model folder."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -9,18 +9,18 @@ from bothways.model.load import load
 from bothways.model.lora import base_of
 
 _ABILITIES = {
-    "masked": "fill blanks (bothways fill)",
-    "replaced": "tell which tokens were replaced",
-    "next": "tell whether the second sentence follows the first",
+    "masked": "predict masked tokens (bothways fill)",
+    "replaced": "detect replaced tokens",
+    "next": "predict whether the second sentence follows the first",
     "sequence": "classify texts",
-    "token": "tag tokens",
-    "span": "find answers in a text",
-    "choice": "choose among answers",
+    "token": "classify tokens",
+    "span": "answer questions with a span of a text",
+    "choice": "answer multiple-choice questions",
 }
 
 
 def describe(folder: Path | str) -> dict[str, Any]:
-    """The facts of a model folder as plain values, ready for JSON."""
+    """The facts about a model folder, as values that JSON can hold."""
     folder = Path(folder)
     model = load(folder)
     config, tokenizer = model.config, model.tokenizer
@@ -53,17 +53,20 @@ def describe(folder: Path | str) -> dict[str, Any]:
             "fingerprint": tokenizer.fingerprint,
         },
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
-        "can": ([*can, "turn texts into vectors (bothways encode)"] if tokenizer else can),
+        "can": ([*can, "compute embeddings of texts (bothways encode)"] if tokenizer else can),
     }
 
 
 def describe_box() -> dict[str, dict[str, Any]]:
-    """The adapters that come with the model in the box: what each can do, its labels, and its size in bytes."""
+    """For each adapter in the box: what it can do, its labels, and its size in bytes."""
     found = {}
     for name in boxed_adapters():
         facts = describe(boxed(name))
         command = "bothways fill" if name == "fill" else f"bothways predict --task {name}"
         can = [ability.partition(" (")[0] for ability in facts["can"][:1]]
-        found[name] = {"can": [f"{ability} ({command})" for ability in can], "labels": facts["labels"]}
-        found[name] |= {"size": sum(facts["files"].values())}
+        found[name] = {
+            "can": [f"{ability} ({command})" for ability in can],
+            "labels": facts["labels"],
+            "size": sum(facts["files"].values()),
+        }
     return found

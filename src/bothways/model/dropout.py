@@ -1,4 +1,4 @@
-"""Dropout whose random numbers are cheap enough to be computed twice."""
+"""Dropout whose random numbers are cheap enough to be recomputed in the backward pass."""
 
 import torch
 from torch import Tensor, nn
@@ -6,11 +6,11 @@ from torch.nn import functional as F
 
 
 class Dropout(nn.Dropout):
-    """Each number is set to 0 with probability p, the rest is scaled up; nothing happens in evaluation.
+    """Sets each number to 0 with probability p and scales the rest by 1 / (1 - p); the identity in evaluation mode.
 
-    Under torch.compile on a GPU, torch's own dropout runs ten rounds of Philox for each number, forward and again
-    backward: a tenth of BERT's training step (benchmarks/pretrain_speed.py). Here a hash of (seed, place) decides,
-    with a seed drawn from torch's generator once for each call.
+    Under torch.compile on a GPU, torch's own dropout runs ten rounds of Philox for each number, in the forward and in
+    the backward pass: a tenth of BERT's training step (benchmarks/pretrain_speed.py). Here a hash of (seed, index)
+    decides, with one seed per call, drawn from torch's generator.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -24,23 +24,23 @@ class Dropout(nn.Dropout):
 
 def hashed_dropout(x: Tensor, p: float, seed: Tensor) -> Tensor:
     """Dropout as a function of a seed, an int32 tensor of one number."""
-    return torch.where(_draws(x, seed) >= int(p * 2**31), x * (1 / (1 - p)), 0)
+    return torch.where(_random_bits(x, seed) >= int(p * 2**31), x * (1 / (1 - p)), 0)
 
 
 def hashed_uniform(like: Tensor, seed: Tensor) -> Tensor:
-    """Numbers between 0 and 1, neither included, of the shape of `like`, in fp32: finest near 0."""
-    return (_draws(like, seed).float() + 0.5) * 2**-31
+    """Uniform fp32 numbers in (0, 1), in the shape of `like`."""
+    return (_random_bits(like, seed).float() + 0.5) * 2**-31
 
 
-def _draws(like: Tensor, seed: Tensor) -> Tensor:
-    """Whole numbers from 0 up to 2³¹, one for each place."""
-    place = torch.arange(like.numel(), device=like.device, dtype=torch.int32).view(like.shape)
-    # The seed comes in twice: with the first time alone, two seeds would give one mask in two orders.
-    return _scramble(place ^ _scramble(seed, 0), seed) & 0x7FFFFFFF
+def _random_bits(like: Tensor, seed: Tensor) -> Tensor:
+    """A random integer in [0, 2³¹) for each element of `like`."""
+    index = torch.arange(like.numel(), device=like.device, dtype=torch.int32).view(like.shape)
+    # The seed is used twice: used once, two seeds would give permutations of the same mask.
+    return _hash(index ^ _hash(seed, 0), seed) & 0x7FFFFFFF
 
 
-def _scramble(x: Tensor, key: Tensor | int) -> Tensor:
-    """A 32-bit hash with hardly any bias (lowbias32 of Chris Wellons). Shifts are made unsigned by the masks."""
+def _hash(x: Tensor, key: Tensor | int) -> Tensor:
+    """A 32-bit hash with low bias (lowbias32 by Chris Wellons). The masks make the shifts unsigned."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * 0x7FEB352D ^ key
     x = (x ^ ((x >> 15) & 0x1FFFF)) * (0x846CA68B - 2**32)
     return x ^ ((x >> 16) & 0xFFFF)

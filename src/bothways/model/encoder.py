@@ -1,12 +1,12 @@
-"""The encoder, whole.
+"""The Transformer encoder of BERT (Devlin et al. 2018).
 
-N tokens in the batch · B sequences · H heads · W width.
+N tokens in the batch · B sequences · H attention heads · D dimensions per head · W width (hidden size).
 
-    embeddings = norm(token + segment + position)
-    each layer   x = norm(x + attention(x))
-                 x = norm(x + feed_forward(x))
+    embeddings   x = LayerNorm(token + segment + position)
+    each layer   x = LayerNorm(x + SelfAttention(x))
+                 x = LayerNorm(x + FeedForward(x))
 
-Its successors differ in details, each a field of EncoderConfig.
+The models that came after BERT differ from it in details: each detail is a field of EncoderConfig.
 """
 
 from collections.abc import Collection
@@ -25,18 +25,18 @@ from bothways.model.config import EncoderConfig
 
 @dataclass(frozen=True)
 class Activations:
-    """What was computed inside: layer 0 is the embeddings, layer n the output of the n-th block."""
+    """Intermediate results by layer. Layer 0 is the embeddings, layer n the output of the n-th layer."""
 
     hidden_states: dict[int, Tensor]
-    """By layer, (N, W)."""
+    """(N, W) for each layer."""
     attentions: dict[int, list[Tensor]]
-    """By layer from 1 on, the attention weights of each sequence: (H, its length, its length)."""
+    """For each layer from 1 on, the attention weights of each sequence: (H, length, length)."""
     qkv: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
-    """By layer from 1 on, queries, keys and values: (N, H, D) each."""
+    """For each layer from 1 on, the queries, keys and values: (N, H, D) each."""
 
 
 class Encoder(nn.Module):
-    """Tokens in, one vector for each token out, every token having seen all of its sequence.
+    """Maps each token to a contextual vector: every token attends to all tokens of its sequence, on both sides.
 
     >>> from bothways.model.batch import Batch
     >>> from bothways.model.config import EncoderConfig
@@ -53,16 +53,16 @@ class Encoder(nn.Module):
         self.convolution = Convolution(config) if config.convolution else None
         self.norm = make_norm(config) if config.norm_first else None
         self.backend: Backend = "auto"
-        """Which attention computes: see attention.py."""
+        """The attention backend: see attention.py."""
         self.gradient_checkpointing = False
-        """Keep only each layer's input for the backward pass, and compute the rest again: less memory, more work."""
+        """Store only each layer's input for the backward pass and recompute the rest: less memory, more compute."""
 
     def forward(self, batch: Batch) -> Tensor:
-        """The last layer's states: (N, W)."""
-        x, plan = self._start(batch)
+        """The hidden states of the last layer: (N, W)."""
+        x, plan = self._embed(batch)
         embedded = x
         for layer in range(1, self.config.layers + 1):
-            x = self._through(layer, x, plan, embedded)
+            x = self._apply_layer(layer, x, plan, embedded)
         return x
 
     def activations(
@@ -73,14 +73,14 @@ class Encoder(nn.Module):
         attentions: Collection[int] = (),
         qkv: Collection[int] = (),
     ) -> Activations:
-        """Hidden states, attention weights, and queries, keys and values of the layers asked for.
+        """Hidden states, attention weights, and queries, keys and values of the given layers.
 
-        Later layers are not computed. Attention weights are computed beside the usual pass, for their layer alone:
-        asking for them changes no state.
+        Layers above the highest one given are not computed. Attention weights are computed in addition to the normal
+        forward pass, so the hidden states are the same with and without them.
         """
         self._check_layers(hidden_states, lowest=0)
         self._check_layers({*attentions, *qkv}, lowest=1)
-        x, plan = self._start(batch)
+        x, plan = self._embed(batch)
         found = Activations({0: x} if 0 in hidden_states else {}, {}, {})
         embedded = x
         for layer in range(1, max((0, *hidden_states, *attentions, *qkv)) + 1):
@@ -88,18 +88,19 @@ class Encoder(nn.Module):
                 found.attentions[layer] = self._block(layer).attentions(x, plan)
             if layer in qkv:
                 found.qkv[layer] = self._block(layer).qkv(x, plan)
-            x = self._through(layer, x, plan, embedded)
+            x = self._apply_layer(layer, x, plan, embedded)
             if layer in hidden_states:
                 found.hidden_states[layer] = x
         return found
 
-    def _start(self, batch: Batch) -> tuple[Tensor, AttentionPlan]:
+    def _embed(self, batch: Batch) -> tuple[Tensor, AttentionPlan]:
+        """The embeddings (N, W), and the attention plan that all layers share."""
         x = self.embeddings(batch)
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         backend = choose(
             self.backend,
-            device=kind,
+            device=device,
             dtype=dtype,
             is_even=batch.is_even,
             window=self.config.causal or any(self.config.windows),
@@ -114,8 +115,8 @@ class Encoder(nn.Module):
         assert isinstance(block, Block)
         return block
 
-    def _through(self, layer: int, x: Tensor, plan: AttentionPlan, embedded: Tensor) -> Tensor:
-        """What a layer, counted from 1, makes of x; the last one with the norm at the end."""
+    def _apply_layer(self, layer: int, x: Tensor, plan: AttentionPlan, embedded: Tensor) -> Tensor:
+        """The output of a layer, counted from 1. The final norm of pre-norm models is part of the last layer."""
         block = self._block(layer)
         if self.gradient_checkpointing and self.training:
             x = checkpoint(block, x, plan, use_reentrant=False)
@@ -127,13 +128,16 @@ class Encoder(nn.Module):
             x = self.norm(x)
         return x
 
-    def _check_layers(self, asked: Collection[int], lowest: int) -> None:
-        for layer in asked:
+    def _check_layers(self, layers: Collection[int], lowest: int) -> None:
+        for layer in layers:
             if not lowest <= layer <= self.config.layers:
-                raise BothwaysError(f"there is no layer {layer}: this model has {lowest} to {self.config.layers}")
+                raise BothwaysError(
+                    f"there is no layer {layer}: expected {lowest} to {self.config.layers}", "no-such-layer", layer
+                )
 
 
 def _window(config: EncoderConfig, block: int) -> Window | None:
+    """The attention window of a block, counted from 0."""
     if config.causal:
         return (-1, 0)
     layer = config.layer_map.index(block) if config.layer_map else block
@@ -142,9 +146,9 @@ def _window(config: EncoderConfig, block: int) -> Window | None:
 
 
 def initialise(module: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
-    """Fresh weights as BERT drew them: normal, cut at two standard deviations; biases 0, norms 1.
+    """Initialise weights as BERT does: normal, truncated at two standard deviations; biases 0, LayerNorm weights 1.
 
-    The one place where weights are made. The draw is a function of the generator alone.
+    All initialisation happens here. The same generator state gives the same weights.
     """
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):
@@ -153,11 +157,11 @@ def initialise(module: nn.Module, std: float, generator: torch.Generator | None 
             elif isinstance(part, nn.LayerNorm):
                 nn.init.ones_(parameter)
             else:
-                _draw(parameter.data, std, generator)
+                _truncated_normal(parameter.data, std, generator)
 
 
-def _draw(x: Tensor, std: float, generator: torch.Generator | None) -> None:
-    """Normal numbers; those beyond two standard deviations are drawn again. Seven times as fast as trunc_normal_."""
+def _truncated_normal(x: Tensor, std: float, generator: torch.Generator | None) -> None:
+    """Values beyond two standard deviations are drawn again. Seven times as fast as nn.init.trunc_normal_."""
     x.normal_(0, std, generator=generator)
     flat = x.view(-1)
     far = (flat.abs() > 2 * std).nonzero()[:, 0]

@@ -1,7 +1,7 @@
-"""RoBERTa as fairseq saves it, read without fairseq: one .pt file of settings and tensors.
+"""Reads fairseq's checkpoints of RoBERTa without fairseq: one .pt file with settings and tensors.
 
-The file is a pickle, and a pickle may hold code. Tensors, plain values and the settings' Namespace are read; anything
-else is refused, and nothing is ever run.
+The file is a pickle, which may contain code. Tensors, plain values and the Namespace of settings are read; anything
+else is refused, and no code is run.
 """
 
 import argparse
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from bothways.errors import BothwaysError
-from bothways.model.checkpoint import why_unread
+from bothways.model.checkpoint import unreadable_weights
 
-# fairseq's names into Hugging Face's: all of these, one after the other.
+# From fairseq's names to Hugging Face's: all substitutions, in this order.
 _NAMES = (
     (r"^decoder\.", "encoder."),  # before 2020
     (r"^encoder\.lm_head\.weight$", "lm_head.decoder.weight"),
@@ -45,7 +45,7 @@ _SETTINGS = {
     "dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
 }
-# Settings that change what the model computes, with the value that RoBERTa has; a file may leave them out.
+# Settings that change what the model computes, with RoBERTa's values; a file may omit them.
 _FIXED: dict[str, Any] = {
     "encoder_normalize_before": False,
     "layernorm_embedding": True,
@@ -59,43 +59,56 @@ _FIXED: dict[str, Any] = {
     "pooler_activation_fn": "tanh",
 }
 _PAD = 1
-"""fairseq's dictionaries begin with <s>, <pad>, </s>, <unk>; positions are counted from <pad>'s id on."""
+"""fairseq's dictionaries begin with <s>, <pad>, </s>, <unk>; the first position is the id of <pad>, plus 1."""
 
 
 def find(source: Path) -> Path | None:
-    """The fairseq checkpoint that `source` is, or that lies in it alone; None if `source` is another folder."""
+    """The fairseq checkpoint: `source` itself or the only .pt file in it; None if `source` is another folder."""
     if source.is_file():
         if source.suffix != ".pt":
-            raise BothwaysError(f"{source} is not a fairseq checkpoint, a .pt file: expected one, or a model's folder")
+            raise BothwaysError(
+                f"{source} is neither a model folder nor a fairseq checkpoint, a .pt file", "not-fairseq", source
+            )
         return source
     if any((source / name).exists() for name in ("config.json", "bert_config.json", "adapter_config.json")):
         return None
     found = sorted(source.glob("*.pt"))
     if len(found) > 1:
-        raise BothwaysError(f"{source} holds {', '.join(path.name for path in found)}: name one of them")
+        names = tuple(path.name for path in found)
+        raise BothwaysError(
+            f"{source} holds several checkpoints: name one of {', '.join(names)}", "several-checkpoints", names
+        )
     return found[0] if found else None
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A checkpoint's config and tensors in Hugging Face's terms."""
+    """The config and the tensors of a checkpoint under Hugging Face's names."""
     settings, weights = _read_file(path)
     architecture = settings.get("arch") or settings.get("_name")
     if not str(architecture).startswith(("roberta", "xlmr")):
-        raise BothwaysError(f"{path} holds fairseq's architecture {architecture}, and only RoBERTa can be read here")
-    for key, plain in _FIXED.items():
-        if settings.get(key, plain) != plain:
-            raise BothwaysError(
-                f"{path} is not a plain RoBERTa: its {key} is {settings[key]!r} and only {plain!r} can be read here"
-            )
+        raise _unsupported(path, "arch", architecture, "roberta")
+    for key, expected in _FIXED.items():
+        if settings.get(key, expected) != expected:
+            raise _unsupported(path, key, settings[key], expected)
     tensors = _rename(path, weights)
-    words, width = _shape(path, tensors, "word_embeddings")
+    vocab_size, width = _shape(path, tensors, "word_embeddings")
     rows, _ = _shape(path, tensors, "position_embeddings")
-    config = _config(path, settings) | {"vocab_size": words, "max_position_embeddings": rows}
-    if (said := settings.get("max_positions", rows - _PAD - 1)) != rows - _PAD - 1:
-        raise BothwaysError(f"{path} says {said} positions, and its table of {rows} rows has {rows - _PAD - 1}")
-    # Hugging Face adds a segment's row to every token; fairseq has none.
+    config = _config(path, settings) | {"vocab_size": vocab_size, "max_position_embeddings": rows}
+    if (positions := settings.get("max_positions", rows - _PAD - 1)) != rows - _PAD - 1:
+        raise BothwaysError(
+            f"{path} has max_positions = {positions}, and its position table is for {rows - _PAD - 1} positions",
+            "shape-mismatch",
+            (positions, rows - _PAD - 1),
+        )
+    # Hugging Face's RoBERTa adds a segment embedding to every token; fairseq's has none.
     tensors["roberta.embeddings.token_type_embeddings.weight"] = torch.zeros(1, width)
     return config, tensors
+
+
+def _unsupported(path: Path, key: str, value: object, expected: object) -> BothwaysError:
+    return BothwaysError(
+        f"{path} has {key} = {value!r}, and only {expected!r} is supported", "unsupported-setting", (key, value)
+    )
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -103,48 +116,50 @@ def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
             found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file raises whatever its parser stumbles over
-        raise BothwaysError(f"{path} {why_unread(path, error)}") from error
+    except Exception as error:  # the parser of a damaged file may raise anything
+        raise unreadable_weights(path, error) from error
     weights = found.get("model") if isinstance(found, dict) else None
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-        raise BothwaysError(f"{path} is not a fairseq checkpoint: it has no table of tensors called model")
-    whole = found.get("cfg")  # since 2020, with the model's settings among others'
-    settings = found.get("args") or (whole.get("model") if isinstance(whole, dict) else None)
+        raise BothwaysError(f"{path} is not a fairseq checkpoint: it has no tensors under model", "not-fairseq", path)
+    cfg = found.get("cfg")  # since 2020; the model's settings are a part of it
+    settings = found.get("args") or (cfg.get("model") if isinstance(cfg, dict) else None)
     if isinstance(settings, argparse.Namespace):
         settings = vars(settings)
     if not isinstance(settings, dict):
-        raise BothwaysError(f"{path} is not a fairseq checkpoint: it has no settings called args or cfg")
+        raise BothwaysError(
+            f"{path} is not a fairseq checkpoint: it has no settings under args or cfg", "not-fairseq", path
+        )
     return settings, weights
 
 
 def _rename(path: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for theirs, tensor in _apart(weights).items():
-        if theirs.endswith(".version"):  # a number that fairseq's own upgrades read
+    for theirs, tensor in _split_qkv(weights).items():
+        if theirs.endswith(".version"):  # not a weight: fairseq's version number
             continue
         name = theirs
         for pattern, replacement in _NAMES:
             name = re.sub(pattern, replacement, name)
         if name in tensors:
-            raise BothwaysError(f"{path} holds two tensors that would both be called {name}, such as {theirs}")
+            raise BothwaysError(f"{path} holds two tensors for {name}, one is {theirs}", "duplicate-tensor", name)
         tensors[name] = tensor
     return tensors
 
 
-def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """With query, key and value each by itself: the first files had them in one tensor, in this order."""
-    apart: dict[str, Tensor] = {}
+def _split_qkv(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Splits in_proj, which holds query, key and value in one tensor in old files."""
+    split: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         stem, joined, kind = name.partition("in_proj_")
         parts = [f"{stem}{part}_proj.{kind}" for part in "qkv"] if joined else [name]
-        apart |= zip(parts, tensor.chunk(3) if joined else [tensor], strict=True)
-    return apart
+        split |= zip(parts, tensor.chunk(3) if joined else [tensor], strict=True)
+    return split
 
 
 def _config(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     missing = [key for key in _SETTINGS if key not in settings]
     if missing:
-        raise BothwaysError(f"{path} has no {', '.join(missing)} among its settings")
+        raise BothwaysError(f"{path} lacks the settings {', '.join(missing)}", "missing-setting", tuple(missing))
     return {
         "model_type": "roberta",
         **{theirs: settings[key] for key, theirs in _SETTINGS.items()},
@@ -158,8 +173,8 @@ def _config(path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shape(path: Path, tensors: Mapping[str, Tensor], name: str) -> tuple[int, int]:
-    """Rows and width of a table of embeddings."""
+    """The number of rows and the width of an embedding table."""
     table = tensors.get(f"roberta.embeddings.{name}.weight")
     if table is None or table.ndim != 2:
-        raise BothwaysError(f"{path} has no table of {name}, which every RoBERTa has")
+        raise BothwaysError(f"{path} has no matrix of {name}, which every RoBERTa has", "missing-tensors", (name,))
     return table.shape[0], table.shape[1]

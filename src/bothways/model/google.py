@@ -1,4 +1,4 @@
-"""Google's original BERT folders, read and written: bert_config.json, vocab.txt, bert_model.ckpt.*"""
+"""Reads and writes Google's original BERT folders: bert_config.json, vocab.txt, bert_model.ckpt.*"""
 
 import json
 import re
@@ -21,7 +21,7 @@ FILES = (
 )
 """What `write` writes."""
 
-# Google's names into Hugging Face's: all of these, one after the other.
+# From Google's names to Hugging Face's: all substitutions, in this order.
 _NAMES = (
     (r"^output_(?=(weights|bias)$)", "classifier/output_"),  # run_classifier.py
     (r"^cls/squad/", "qa_outputs/"),  # run_squad.py
@@ -32,9 +32,9 @@ _NAMES = (
     (r"/layer_(\d+)/", r"/layer/\1/"),
     (r"/", "."),
 )
-# And back.
+# From Hugging Face's names to Google's.
 _THEIR_NAMES = (
-    (r"^(?!bert\.|cls\.|classifier\.|qa_outputs\.)", "bert."),  # a body alone has no prefix at Hugging Face
+    (r"^(?!bert\.|cls\.|classifier\.|qa_outputs\.)", "bert."),  # Hugging Face's files of a body alone have no prefix
     (r"^classifier\.", "output_"),
     (r"^qa_outputs\.", "cls.squad.output_"),
     (r"^cls\.(predictions|seq_relationship)\.(?=(weight|bias)$)", r"cls.\1.output_"),
@@ -46,37 +46,42 @@ _THEIR_NAMES = (
     (r"\.layer\.(\d+)\.", r".layer_\1."),
     (r"\.", "/"),
 )
-# What only serves to go on training: adam_m, adam_v, lamb_m, AdamWeightDecayOptimizer_1, …
-_OPTIMISER = re.compile(r"(^|/)(global_step|beta[12]_power|(adam|lamb)(_\w+|\w*optimizer\w*)?)(/|$)", re.IGNORECASE)
-# What Google's code takes for granted, or of which it knows these only.
+# The optimizer's state: adam_m, adam_v, lamb_m, AdamWeightDecayOptimizer_1, …
+_OPTIMIZER = re.compile(r"(^|/)(global_step|beta[12]_power|(adam|lamb)(_\w+|\w*optimizer\w*)?)(/|$)", re.IGNORECASE)
+# Settings that Google's code fixes, or of which it has these values only.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "layer_norm_eps": (1e-12,),
     "is_decoder": (False,),
     "hidden_act": ("gelu", "relu", "tanh"),
 }
 _TOKENS = ("pad_token_id", "cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
-_UNSAID = ("model_type", "architectures", "dtype", *_TOKENS, "layer_norm_eps", "is_decoder")
-"""Settings of config.json that bert_config.json never has."""
+_HF_ONLY = ("model_type", "architectures", "dtype", *_TOKENS, "layer_norm_eps", "is_decoder")
+"""Settings of config.json that bert_config.json does not have."""
 
 
 def read(folder: Path, raw: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A checkpoint's config and tensors in Hugging Face's terms; `raw` is what bert_config.json says."""
+    """The config and the tensors of a checkpoint under Hugging Face's names; `raw` is its bert_config.json."""
     try:
         tensors = _read_tensors(_find_index(folder))
     except OSError as error:
-        raise BothwaysError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
-    # "gelu" stays, and means erf: so it was computed when these models were trained, and so Hugging Face reads the
-    # same files. Google's code turned to the tanh approximation only later.
+        path = Path(error.filename or folder)
+        raise BothwaysError(f"{path} cannot be read: {error.strerror}", "unreadable-file", path) from error
+    # "gelu" stays the exact one: these models were trained with it, and Hugging Face reads the same files so. Google's
+    # code changed to the tanh approximation later.
     return {"model_type": "bert", "layer_norm_eps": 1e-12} | raw, tensors
 
 
 def write(folder: Path, raw: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer: Tokenizer | None) -> None:
-    """Write a BERT into an empty folder; `raw` is its config.json and `tensors` are under Hugging Face's names."""
+    """Write a BERT into an empty folder. `raw` is its config.json, `tensors` have Hugging Face's names."""
     for key, allowed in _FIXED.items():
         if raw[key] not in allowed:
-            said = " or ".join(map(str, allowed))
-            raise BothwaysError(f"Google's BERT has {key} = {said} and this model {raw[key]}: --to hf keeps it")
-    _write_json(folder / "bert_config.json", {key: value for key, value in raw.items() if key not in _UNSAID})
+            raise BothwaysError(
+                f"this model has {key} = {raw[key]}, and Google's code only {' or '.join(map(str, allowed))}: set `to` "
+                f"to hf",
+                "unsupported-setting",
+                (key, raw[key]),
+            )
+    _write_json(folder / "bert_config.json", {key: value for key, value in raw.items() if key not in _HF_ONLY})
     if tokenizer is not None:
         _write_vocabulary(folder, tokenizer)
     bundle.write(folder / "bert_model.ckpt.index", dict(_theirs(name, tensor) for name, tensor in tensors.items()))
@@ -89,14 +94,22 @@ def _theirs(name: str, tensor: Tensor) -> tuple[str, Tensor]:
 
 
 def _write_vocabulary(folder: Path, tokenizer: Tokenizer) -> None:
-    """vocab.txt, and beside it what Google's programs are told by --do_lower_case: they do not mind the file."""
+    """vocab.txt, and tokenizer_config.json for do_lower_case, which Google's programs take on the command line."""
     switches = tokenizer.switches
     if tokenizer.kind != "WordPiece" or not switches:
-        raise BothwaysError(f"Google's BERT reads WordPiece with BERT's rules, and this tokenizer is {tokenizer.kind}")
-    added = tokenizer.backend.get_added_tokens_decoder()
-    if any(not token.special and number not in tokenizer.special_ids for number, token in added.items()):
         raise BothwaysError(
-            "words were added to this vocabulary, and Google's vocab.txt has no place for such: --to hf"
+            f"Google's code needs BERT's WordPiece tokenizer, and this one is {tokenizer.kind}: set `to` to hf",
+            "unsupported-tokenizer",
+            tokenizer.kind,
+        )
+    added = tokenizer.backend.get_added_tokens_decoder()
+    words = [t.content for i, t in added.items() if not t.special and i not in tokenizer.special_ids]
+    if words:
+        raise BothwaysError(
+            f"the vocabulary has added words, such as {words[0]!r}, and Google's vocab.txt cannot hold them: set `to` "
+            f"to hf",
+            "added-words",
+            tuple(words),
         )
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in tokenizer.pieces), encoding="utf-8")
     _write_json(folder / "tokenizer_config.json", switches)
@@ -111,24 +124,28 @@ def _find_index(folder: Path) -> Path:
     if usual.exists():
         return usual
     found = sorted(folder.glob("*.ckpt*.index")) or sorted(folder.glob("*.index"))
-    if len(found) > 1 and latest.exists():  # TensorFlow's note of what it wrote last; the path may be another machine's
+    if len(found) > 1 and latest.exists():  # names the latest checkpoint, perhaps by a path on another machine
         named = re.search(r'"(?:.*/)?(.+)"', latest.read_text(encoding="utf-8", errors="replace"))
         found = [path for path in found if named and path.name == f"{named[1]}.index"] or found
     if len(found) == 1:
         return found[0]
-    names = ", ".join(path.name for path in found) or "none"
-    raise BothwaysError(f"{folder} should hold one checkpoint, {usual.name}, and holds {names}")
+    if not found:
+        raise BothwaysError(f"{folder} has no weights: expected {usual.name}", "no-weights", folder)
+    names = tuple(path.name for path in found)
+    raise BothwaysError(
+        f"{folder} holds several checkpoints: keep one of {', '.join(names)}", "several-checkpoints", names
+    )
 
 
 def _read_tensors(index: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for variable, tensor in bundle.read(index, leave=_OPTIMISER):
+    for variable, tensor in bundle.read(index, skip=_OPTIMIZER):
         name = variable
         for pattern, replacement in _NAMES:
             name = re.sub(pattern, replacement, name)
         if name in tensors:
-            raise BothwaysError(f"{index} holds two variables that would both be called {name}")
-        # TensorFlow multiplies from the other side: its kernels are (in, out) and ours (out, in).
+            raise BothwaysError(f"{index} holds two variables for the tensor {name}", "duplicate-tensor", name)
+        # TensorFlow's kernels are (in, out), PyTorch's weights (out, in).
         is_kernel = variable.endswith("/kernel") and tensor.ndim == 2
         tensors[name] = tensor.T.contiguous() if is_kernel else tensor
     return tensors

@@ -1,6 +1,6 @@
-"""What turns an encoder's states into answers. Each head is a few lines.
+"""Heads: small layers on top of the encoder, which map hidden states to logits.
 
-N tokens in the batch · B sequences · M asked places · W width · E width of the token table · V vocabulary.
+N tokens in the batch · B sequences · M masked positions · W width · E width of the token embeddings · V vocabulary.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from bothways.model.dropout import Dropout
 
 
 class Pooler(nn.Module):
-    """BERT's summary of a sequence: tanh(dense([CLS])). DeBERTa's drops first, and bends with GELU."""
+    """BERT's pooler: tanh(dense(state of [CLS])). DeBERTa's has dropout before it, and GELU instead of tanh."""
 
     def __init__(self, config: EncoderConfig, activation: str = "tanh", dropout: float = 0.0) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Pooler(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Which token stood here? The output matrix is the token table itself, plus a bias for each token."""
+    """The head of masked language modelling. Its output matrix is tied to the token embeddings; the bias is its own."""
 
     def __init__(self, config: EncoderConfig, activation: str = "", dense_bias: bool = True) -> None:
         super().__init__()
@@ -40,20 +40,20 @@ class MaskedLMHead(nn.Module):
         self.norm = nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, asked: Tensor, table: Tensor) -> Tensor:
-        """States at the asked places (M, W) and the token table (V, E) → logits (M, V)."""
-        x = self.norm(self.activation(self.dense(asked)))
+    def forward(self, states: Tensor, table: Tensor) -> Tensor:
+        """Hidden states at the masked positions (M, W) and the token embeddings (V, E) → logits (M, V)."""
+        x = self.norm(self.activation(self.dense(states)))
         if x.is_cuda:
             return _logits_on_gpu(x, table, self.bias)
         return F.linear(x, table, self.bias)
 
 
 def _logits_on_gpu(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-    """x · tableᵀ + bias, faster by 3 % of a training step of BERT-Base.
+    """x · tableᵀ + bias, in a form that saves 3 % of a training step of BERT-Base.
 
-    A GPU's fast products want rows of a multiple of 16 bytes, which 30,522 tokens do not give: some empty ones are
-    added. And the bias goes in as one more column of the table, met by a 1 in x: so its gradient comes out of the
-    product that is made anyway, not of a sum down the columns of all logits.
+    Tensor cores need rows of a multiple of 16 bytes, so the table is padded: 30,522 tokens are no multiple. The bias
+    is one more column of the table, multiplied by a 1 in x: the backward product then gives its gradient too, without
+    a sum over all logits.
     """
     size, spare = len(table), -len(table) % 64
     table = F.pad(torch.cat([table, bias[:, None]], 1), (0, 7, 0, spare))
@@ -62,7 +62,7 @@ def _logits_on_gpu(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
 
 
 class LinearHead(nn.Module):
-    """Dropout and one linear layer: `outputs` numbers for each vector."""
+    """Dropout and one linear layer."""
 
     def __init__(self, config: EncoderConfig, outputs: int, dropout: float) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class LinearHead(nn.Module):
 
 
 class DenseHead(nn.Module):
-    """A hidden layer, then a linear one: RoBERTa's classifier, ELECTRA's detector, and others."""
+    """A hidden layer, then a linear layer: RoBERTa's classifier, ELECTRA's discriminator, and others."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class DenseHead(nn.Module):
         norm: Literal["none", "before", "between"] = "none",
         dense_bias: bool = True,
     ) -> None:
-        """`dropouts` come before the layers; `norm` norms what was read (DeBERTa v3) or what was bent (ModernBERT)."""
+        """`dropouts`: the probabilities before the two layers. `norm`: LayerNorm before the hidden layer (DeBERTa v3)
+        or after its activation (ModernBERT)."""
         super().__init__()
         self.before, self.between = (Dropout(p) for p in dropouts)
         self.dense = nn.Linear(config.width, config.width, bias=dense_bias)

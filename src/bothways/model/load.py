@@ -1,4 +1,4 @@
-"""Open any folder that holds a model: one of its own, or an adapter beside its base model."""
+"""Open a model folder: a whole model, or an adapter together with its base model."""
 
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from bothways.model.model import Model
 
 
 def load(folder: Path | str | None = None, *, dtype: torch.dtype = torch.float32) -> Model:
-    """Open a model folder, in evaluation mode. Without a folder, open the model in the box.
+    """Open a model folder, in evaluation mode. Without `folder`, open the model that comes with the library.
 
-    Whatever precision the file has, the model computes in `dtype`.
+    The weights are converted to `dtype`, whatever the precision of the file is.
     """
     folder = boxed() if folder is None else Path(folder)
     if not folder.is_dir():

@@ -1,7 +1,7 @@
-"""LoRA: a frozen layer W x with a small trained one beside it, W x + (alpha / rank) · B A x (Hu et al. 2021).
+"""LoRA (Hu et al. 2021): a trained low-rank update of a frozen layer, W x + (alpha / rank) · B A x.
 
-Adapters are read and written in PEFT's file format: adapter_config.json and adapter_model.safetensors, with the head
-in them. Layers are named as there, `query`, `value`, `output.dense`, through the family's key table.
+Adapters are read and written in PEFT's file format: adapter_config.json, and adapter_model.safetensors with the adapter
+and the head. Layers have their Hugging Face names, such as `query` or `output.dense`, by the family's key table.
 """
 
 import json
@@ -26,16 +26,17 @@ from bothways.model.families.family import Head
 from bothways.model.model import Model
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-_ROOT = "base_model.model."  # what PEFT puts before every name
+_ROOT = "base_model.model."  # PEFT's prefix of every name
 _TASKS = {"sequence": "SEQ_CLS", "token": "TOKEN_CLS", "span": "QUESTION_ANS"}
-# Kinds of adapter that share the file format and mean something else.
+# Settings of other kinds of adapter in the same file format.
 _OTHER = ("use_dora", "fan_in_fan_out", "alora_invocation_tokens", "corda_config", "eva_config")
 
 
 class Adapted(nn.Module):
-    """A linear layer with small ones beside some of the parts that are stacked in it."""
+    """A linear layer with LoRA on some of the layers that are stacked in it: query and value of qkv, for example."""
 
     def __init__(self, base: nn.Linear, parts: int, chosen: list[int], lora: "LoraShape") -> None:
+        """`parts`: number of layers stacked in `base`. `chosen`: those that get LoRA matrices, A (down) and B (up)."""
         super().__init__()
         self.base, self.parts = base, parts
         self.rank, self.alpha, self.dropout = lora.rank, lora.alpha, lora.dropout
@@ -47,16 +48,16 @@ class Adapted(nn.Module):
         """(…, in) → (…, out)."""
         y: Tensor = self.base(x)
         dropped = F.dropout(x, self.dropout, self.training)
-        beside = [
+        updates = [
             F.linear(F.linear(dropped, self.down[name]), self.up[name]) if name in self.up else None
             for name in map(str, range(self.parts))
         ]
-        nothing = y.new_zeros(1).expand(*y.shape[:-1], y.shape[-1] // self.parts)
-        return y + self.alpha / self.rank * torch.cat([nothing if part is None else part for part in beside], -1)
+        zeros = y.new_zeros(1).expand(*y.shape[:-1], y.shape[-1] // self.parts)
+        return y + self.alpha / self.rank * torch.cat([zeros if update is None else update for update in updates], -1)
 
 
 class LoraShape(Protocol):
-    """What `adapt` needs to know; the settings of training have it."""
+    """The settings that `adapt` needs."""
 
     @property
     def rank(self) -> int: ...
@@ -69,23 +70,25 @@ class LoraShape(Protocol):
 
 
 def adapt(model: Model, lora: LoraShape, *, seed: int = 0) -> Model:
-    """Freeze the encoder and put trained layers beside the chosen ones. The model is changed in place."""
+    """Freeze the encoder and add LoRA to its target layers, in place."""
     model.encoder.requires_grad_(False)
-    draws = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     is_real = model.device.type != "meta"
     found = list(_targets(model, lora.targets))
     if not found:
         raise BothwaysError(
-            f"no layer of this {model.config.family} is called {' or '.join(lora.targets)}: "
-            f"expected all-linear, query, key, value, or names such as {', '.join(_ends(model))}",
+            f"this {model.config.family} has no layer called {' or '.join(lora.targets)}: "
+            f"expected all-linear, query, key, value, or a name such as {', '.join(_last_names(model))}",
             "no-such-layer",
             lora.targets,
         )
     for ours, theirs, chosen in found:
-        layer = Adapted(_module(model, ours), len(theirs), chosen, lora)
+        base: Any = model.get_submodule(ours)
+        layer = Adapted(base, len(theirs), chosen, lora)
         for down in layer.down.values() if is_real else ():
-            nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=draws)
-        _put(model, ours, layer)
+            nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
+        parent, _, name = ours.rpartition(".")
+        setattr(model.get_submodule(parent), name, layer)
     return model
 
 
@@ -93,13 +96,13 @@ def adapt(model: Model, lora: LoraShape, *, seed: int = 0) -> Model:
 
 
 def save_adapter(model: Model, base: str, folder: Path) -> None:
-    """What was trained, and what it belongs to: PEFT opens it. The head is in it, and config.json has its labels."""
+    """Write the LoRA weights and the head, which PEFT opens with the base model, and config.json with the labels."""
     family = FAMILIES[model.config.family]
     tensors: dict[str, Tensor] = {}
     names = []
     places = _places(model)
-    adapted = [(_module(model, ours), theirs) for ours, theirs in _layers(model)]
-    adapted = [(layer, theirs) for layer, theirs in adapted if isinstance(layer, Adapted)]
+    layers = [(model.get_submodule(ours), theirs) for ours, theirs in _layers(model)]
+    adapted = [(layer, theirs) for layer, theirs in layers if isinstance(layer, Adapted)]
     for layer, theirs in adapted:
         for i in map(int, layer.up):
             names.append(family.prefix + theirs[i])
@@ -112,11 +115,11 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
     state, kept = model.state_dict(), set()
     for head in (family.heads[name] for name in model.config.heads):
         for row in head.rows:
-            if row.ours not in state:  # a bias that this model has not
+            if row.ours not in state:  # a bias that this model does not have
                 continue
             assert isinstance(row.theirs, str)
             tensors[f"{_ROOT}{family.prefix if head.in_body else ''}{row.theirs}"] = state[row.ours]
-            kept.add(_whole(row.theirs, head))
+            kept.add(_module_to_save(row.theirs, head))
     config = {
         "peft_type": "LORA",
         "task_type": next((_TASKS[name] for name in model.config.heads if name in _TASKS), None),
@@ -136,11 +139,11 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
             (fresh / file).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _whole(name: str, head: Head) -> str:
-    """The module of theirs that PEFT shall keep for a tensor; "" if none has only what the head trains.
+def _module_to_save(name: str, head: Head) -> str:
+    """The module that holds a tensor of a head, for PEFT's modules_to_save; "" if there is none.
 
-    Output words lie in the module of the token table, or around it: there the layers are named one by one, and the
-    bias, which has no layer of its own, is found by its name.
+    The module of a masked language modelling head also holds the tied token embeddings, which are not trained. So its
+    layers are named one by one; its bias has no module, and PEFT finds it by its name.
     """
     if not any(row.ours == "heads.masked.bias" for row in head.rows):
         return name.split(".")[0]
@@ -149,13 +152,13 @@ def _whole(name: str, head: Head) -> str:
 
 
 def trained_of(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of a module's weights, those that are trained: under our own names, what a run needs to go on exactly."""
+    """Those of a module's weights that are trained, under our own names: what a run needs to resume exactly."""
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     return {name: tensor for name, tensor in weights.items() if name in trained}
 
 
 def copy_adapter(source: Path, target: Path) -> None:
-    """The same adapter in another folder; nothing if it is none."""
+    """Copy an adapter to another folder; does nothing if `source` is not an adapter."""
     if is_adapter(source):
         with atomic.new_folder(target, replaces=(CONFIG, WEIGHTS, "config.json")) as fresh:
             for name in (CONFIG, WEIGHTS, "config.json"):
@@ -167,32 +170,38 @@ def is_adapter(folder: Path) -> bool:
 
 
 def with_adapter(model: Model, folder: Path) -> Model:
-    """The base model with an adapter merged into its weights, and the head that came with it."""
+    """The base model with an adapter merged into its weights, and with the head of the adapter."""
     config = checkpoint.read_json(folder / CONFIG)
-    for key, plain in {"peft_type": "LORA", "bias": "none", **dict.fromkeys(_OTHER)}.items():
-        if (config.get(key) or plain) != plain:
-            raise BothwaysError(f"{folder / CONFIG} is not a plain LoRA adapter: its {key} is {config[key]}")
-    tensors = {_plain(name): tensor.float() for name, tensor in checkpoint.read_weights(folder / WEIGHTS).items()}
+    for key, expected in {"peft_type": "LORA", "bias": "none", **dict.fromkeys(_OTHER)}.items():
+        if (config.get(key) or expected) != expected:
+            raise BothwaysError(
+                f"{folder / CONFIG} has {key} = {config[key]}: only plain LoRA adapters are supported",
+                "unsupported-adapter",
+                (key, config[key]),
+            )
+    tensors = {_base_name(name): tensor.float() for name, tensor in checkpoint.read_weights(folder / WEIGHTS).items()}
     family = FAMILIES[model.config.family]
     tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
-        checkpoint.require_numbers(name, tensor, folder)
+        checkpoint.require_finite([name], tensor, folder)
     whole = {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
     model = _with_head(model, set(whole), config, folder)
     places = _places(model)
     state = model.state_dict()
     for name, tensor in whole.items():
-        _place(state, places, name, folder, tensor.shape).copy_(tensor)
+        _view(state, places, name, folder, tensor.shape).copy_(tensor)
     for name in [name for name in tensors if ".lora_" in name]:
         layer, _, end = name.partition(".lora_")
         if end not in ("A.weight", "B.weight"):
             raise BothwaysError(
-                f"{folder}: the adapter has {name}, and only weights beside linear layers are known here"
+                f"{folder}: the adapter holds {name}, and only LoRA weights of linear layers are supported",
+                "unexpected-tensors",
+                (name,),
             )
         if end == "B.weight":
             continue
         down, up = tensors[name], tensors.get(f"{layer}.lora_B.weight", torch.empty(0, 0))
-        target = _place(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
+        target = _view(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
         by_head = places[f"{layer}.weight"].by_head
         if by_head > 1:
             up = checkpoint.regrouped(up, model.config.encoder.num_heads, by_head)
@@ -201,25 +210,27 @@ def with_adapter(model: Model, folder: Path) -> Model:
 
 
 def base_of(folder: Path) -> Path | None:
-    """The folder of the model that an adapter is for; None if it is a model itself."""
+    """The folder of an adapter's base model; None if `folder` is not an adapter."""
     if not is_adapter(folder):
         return None
-    said = Path(str(checkpoint.read_json(folder / CONFIG).get("base_model_name_or_path")))
-    for path in (folder / said, said):
+    base = Path(str(checkpoint.read_json(folder / CONFIG).get("base_model_name_or_path")))
+    for path in (folder / base, base):
         if path.is_dir():
             return path.resolve()
     raise BothwaysError(
-        f"{folder} is an adapter for {said}, and that is not a folder here: give the base model's folder"
+        f"{folder} is an adapter of {base}, which is not a folder: set base_model_name_or_path in its {CONFIG}",
+        "no-base-model",
+        base,
     )
 
 
-def _plain(name: str) -> str:
-    """PEFT's name of a tensor without what PEFT added."""
+def _base_name(name: str) -> str:
+    """The name of a tensor without PEFT's additions."""
     return name.removeprefix(_ROOT).replace(".modules_to_save.default", "").replace(".default", "")
 
 
 def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
-    """PEFT's: the first of the expressions in alpha_pattern that names the end of the layer, else lora_alpha."""
+    """alpha / rank, as PEFT computes it: alpha is the first match in alpha_pattern, otherwise lora_alpha."""
     patterns: Mapping[str, float] = config.get("alpha_pattern") or {}
     named = [alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", layer)]
     alpha = float(named[0] if named else config.get("lora_alpha", 8))
@@ -228,15 +239,17 @@ def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where one of their tensors is in ours: the parameter, which of how many parts of it, and how it is grouped."""
+    """The place of one of their tensors: part `part` of the `parts` that are stacked in our parameter `ours`."""
 
     ours: str
     part: int
     parts: int
     by_head: int
+    """See KeyRow."""
 
 
 def _places(model: Model) -> dict[str, _Place]:
+    """The place of each of their tensors, by its name."""
     names = {name.replace(".base.", "."): None for name in model.state_dict()}
     found: dict[str, _Place] = {}
     for row in checkpoint.key_table(FAMILIES[model.config.family], model.config, names):
@@ -244,51 +257,57 @@ def _places(model: Model) -> dict[str, _Place]:
     return found
 
 
-def _place(
+def _view(
     state: Mapping[str, Tensor], places: Mapping[str, _Place], name: str, folder: Path, shape: torch.Size
 ) -> Tensor:
-    """The part of a parameter that a tensor of theirs belongs to."""
+    """The part of our parameter that holds their tensor `name`, as a view."""
     if name not in places:
-        raise BothwaysError(f"{folder}: the adapter has weights for {name}, which this model has no use for")
+        raise BothwaysError(
+            f"{folder}: the adapter holds weights for {name}, which its base model does not have",
+            "unexpected-tensors",
+            (name,),
+        )
     place = places[name]
     found = state[place.ours].chunk(place.parts)[place.part]
     if found.shape != shape:
         raise BothwaysError(
-            f"{folder}: the adapter's {name} is of the shape {list(shape)}, and the base model's of {list(found.shape)}"
+            f"{folder}: {name} has the shape {list(shape)} in the adapter and {list(found.shape)} in the base model",
+            "shape-mismatch",
+            name,
         )
     return found
 
 
 def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder: Path) -> Model:
-    """The model with the head whose tensors came with the adapter; without any, with its own.
+    """The model with the head of the adapter, whose tensors are `names`; with its own head if the adapter has none.
 
-    Layers that the head has in common with one of the base's may be the base's, as transformers takes them.
+    Layers of the head that the adapter lacks are taken from the base model, as in transformers.
     """
     family, base = FAMILIES[model.config.family], _places(model)
-    said = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    raw = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     task = [head for head, kind in _TASKS.items() if kind == config.get("task_type")]
-    there = []
+    possible = []
     for name, head in family.heads.items():
-        wanted = {str(row.theirs) for row in head.rows} - _optional(head)
-        if not head.in_body and (wanted <= names or (wanted - base.keys() and wanted <= names | base.keys())):
-            there.append(name)
-    needed = {need for name in there for need in family.heads[name].needs}
-    there = [name for name in there if name not in needed]
-    likely = [n for n in (*checkpoint.heads_of(family, said), *task, *model.heads, *there) if n in there]
-    if not likely:
+        required = {str(row.theirs) for row in head.rows} - _optional(head)
+        if not head.in_body and (required <= names or (required - base.keys() and required <= names | base.keys())):
+            possible.append(name)
+    needed = {need for name in possible for need in family.heads[name].needs}
+    possible = [name for name in possible if name not in needed]
+    ranked = [n for n in (*checkpoint.heads_of(family, raw), *task, *model.heads, *possible) if n in possible]
+    if not ranked:
         return model
-    chosen = family.heads[likely[0]]
-    heads = tuple(name for name in family.heads if name == likely[0] or name in chosen.needs)
+    chosen = family.heads[ranked[0]]
+    heads = tuple(name for name in family.heads if name == ranked[0] or name in chosen.needs)
     kept = {
         k: v for k, v in model.config.hf_config.items() if k not in ("id2label", "label2id", "problem_type", "bothways")
     }
     labels: tuple[str, ...] = ()
     if chosen.has_labels:
-        labels = checkpoint.read_labels(said) or model.config.labels
+        labels = checkpoint.read_labels(raw) or model.config.labels
         last = next(str(row.theirs) for row in chosen.rows if row.ours.endswith(".linear.weight"))
         size = len(checkpoint.read_weights(folder / WEIGHTS)[_ROOT + last])
         labels = labels if len(labels) == size else checkpoint.nameless(size)
-    grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=said or kept), model.tokenizer)
+    grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=raw or kept), model.tokenizer)
     state, own = model.state_dict(), grown.state_dict()
     for ours, tensor in own.items():
         if ours.startswith("encoder."):
@@ -298,15 +317,16 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
             continue
         if row.theirs not in base:
             raise BothwaysError(
-                f"{folder}: neither the adapter nor the model that it is for has the weights {row.theirs}, and no head "
-                f"is made up"
+                f"{folder}: neither the adapter nor its base model has the weights {row.theirs} of its head",
+                "missing-tensors",
+                row.parts,
             )
         own[row.ours].copy_(state[base[str(row.theirs)].ours])
     return grown
 
 
 def _optional(head: Head) -> set[str]:
-    """Biases: not every model of a family has them."""
+    """The biases, which not every model of a family has."""
     return {str(row.theirs) for row in head.rows if row.ours.endswith(".bias") and ".linear." not in row.ours}
 
 
@@ -316,7 +336,7 @@ _ROLES = ("query", "key", "value")
 
 
 def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every linear layer of the blocks: our name, and theirs of each part that is stacked in it."""
+    """Every linear layer of the blocks: our name, and their names of the layers stacked in it."""
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear | Adapted)}
     for row in FAMILIES[model.config.family].body:
         if "{}" in row.ours and row.ours.endswith(".weight"):
@@ -327,7 +347,7 @@ def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _targets(model: Model, targets: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], list[int]]]:
-    """The layers in which a part is called as one of the targets, and which parts are."""
+    """The layers with a part whose name matches a target, and the indices of these parts."""
     for ours, theirs in _layers(model):
         names = [[part] for part in theirs]
         if ours.endswith(".attention.qkv"):
@@ -342,15 +362,6 @@ def _targets(model: Model, targets: tuple[str, ...]) -> Iterator[tuple[str, tupl
             yield ours, theirs, chosen
 
 
-def _ends(model: Model) -> list[str]:
-    """The last words of the names that its layers have."""
+def _last_names(model: Model) -> list[str]:
+    """The last component of each layer's name."""
     return sorted({part.rpartition(".")[2] for _, theirs in _layers(model) for part in theirs} - {*_ROLES})
-
-
-def _module(model: Model, name: str) -> Any:
-    return model.get_submodule(name)
-
-
-def _put(model: Model, name: str, module: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, module)

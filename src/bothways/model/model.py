@@ -1,6 +1,6 @@
-"""An encoder with its heads, its tokenizer and its label names: what a folder holds.
+"""A model: an encoder with its heads, its tokenizer and its label names.
 
-N tokens in the batch · B sequences · M asked places · W width · V vocabulary.
+N tokens in the batch · B sequences · M masked positions · W width · V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,17 @@ from bothways.text.tokenizer import Encoding, Tokenizer
 
 
 class Model(nn.Module):
-    """`model.encoder` gives states; `model.masked` and `model.logits` turn them into answers."""
+    """`model.encoder` computes hidden states; `model.masked` and `model.logits` compute logits from them."""
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer | None = None) -> None:
-        """Weights are not set: `Model.new` draws them, `checkpoint.load` reads them."""
+        """Leaves weights uninitialised: `Model.new` initialises them, `load` reads them from a folder."""
         super().__init__()
         if tokenizer is not None and tokenizer.size > config.encoder.vocab_size:
             raise BothwaysError(
-                f"the tokenizer has {tokenizer.size} pieces and the model only {config.encoder.vocab_size} "
-                f"token rows: they do not belong together"
+                f"the tokenizer has {tokenizer.size} tokens, and the model only {config.encoder.vocab_size} token "
+                f"embeddings: they do not belong together",
+                "vocabulary-mismatch",
+                (tokenizer.size, config.encoder.vocab_size),
             )
         self.config = config
         self.tokenizer = tokenizer
@@ -34,27 +36,29 @@ class Model(nn.Module):
         known = FAMILIES[config.family].heads
         for name in config.heads:
             if name not in known:
-                raise BothwaysError(f"{config.family} has no head {name!r}: it has {', '.join(known)}")
+                raise BothwaysError(
+                    f"{config.family} has no head {name!r}: expected one of {', '.join(known)}", "no-such-head", name
+                )
             if known[name].has_labels and not config.labels:
-                raise BothwaysError(f"the head {name!r} needs the names of its labels")
+                raise BothwaysError(f"the head {name!r} needs `labels`, the names of its labels", "no-labels", name)
             for need in known[name].needs:
                 if need not in config.heads:
-                    raise BothwaysError(f"the head {name!r} needs the head {need!r} beside it")
+                    raise BothwaysError(f"the head {name!r} needs the head {need!r} too", "missing-head", need)
         self.heads = nn.ModuleDict({name: known[name].build(config) for name in config.heads})
 
     @classmethod
     def new(cls, config: ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> "Model":
-        """A model with fresh random weights: the same seed gives the same ones."""
-        with torch.device("meta"):  # the layers' own draws would cost time and the global generator's state
+        """A model with random weights. The same seed gives the same weights."""
+        with torch.device("meta"):  # the layers' own initialisation would take time and change torch's global generator
             model = cls(config, tokenizer)
         model.to_empty(device="cpu")
         initialise(model, config.encoder.init_std, torch.Generator().manual_seed(seed))
         return model
 
     def with_head(self, name: str, labels: Sequence[str] = (), *, keep: Sequence[str] = (), seed: int = 0) -> "Model":
-        """This model's encoder with one more, freshly drawn head; the weights of the rest are shared.
+        """This model with one more, newly initialised head. The other weights are shared.
 
-        A head whose tensors a folder would call by the same names gives way to it, unless it is one to `keep`.
+        A head whose tensors have the same names in a file is dropped, unless it is in `keep`.
         """
         known = FAMILIES[self.config.family].heads
         names = {head: {row.theirs for row in known[head].rows} for head in (name, *self.config.heads)}
@@ -74,16 +78,29 @@ class Model(nn.Module):
         return model.train(self.training)
 
     def with_layers(self, taken: int | Sequence[int]) -> "Model":
-        """A model of some of this one's layers, counted from 1, or of so many, evenly spread from the first to the last
-        (of twelve, six: 1, 3, 5, 8, 10, 12, DistilBERT's choice). Weights are shared."""
+        """A model of some of this model's layers, counted from 1; the weights are shared.
+
+        `taken` is a list of layers, or a number of layers, which are spaced evenly from the first to the last: 6 of 12
+        are 1, 3, 5, 8, 10, 12, as for DistilBERT.
+        """
         shape = self.config.encoder
         if isinstance(taken, int) and not 0 < taken <= shape.layers:
-            raise BothwaysError(f"{taken} layers cannot be taken of a model that has {shape.layers}")
+            raise BothwaysError(
+                f"{taken} layers cannot be taken from a model with {shape.layers}", "no-such-layer", taken
+            )
         numbers = spread(shape.layers, taken) if isinstance(taken, int) else list(taken)
         if not numbers or sorted(set(numbers)) != numbers or not 1 <= numbers[0] <= numbers[-1] <= shape.layers:
-            raise BothwaysError(f"some of the layers 1 to {shape.layers}, in this order, can be taken, not {numbers}")
+            raise BothwaysError(
+                f"the layers {numbers} cannot be taken: expected some of 1 to {shape.layers}, in ascending order",
+                "no-such-layer",
+                tuple(numbers),
+            )
         if numbers[0] > 1 and shape.norm_first:
-            raise BothwaysError(f"the first layer of {self.config.family} must be kept: it alone reads embeddings")
+            raise BothwaysError(
+                f"the first layer of {self.config.family} must be kept: only its attention has no LayerNorm",
+                "missing-first-layer",
+                tuple(numbers),
+            )
         blocks = [shape.layer_map[n - 1] if shape.layer_map else n - 1 for n in numbers]
         kept = sorted(set(blocks))
         smaller = replace(
@@ -101,9 +118,11 @@ class Model(nn.Module):
         return model.train(self.training)
 
     def require_tokenizer(self) -> Tokenizer:
-        """Its tokenizer; an error if its folder had none."""
+        """The tokenizer, or an error if there is none."""
         if self.tokenizer is None:
-            raise BothwaysError("this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder")
+            raise BothwaysError(
+                "this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder", "no-tokenizer"
+            )
         return self.tokenizer
 
     @property
@@ -111,36 +130,42 @@ class Model(nn.Module):
         return self.encoder.embeddings.tokens.weight.device
 
     def batch(self, encodings: Sequence[Encoding]) -> Batch:
-        """Encodings as one batch on the model's device, refused if this model cannot read them."""
-        limit, vocabulary, segments = (
-            self.config.encoder.max_length,
-            self.config.encoder.vocab_size,
-            self.config.encoder.segments,
-        )
+        """Encodings as one batch on the model's device. Inputs that the model cannot read are refused."""
+        shape = self.config.encoder
         for i, encoding in enumerate(encodings, 1):
-            if len(encoding) > limit:
-                raise BothwaysError(f"text {i} has {len(encoding)} tokens and this model reads {limit}")
+            if len(encoding) > shape.max_length:
+                raise BothwaysError(
+                    f"text {i} has {len(encoding)} tokens and this model reads {shape.max_length}",
+                    "too-long",
+                    (len(encoding), shape.max_length),
+                )
         ids = [encoding.ids for encoding in encodings]
-        kinds = [encoding.segments for encoding in encodings]
+        segments = [encoding.segments for encoding in encodings]
         highest = max(max(row) for row in ids)
-        if highest >= vocabulary:
-            raise BothwaysError(f"the token id {highest} is out of range: this model has {vocabulary} token rows")
-        if segments and max(max(row) for row in kinds) >= segments:
-            raise BothwaysError(f"a pair of texts needs two segments, and this model has {segments}")
-        return Batch.pack(ids, kinds).to(self.device)
+        if highest >= shape.vocab_size:
+            raise BothwaysError(
+                f"there is no token id {highest}: this model has {shape.vocab_size}", "out-of-range", highest
+            )
+        if shape.segments and max(max(row) for row in segments) >= shape.segments:
+            raise BothwaysError(
+                f"a pair of texts needs two segments, and this model has {shape.segments}",
+                "too-few-segments",
+                shape.segments,
+            )
+        return Batch.pack(ids, segments).to(self.device)
 
     def summary(self, states: Tensor, batch: Batch) -> Tensor:
-        """One vector for each sequence: its [CLS] state, through the pooler if there is one. (N, W) → (B, W)."""
+        """One vector per sequence: the state of [CLS], through the pooler if there is one. (N, W) → (B, W)."""
         first = states[batch.first]
         return self.heads["pooler"](first) if "pooler" in self.heads else first
 
-    def masked(self, asked: Tensor) -> Tensor:
-        """Masked-word logits for the states at the asked places only: (M, W) → (M, V)."""
-        logits: Tensor = self._head("masked")(asked, self.encoder.embeddings.tokens.weight)
+    def masked(self, states: Tensor) -> Tensor:
+        """Logits over the vocabulary, for the hidden states of the masked positions: (M, W) → (M, V)."""
+        logits: Tensor = self._head("masked")(states, self.encoder.embeddings.tokens.weight)
         return logits
 
     def logits(self, head: str, states: Tensor, batch: Batch) -> Tensor:
-        """A classifier's output: (B, outputs) for "next", "sequence", "choice", (N, outputs) for "token", "span"."""
+        """The output of a head: (B, outputs) for "next", "sequence", "choice"; (N, outputs) for "token", "span"."""
         match FAMILIES[self.config.family].heads[head].reads_in(self.config):
             case "tokens":
                 read = states
@@ -158,19 +183,19 @@ class Model(nn.Module):
     def _head(self, name: str) -> nn.Module:
         if name not in self.heads:
             has = ", ".join(self.heads) or "none"
-            raise BothwaysError(f"this model has no {name!r} head (it has: {has})")
+            raise BothwaysError(f"this model has no {name!r} head (its heads: {has})", "no-such-head", name)
         return self.heads[name]
 
 
 def spread(total: int, count: int) -> list[int]:
-    """So many of the numbers from 1 to `total`, as evenly as can be, the first and the last among them."""
+    """`count` evenly spaced numbers from 1 to `total`, both included."""
     if count < 2:
         return list(range(1, min(count, total) + 1))
     return [round(i * (total - 1) / (count - 1)) + 1 for i in range(count)]
 
 
 def mean_of(states: Tensor, batch: Batch) -> Tensor:
-    """The mean of each sequence's tokens: (N, W) → (B, W)."""
+    """The mean of the hidden states of each sequence: (N, W) → (B, W)."""
     sums = states.new_zeros(batch.size, states.shape[1], dtype=torch.float32)
     sums = sums.index_add(0, batch.owners, states.float())
     return (sums / batch.lengths.clamp(min=1)[:, None]).to(states.dtype)

@@ -1,9 +1,10 @@
-"""How a model learns the order of its tokens.
+"""Position encodings: learned absolute, rotary, T5 buckets and disentangled attention.
 
-Tables that all layers share live in `PositionTables`, a part of the embeddings. What a layer does with positions,
-and the projections it does it with, live in that layer's own `LayerPositions`.
+`PositionTables`, a part of the embeddings, holds the tables that all layers share. `LayerPositions`, a part of each
+layer's attention, rotates queries and keys or adds a bias to the attention scores.
 
-N tokens in the batch · S sequences of a grid, L its longest · H heads · D per head · W width · R buckets of distances.
+N tokens in the batch · S sequences of a grid · L its longest one · H attention heads · D dimensions per head ·
+W width · R buckets of relative distances.
 """
 
 import math
@@ -17,20 +18,20 @@ from bothways.model.attention import AttentionPlan, Bias, GridBias, Pairwise, Ta
 from bothways.model.config import Bucketed, Disentangled, EncoderConfig, Learned, Rotary
 
 QueryKey = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""A layer's own projection: (R, W) → queries and keys, (R, H, D) each."""
+"""The query and key projections of a layer: (R, W) → queries and keys, (R, H, D) each."""
 
 
 class Table(nn.Embedding):
-    """An embedding table: a learned row for each token, position, and so on."""
+    """An embedding table."""
 
     def reset_parameters(self) -> None:
-        """On the meta device there is nothing to draw, and torch loads its compiler for it: 1.4 of 4 seconds."""
+        """Nothing on the meta device: torch would import its compiler, 1.4 of the 4 seconds of loading a model."""
         if not self.weight.is_meta:
             super().reset_parameters()
 
 
 class PositionTables(nn.Module):
-    """The learned tables that all layers share: absolute positions, relative distances, both or none."""
+    """The tables that all layers share: absolute positions, relative distances, both or none."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -46,33 +47,33 @@ class PositionTables(nn.Module):
             self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if kind.norm else None
 
     def forward(self, positions: Tensor) -> Tensor | None:
-        """Added to the token embeddings: (N,) → (N, W)."""
+        """The absolute position embeddings, added to those of the tokens: (N,) → (N, W)."""
         if self.rows is None:
             return None
-        rows: Tensor = self.rows(positions + self.offset if self.offset else positions)
-        return rows
+        embeddings: Tensor = self.rows(positions + self.offset if self.offset else positions)
+        return embeddings
 
     def relative(self) -> Tensor:
-        """The table of relative distances: (R, W), or (R, H) if it holds the scores themselves."""
+        """The table of relative distances: embeddings (R, W), or for buckets the scores of each head (R, H)."""
         assert self.distances is not None
         table: Tensor = self.distances.weight
         return table if self.norm is None else self.norm(table)
 
 
 class LayerPositions(nn.Module):
-    """What one layer does with positions: nothing, unless a subclass says otherwise."""
+    """How the attention of one layer uses positions. This base class does not: absolute positions are in its input."""
 
     def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         """Queries and keys, rotated by their positions: (N, H, D) each."""
         return q, k
 
     def bias(self, q: Tensor, k: Tensor, plan: AttentionPlan, project: QueryKey) -> Bias | None:
-        """What is added to the attention scores."""
+        """The bias that is added to the attention scores. `project` is the layer's own query and key projection."""
         return None
 
 
 def make_layer_positions(config: EncoderConfig, is_local: bool) -> LayerPositions:
-    """The kind that a config names. `is_local`: the layer sees a window only."""
+    """The position encoding of one layer. `is_local`: the layer attends within a window only."""
     match config.positions:
         case Bucketed():
             return BucketedPositions()
@@ -87,7 +88,11 @@ def make_layer_positions(config: EncoderConfig, is_local: bool) -> LayerPosition
 
 
 class RotaryPositions(LayerPositions):
-    """Su et al. 2021: the halves of each query and key as points in planes, rotated by position · base^(-2i/D)."""
+    """Rotary position embeddings (RoPE, Su et al. 2021).
+
+    Dimensions i and i + D/2 of each query and key are a point in a plane, rotated by position · base^(-2i/D). A score
+    then depends on the distance between its two tokens only.
+    """
 
     def __init__(self, base: float, dim: int) -> None:
         super().__init__()
@@ -95,23 +100,25 @@ class RotaryPositions(LayerPositions):
 
     def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         if self.base not in plan.rotations:
-            speeds = self.base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
-            angles = plan.batch.positions[:, None].float() * speeds  # (N, D/2), in fp32: 8,000 must differ from 8,001
+            frequencies = self.base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
+            angles = (
+                plan.batch.positions[:, None].float() * frequencies
+            )  # (N, D/2); 16 bits cannot tell 8,000 from 8,001
             plan.rotations[self.base] = angles.cos()[:, None], angles.sin()[:, None]
         cos, sin = plan.rotations[self.base]
-        return _rotated(q, cos, sin), _rotated(k, cos, sin)
+        return _rotate(q, cos, sin), _rotate(k, cos, sin)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.float().chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
 
 
-# ---------------------------------------------------------------------- buckets of distances
+# ---------------------------------------------------------------------- T5 buckets
 
 
 class BucketedPositions(LayerPositions):
-    """MPNet's: T5's buckets of distances, one table of scores for all layers."""
+    """The relative position bias of T5 and MPNet: a learned score per head and bucket of distances, for all layers."""
 
     def bias(self, q: Tensor, k: Tensor, plan: AttentionPlan, project: QueryKey) -> GridBias:
         return _TableBias(plan.relative())
@@ -126,31 +133,35 @@ class _TableBias(GridBias):
         return lambda h, i, j: self.table[t5_bucket(j - i, self.table.shape[0]), h]
 
     def grid(self, size: int, longest: int, take: Take) -> Tensor:
-        ahead = torch.arange(2 * longest, device=self.table.device) - (longest - 1)
-        each = self.table.index_select(0, t5_bucket(ahead, self.table.shape[0])).T  # (H, distances)
-        # Keys side by side in memory: a GPU's fused SDPA refuses other masks.
-        return _shifted(each[:, None].expand(-1, longest, -1)).contiguous()[None]
+        distances = torch.arange(2 * longest, device=self.table.device) - (longest - 1)
+        scores = self.table.index_select(0, t5_bucket(distances, self.table.shape[0])).T  # (H, distances)
+        # Contiguous: a GPU's fused SDPA refuses masks whose last dimension is not.
+        return _distances_to_keys(scores[:, None].expand(-1, longest, -1)).contiguous()[None]
 
 
-def t5_bucket(ahead: Tensor, buckets: int, far: int = 128) -> Tensor:
-    """Which bucket a distance is in: half of them for each direction, near ones exact, far ones ever wider."""
+def t5_bucket(distance: Tensor, buckets: int, far: int = 128) -> Tensor:
+    """The bucket of the distance j - i from query i to key j (Raffel et al. 2020).
+
+    Each direction has half of the buckets. Of these, one half is for single distances, from 0 on; the other half covers
+    the distances up to `far` in logarithmic steps.
+    """
     half = buckets // 2
     exact = half // 2
-    distance = ahead.abs()
-    wide = exact + (torch.log(distance.clamp(min=1).float() / exact) / math.log(far / exact) * (half - exact)).long()
-    return torch.where(distance < exact, distance, wide.clamp(max=half - 1)) + half * (ahead > 0)
+    size = distance.abs()
+    wide = exact + (torch.log(size.clamp(min=1).float() / exact) / math.log(far / exact) * (half - exact)).long()
+    return torch.where(size < exact, size, wide.clamp(max=half - 1)) + half * (distance > 0)
 
 
-# ---------------------------------------------------------------------- disentangled
+# ---------------------------------------------------------------------- disentangled attention
 
 
 class DisentangledPositions(LayerPositions):
-    """DeBERTa's: a query meets the key of its distance to a token, and a key the query of that distance.
+    """The disentangled attention of DeBERTa (He et al. 2020): content-to-position and position-to-content terms.
 
-        score(i, j) = (q_i · k_j + q_i · K[δ] + k_j · Q[δ]) · scale        δ the bucket of i - j
+        score(i, j) = (q_i · k_j + q_i · K[δ] + k_j · Q[δ]) · scale
 
-    K and Q are the table of distances, projected by this layer: by the layer's own query and key matrices (v3), or by
-    matrices of their own (v1).
+    δ is the bucket of the distance i - j. K and Q are the keys and queries of the relative distances: the table of
+    distance embeddings, projected by the layer's own query and key matrices (v3) or by separate ones (v1).
     """
 
     def __init__(self, config: EncoderConfig, kind: Disentangled) -> None:
@@ -167,9 +178,9 @@ class DisentangledPositions(LayerPositions):
         queries, keys = (
             project(table) if self.kind.shared else (self._split(self.query, table), self._split(self.key, table))
         )
-        to_place = (q * self.scale, keys) if "c2p" in self.kind.terms else None
-        from_place = (k * self.scale, queries) if "p2c" in self.kind.terms else None
-        return _DisentangledBias(self.kind, to_place, from_place)
+        c2p = (q * self.scale, keys) if "c2p" in self.kind.terms else None
+        p2c = (k * self.scale, queries) if "p2c" in self.kind.terms else None
+        return _DisentangledBias(self.kind, c2p, p2c)
 
     def _split(self, linear: nn.Linear | None, table: Tensor) -> Tensor:
         """(R, W) → (R, H, D)."""
@@ -182,71 +193,79 @@ Pair = tuple[Tensor, Tensor]
 
 
 class _DisentangledBias(GridBias):
-    """Queries and the keys of distances, keys and the queries of distances: (N, H, D) and (R, H, D) each."""
+    """c2p: queries of tokens and keys of distances; p2c: keys of tokens and queries of distances.
 
-    def __init__(self, kind: Disentangled, to_place: Pair | None, from_place: Pair | None) -> None:
-        self.kind, self.to_place, self.from_place = kind, to_place, from_place
+    Each is a pair of (N, H, D) and (R, H, D).
+    """
+
+    def __init__(self, kind: Disentangled, c2p: Pair | None, p2c: Pair | None) -> None:
+        self.kind, self.c2p, self.p2c = kind, c2p, p2c
 
     def pairwise(self) -> Pairwise:
-        """What each token makes of every bucket of distances is worked out once: (N, H, R)."""
-        to, of = (None if p is None else torch.einsum("nhd,rhd->nhr", *p) for p in (self.to_place, self.from_place))
+        """The products of every token with every bucket are computed once: (N, H, R)."""
+        c2p, p2c = (None if p is None else torch.einsum("nhd,rhd->nhr", *p) for p in (self.c2p, self.p2c))
 
         def bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             bucket = self._bucket(i - j)
-            terms = [scores[index, h, bucket] for scores, index in ((to, i), (of, j)) if scores is not None]
+            terms = [scores[index, h, bucket] for scores, index in ((c2p, i), (p2c, j)) if scores is not None]
             return sum(terms[1:], terms[0])
 
         return bias
 
     def grid(self, size: int, longest: int, take: Take) -> Tensor:
-        # A multiple of 8 distances from 1 - L up to L and more: what a GPU's fast products want.
-        ahead = torch.arange(-(-2 * longest // 8) * 8, device=self._device) - (longest - 1)
-        found = []
-        if self.to_place is not None:
-            x, table = self.to_place
-            found.append(_skewed(take(x), table.index_select(0, self._bucket(-ahead)), size))
-        if self.from_place is not None:
-            x, table = self.from_place
-            found.append(_skewed(take(x), table.index_select(0, self._bucket(ahead)), size).transpose(-1, -2))
-        return sum(found[1:], found[0])
+        # Distances j - i from 1 - L on: 2L of them, rounded up to a multiple of 8, which tensor cores need.
+        distances = torch.arange(-(-2 * longest // 8) * 8, device=self._device) - (longest - 1)
+        terms = []
+        if self.c2p is not None:
+            x, table = self.c2p
+            terms.append(_distance_scores(take(x), table.index_select(0, self._bucket(-distances)), size))
+        if self.p2c is not None:
+            x, table = self.p2c
+            scores = _distance_scores(take(x), table.index_select(0, self._bucket(distances)), size)
+            terms.append(scores.transpose(-1, -2))
+        return sum(terms[1:], terms[0])
 
     @property
     def _device(self) -> torch.device:
-        some = self.to_place or self.from_place
-        assert some is not None
-        return some[0].device
+        pair = self.c2p or self.p2c
+        assert pair is not None
+        return pair[0].device
 
-    def _bucket(self, behind: Tensor) -> Tensor:
+    def _bucket(self, distance: Tensor) -> Tensor:
+        """The row of the table for the distance i - j."""
         if self.kind.far:
-            behind = log_bucket(behind, self.kind.span, self.kind.far)
-        return (behind + self.kind.span).clamp(0, 2 * self.kind.span - 1)
+            distance = log_bucket(distance, self.kind.span, self.kind.far)
+        return (distance + self.kind.span).clamp(0, 2 * self.kind.span - 1)
 
 
-def _skewed(x: Tensor, table: Tensor, size: int) -> Tensor:
-    """Each token with each other: x (S · L, H, D), and a table (P, H, D) of the distances from 1 - L on → (S, H, L, L).
+def _distance_scores(x: Tensor, table: Tensor, size: int) -> Tensor:
+    """Products of tokens (S · L, H, D) with a table (P, H, D) of the distances 1 - L, 2 - L, … → (S, H, L, L).
 
-    At [i, j] stands x_i · table[j - i + L - 1].
+    The score at [i, j] is x_i · table[j - i + L - 1].
     """
     products = torch.bmm(x.transpose(0, 1), table.permute(1, 2, 0))  # (H, S · L, P)
-    return _shifted(products.unflatten(1, (size, -1))).transpose(0, 1)
+    return _distances_to_keys(products.unflatten(1, (size, -1))).transpose(0, 1)
 
 
-def _shifted(x: Tensor) -> Tensor:
-    """From columns that count distances from 1 - L on to columns that count keys: (…, L, P) → (…, L, L).
+def _distances_to_keys(x: Tensor) -> Tensor:
+    """From one column per distance, 1 - L, 2 - L, …, to one column per key: (…, L, P) → (…, L, L).
 
-    What belongs at [i, j] is in column j - i + L - 1. With the rows end to end that is place i · (P - 1) + j + L - 1:
-    column j of rows that are one shorter. So no gather, whose backward would add up one by one.
+    The entry for [i, j] is in column j - i + L - 1 of row i. In the flattened rows that is index
+    i · (P - 1) + j + L - 1: column j of rows that are one shorter. A view, as the backward pass of a gather is slow.
     """
     longest, width = x.shape[-2:]
     flat = x.flatten(-2).narrow(-1, longest - 1, longest * (width - 1))
-    shorter: Tensor = flat.unflatten(-1, (longest, width - 1))[..., :longest]
-    return shorter
+    keys: Tensor = flat.unflatten(-1, (longest, width - 1))[..., :longest]
+    return keys
 
 
-def log_bucket(behind: Tensor, buckets: int, far: int) -> Tensor:
-    """Distances below half the buckets are their own; those up to `far` share the other half, ever wider."""
+def log_bucket(distance: Tensor, buckets: int, far: int) -> Tensor:
+    """The signed bucket of a distance (DeBERTa v2).
+
+    Distances up to half of the buckets have one each; those up to `far` share the other half in logarithmic steps.
+    """
     mid = buckets // 2
-    # In fp32 on both sides of the division: where the quotient is whole, a rounding would move a bucket.
-    distance, farthest = behind.abs().clamp(min=mid).float(), torch.tensor((far - 1) / mid, device=behind.device)
-    wide = torch.ceil(torch.log(distance / mid) / torch.log(farthest) * (mid - 1)).long() + mid
-    return torch.where(behind.abs() <= mid, behind, wide * behind.sign())
+    # Both logarithms in fp32, as in the original: where the quotient is whole, rounding would change the bucket.
+    size, farthest = distance.abs().clamp(min=mid).float(), torch.tensor((far - 1) / mid, device=distance.device)
+    wide = torch.ceil(torch.log(size / mid) / torch.log(farthest) * (mid - 1)).long() + mid
+    return torch.where(distance.abs() <= mid, distance, wide * distance.sign())

@@ -1,6 +1,6 @@
-"""A model whose vocabulary grows by the words of a domain, or loses the pieces that a text does not use.
+"""Extend the vocabulary of a model by the words of a domain, or drop the pieces that a corpus does not use.
 
-V vocabulary · W width of the token table.
+V vocabulary · W width of the token embeddings.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,28 +20,28 @@ from bothways.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Extended:
-    """A model with new words."""
+    """A model with new words in its vocabulary."""
 
     model: Model
     words: NewWords
-    """Which were added, and what became of the others."""
+    """The words that were added, and those that were not."""
     fertility: tuple[float, float] | None = None
-    """Pieces per word of the text, before and after; None if no text was given."""
+    """Subword pieces per word of the corpus, before and after; None without a corpus."""
 
 
 @dataclass(frozen=True)
 class Shrunk:
-    """A model with fewer pieces."""
+    """A model with a smaller vocabulary. Pairs are before and after."""
 
     model: Model
     kept: tuple[int, ...]
-    """The old ids of the pieces that stayed: their places here are the new ids."""
+    """The old ids of the pieces that were kept: kept[new id] = old id."""
     rows: tuple[int, int]
-    """Of the token table, before and after."""
+    """Number of token embeddings."""
     parameters: tuple[int, int]
     megabytes: tuple[float, float]
     covered: float
-    """The share of the text's tokens whose pieces stayed."""
+    """The share of the corpus's tokens whose pieces were kept."""
 
 
 def extend_vocabulary(
@@ -53,30 +53,31 @@ def extend_vocabulary(
     field: str = "text",
     on_bytes: OnBytes | None = None,
 ) -> Extended:
-    """A model that reads each of these words as one piece; with `count`, also the words of `files` that cost the most.
+    """A model that reads each of `words` as one piece.
 
-    The row of a new word in the token table is the mean of the rows of the pieces that it was cut into, and so is its
-    bias in the masked head. How words are matched is told in `add_words`. A text without a new word gives the same ids,
-    states and logits as before, bit for bit. All other weights are shared with the model given.
+    With `count`, so many words of `files` are added too: those that would save the most pieces. The embedding of a new
+    word is the mean of the embeddings of its former pieces, and so is its bias in the masked language modelling head.
+    `add_words` documents how words are matched. A text without a new word gives the same ids, hidden states and logits
+    as before, bit for bit. All other weights are shared with `model`.
     """
     tokenizer = model.require_tokenizer()
     words = list(words)
     if count is not None:
         if not files:
-            raise BothwaysError("words can only be looked for in a text, and none was given")
-        has_given = add_words(tokenizer, words).tokenizer  # for which they cost nothing
-        words += find_words(files, has_given, count, field=field, on_bytes=on_bytes)
+            raise BothwaysError("`count` needs files to find words in, and none were given", "no-text", count)
+        extended = add_words(tokenizer, words).tokenizer  # so that the given words are not found again
+        words += find_words(files, extended, count, field=field, on_bytes=on_bytes)
     elif not words:
-        raise BothwaysError("no words were given: name some, or give a text and how many to find in it")
+        raise BothwaysError("no words were given: give `words`, or files and `count`", "no-words")
     new = add_words(tokenizer, words)
     first, size = tokenizer.size, max(new.tokenizer.size, model.config.encoder.vocab_size)
 
     def grow(table: Tensor) -> Tensor:
-        """(V, …) → (V + words, …); spare rows at the end of a table that is larger than its vocabulary are used up."""
+        """(V, …) → (V + words, …). Unused rows at the end of a table larger than its vocabulary are used first."""
         grown = table.new_zeros(size, *table.shape[1:])
         grown[: len(table)] = table
-        for i, cut in enumerate(new.cuts, first):
-            grown[i] = table[list(cut)].float().mean(0)
+        for i, pieces in enumerate(new.cuts, first):
+            grown[i] = table[list(pieces)].float().mean(0)
         return grown
 
     config = replace(model.config, encoder=replace(model.config.encoder, vocab_size=size))
@@ -98,20 +99,20 @@ def shrink_vocabulary(
 ) -> Shrunk:
     """A model with only those pieces that the text of `files` uses `minimum` times or more, at most `count` in all.
 
-    The specials and all single characters stay, so that other texts can still be spelt. A text made of pieces that
-    stayed, none of them unknown, gives the same pieces and states as before, under new ids in the old order: why is
-    told in `text/fewer_pieces.py`. All other weights are shared with the model given.
+    Special tokens and single characters are always kept, so that other texts can still be tokenized. A text whose
+    pieces were all kept, without unknown ones, gives the same pieces and hidden states as before; the new ids are in
+    the order of the old ones (`text/fewer_pieces.py` explains why). All other weights are shared with `model`.
     """
     tokenizer, before = model.require_tokenizer(), model.config
     counts = count_pieces(files, tokenizer, field=field, on_bytes=on_bytes)
     named = _named_ids(before.hf_config, tokenizer.size)
     positions = before.encoder.positions
-    # RoBERTa counts positions from the row of its padding: that row must keep its number.
+    # RoBERTa counts positions from the id of its padding token: that id must not change.
     front = range(min(positions.offset, tokenizer.size)) if isinstance(positions, Learned) else range(0)
     always = {i for i in (*named.values(), *front) if tokenizer.backend.id_to_token(i) is not None}
     kept = choose_pieces(tokenizer, counts, minimum=minimum, count=count, always=always)
-    place = {old: new for new, old in enumerate(kept)}
-    hf_config = {**before.hf_config, **{key: place[i] for key, i in named.items() if i in place}}
+    new_ids = {old: new for new, old in enumerate(kept)}
+    hf_config = {**before.hf_config, **{key: new_ids[i] for key, i in named.items() if i in new_ids}}
     config = replace(before, encoder=replace(before.encoder, vocab_size=len(kept)), hf_config=hf_config)
     smaller = _changed(model, config, keep_pieces(tokenizer, kept), lambda table: table[kept])
     return Shrunk(
@@ -129,7 +130,7 @@ def _megabytes(model: Model) -> float:
 
 
 def _named_ids(hf_config: Mapping[str, object], size: int) -> dict[str, int]:
-    """The ids that config.json gives by role, as in bos_token_id."""
+    """The token ids in config.json, such as bos_token_id."""
     return {
         key: value
         for key, value in hf_config.items()
@@ -138,7 +139,7 @@ def _named_ids(hf_config: Mapping[str, object], size: int) -> dict[str, int]:
 
 
 def _changed(model: Model, config: ModelConfig, tokenizer: Tokenizer, change: Callable[[Tensor], Tensor]) -> Model:
-    """The model with a change to all that has a row for each piece, whichever head it is in."""
+    """The model with `change` applied to every parameter that has one row per piece, in the encoder or in a head."""
     old, shape = model.state_dict(), model.config.encoder
     longer = replace(model.config, encoder=replace(shape, vocab_size=shape.vocab_size + 1))
     with torch.device("meta"):

@@ -148,7 +148,7 @@ def relation_distance(
 ) -> Tensor:
     """How differently tokens look at each other: KL between softmax(x xᵀ / √d) of both, for x the queries, the keys
     and the values, the mean over these and over heads, the sum over tokens."""
-    place = torch.arange(batch.longest, device=batch.cu_seqlens.device)
+    place = torch.arange(batch.max_seqlen, device=batch.cu_seqlens.device)
     is_real = place < batch.lengths[:, None]
     rows = torch.where(is_real, batch.cu_seqlens[:-1, None] + place, 0)  # (B, L)
     total = torch.zeros((), device=counts.device)

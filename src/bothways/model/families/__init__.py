@@ -1,4 +1,4 @@
-"""The models of the BERT family, each as data: how its config.json and its tensors map to ours."""
+"""The model families, each declared as data: how its config.json and its tensors map to ours."""
 
 from dataclasses import replace
 
@@ -24,10 +24,18 @@ FAMILIES: dict[str, Family] = {
 
 
 def with_pooling(config: ModelConfig, reads: str) -> ModelConfig:
-    """The same model, whose classifier reads the "first" vector or the "mean"; only if its config.json can say so."""
+    """The same config, with a classifier that reads the "first" hidden state or the "mean" of all.
+
+    Only for families whose config.json has a setting for it.
+    """
     if isinstance(FAMILIES[config.family].heads["sequence"].reads, str):
         able = [name for name, family in FAMILIES.items() if not isinstance(family.heads["sequence"].reads, str)]
-        raise BothwaysError(f"model.pooling is for {', '.join(able)}: what {config.family} reads is fixed")
+        raise BothwaysError(
+            f"model.pooling is {reads!r}, and the pooling of {config.family} is fixed: it can be set for "
+            f"{', '.join(able)} only",
+            "unsupported-setting",
+            ("model.pooling", reads),
+        )
     names = {"first": "cls", "mean": "mean"}
     require_choice("model.pooling", reads, tuple(names))
     return replace(config, hf_config={**config.hf_config, "classifier_pooling": names[reads]})

@@ -1,18 +1,30 @@
-"""ALBERT: a narrow token table, one block's weights in all layers, and sentence order instead of next sentence."""
+"""ALBERT: narrow embeddings, one block shared by all layers, sentence order instead of next-sentence prediction."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bothways.errors import BothwaysError
-from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.config import EncoderConfig, Learned
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, dropout_of, give, linear, refuse_other, stacked, take
+from bothways.model.families.family import (
+    Family,
+    Head,
+    KeyRow,
+    architectures,
+    classifiers,
+    dropout_of,
+    give,
+    linear,
+    refuse_other,
+    stacked,
+    take,
+    unsupported,
+)
 from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
-    "inner_group_num": (1,),  # no published one has another
+    "inner_group_num": (1,),  # no published model has another value
     "tie_word_embeddings": (True,),
 }
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"} | {
@@ -26,9 +38,9 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
     layers, groups = values["layers"], raw.get("num_hidden_groups", 1)
     if not isinstance(groups, int) or not 1 <= groups <= layers:
-        raise BothwaysError(f"config.json has num_hidden_groups = {groups!r} for {layers} layers")
-    order = tuple(int(layer / (layers / groups)) for layer in range(layers))
-    return EncoderConfig(positions=Learned(values.pop("rows")), layer_map=order, **values)
+        raise unsupported("num_hidden_groups", groups, f"expected 1 to {layers}, the number of layers")
+    layer_map = tuple(int(layer / (layers / groups)) for layer in range(layers))
+    return EncoderConfig(positions=Learned(values.pop("rows")), layer_map=layer_map, **values)
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
@@ -43,15 +55,26 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _rate(config: ModelConfig) -> float:
-    return dropout_of(config, "classifier_dropout_prob")
-
-
-def _labelled(config: ModelConfig) -> LinearHead:
-    return LinearHead(config.encoder, len(config.labels), _rate(config))
-
-
-_BLOCK = "encoder.albert_layer_groups.{}.albert_layers.0"
+_BLOCK, _DROPOUT = "encoder.albert_layer_groups.{}.albert_layers.0", "classifier_dropout_prob"
+_HEADS = {
+    "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
+    "masked": Head(
+        lambda c: MaskedLMHead(c.encoder),
+        (
+            *linear("predictions.dense", "heads.masked.dense"),
+            *linear("predictions.LayerNorm", "heads.masked.norm"),
+            KeyRow("predictions.bias", "heads.masked.bias"),
+        ),
+    ),
+    "next": Head(
+        lambda c: LinearHead(c.encoder, 2, dropout_of(c, _DROPOUT)),
+        linear("sop_classifier.classifier", "heads.next.linear"),
+        reads="pooled",
+        needs=("pooler",),
+    ),
+    **classifiers(_DROPOUT, _DROPOUT),
+    "span": bert.HEADS["span"],
+}
 
 FAMILY = Family(
     name="albert",
@@ -71,48 +94,8 @@ FAMILY = Family(
     fresh=lambda shape: replace(
         shape, layer_map=(0,) * shape.layers, embedding_width=shape.embedding_width or 128, activation="gelu_new"
     ),
-    heads={
-        "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
-        "masked": Head(
-            lambda c: MaskedLMHead(c.encoder),
-            (
-                *linear("predictions.dense", "heads.masked.dense"),
-                *linear("predictions.LayerNorm", "heads.masked.norm"),
-                KeyRow("predictions.bias", "heads.masked.bias"),
-            ),
-        ),
-        "next": Head(
-            lambda c: LinearHead(c.encoder, 2, _rate(c)),
-            linear("sop_classifier.classifier", "heads.next.linear"),
-            reads="pooled",
-            needs=("pooler",),
-        ),
-        "sequence": Head(
-            _labelled,
-            linear("classifier", "heads.sequence.linear"),
-            reads="pooled",
-            has_labels=True,
-            needs=("pooler",),
-        ),
-        "token": Head(_labelled, linear("classifier", "heads.token.linear"), has_labels=True),
-        "choice": Head(
-            lambda c: LinearHead(c.encoder, 1, _rate(c)),
-            linear("classifier", "heads.choice.linear"),
-            reads="pooled",
-            needs=("pooler",),
-        ),
-        "span": bert.HEADS["span"],
-    },
-    architectures=(
-        ("AlbertForSequenceClassification", frozenset({"pooler", "sequence"})),
-        ("AlbertForTokenClassification", frozenset({"token"})),
-        ("AlbertForQuestionAnswering", frozenset({"span"})),
-        ("AlbertForMultipleChoice", frozenset({"pooler", "choice"})),
-        ("AlbertForPreTraining", frozenset({"pooler", "masked", "next"})),
-        ("AlbertForMaskedLM", frozenset({"masked"})),
-        ("AlbertModel", frozenset({"pooler"})),
-        ("AlbertModel", frozenset()),
-    ),
+    heads=_HEADS,
+    architectures=architectures("Albert", _HEADS, {"PreTraining": {"pooler", "masked", "next"}}),
     ignored=("embeddings.position_ids",),
     tied={
         "predictions.decoder.weight": "embeddings.word_embeddings.weight",

@@ -1,14 +1,15 @@
-"""BERT: post-norm, learned positions, two segments, exact GELU, tanh pooler, tied masked-word head."""
+"""BERT: post-norm, learned positions, two segments, exact GELU, tanh pooler, tied masked language modelling head."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.config import EncoderConfig, Learned
 from bothways.model.families.family import (
     Family,
     Head,
     KeyRow,
-    dropout_of,
+    architectures,
+    classifiers,
     give,
     linear,
     plain,
@@ -18,7 +19,7 @@ from bothways.model.families.family import (
 )
 from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
 
-# Settings that change what the model computes and that no published BERT uses, with the value we can read.
+# Settings that change what the model computes, with the values that we support: no published BERT has others.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
     "add_cross_attention": (False,),
@@ -51,7 +52,7 @@ MAY_MISS = {
 
 
 def refuse(raw: Mapping[str, Any]) -> None:
-    """Refuse a config.json of what we do not compute."""
+    """Refuse a config.json with settings that we do not support."""
     refuse_other(raw, _FIXED)
 
 
@@ -86,12 +87,6 @@ LAYERS = (
 BODY = (*EMBEDDINGS, *LAYERS)
 
 
-def _labelled(config: ModelConfig) -> LinearHead:
-    return LinearHead(config.encoder, len(config.labels), dropout_of(config))
-
-
-_CLASSIFIER = "classifier"  # three of their heads use this one name; config.json's "architectures" tells them apart
-
 HEADS = {
     "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),
     "masked": Head(
@@ -108,20 +103,7 @@ HEADS = {
         reads="pooled",
         needs=("pooler",),
     ),
-    "sequence": Head(
-        _labelled,
-        linear(_CLASSIFIER, "heads.sequence.linear"),
-        reads="pooled",
-        has_labels=True,
-        needs=("pooler",),
-    ),
-    "token": Head(_labelled, linear(_CLASSIFIER, "heads.token.linear"), has_labels=True),
-    "choice": Head(
-        lambda c: LinearHead(c.encoder, 1, dropout_of(c)),
-        linear(_CLASSIFIER, "heads.choice.linear"),
-        reads="pooled",
-        needs=("pooler",),
-    ),
+    **classifiers("classifier_dropout", "classifier_dropout"),
     "span": Head(lambda c: LinearHead(c.encoder, 2, 0.0), linear("qa_outputs", "heads.span.linear")),
 }
 
@@ -133,16 +115,8 @@ FAMILY = Family(
     body=BODY,
     heads=HEADS,
     fresh=plain,
-    architectures=(
-        ("BertForSequenceClassification", frozenset({"pooler", "sequence"})),
-        ("BertForTokenClassification", frozenset({"token"})),
-        ("BertForQuestionAnswering", frozenset({"span"})),
-        ("BertForMultipleChoice", frozenset({"pooler", "choice"})),
-        ("BertForPreTraining", frozenset({"pooler", "masked", "next"})),
-        ("BertForNextSentencePrediction", frozenset({"pooler", "next"})),
-        ("BertForMaskedLM", frozenset({"masked"})),
-        ("BertModel", frozenset({"pooler"})),
-        ("BertModel", frozenset()),
+    architectures=architectures(
+        "Bert", HEADS, {"PreTraining": {"pooler", "masked", "next"}, "NextSentencePrediction": {"pooler", "next"}}
     ),
     ignored=("embeddings.position_ids",),
     tied={

@@ -1,14 +1,25 @@
-"""DeBERTa v1, v2 and v3: attention to content and to distance apart, no positions at the input."""
+"""DeBERTa v1, v2 and v3: disentangled attention to content and to relative position, no positions at the input."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from bothways.errors import BothwaysError
 from bothways.model.config import Disentangled, EncoderConfig, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, dropout_of, give, linear, refuse_other, stacked, take
-from bothways.model.heads import DenseHead, LinearHead, Pooler
+from bothways.model.families.family import (
+    Family,
+    Head,
+    KeyRow,
+    architectures,
+    classifiers,
+    give,
+    linear,
+    refuse_other,
+    stacked,
+    take,
+    unsupported,
+)
+from bothways.model.heads import DenseHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "relative_attention": (True,),
@@ -20,94 +31,100 @@ _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_dec
 
 
 def _terms(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    said = raw.get("pos_att_type") or ()
-    return tuple(said.lower().split("|") if isinstance(said, str) else said)
+    terms = raw.get("pos_att_type") or ()
+    return tuple(terms.lower().split("|") if isinstance(terms, str) else terms)
 
 
 def _common(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What both versions have: of the encoder, and of its positions."""
+    """The arguments of EncoderConfig and of Disentangled that v1 and v2 have in common."""
     refuse_other(raw, _FIXED)
     if not raw.get("relative_attention", False):
-        raise BothwaysError("config.json has no relative_attention = true, and only such models can be read here")
+        raise unsupported("relative_attention", raw.get("relative_attention"), "only true is supported")
     values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"}, bert.MAY_MISS)
     max_length = values.pop("max_length")
     far = raw.get("max_relative_positions", -1)
     width = raw.get("embedding_size", values["width"])
     values |= {"embedding_width": width if width != values["width"] else 0, "project_first": True}
-    places = {
+    positions = {
         "max_length": max_length,
         "span": far if far >= 1 else max_length,
         "terms": _terms(raw),
         "rows": max_length if raw.get("position_biased_input", True) else 0,
     }
-    return values, places
+    return values, positions
 
 
 def _read_first(raw: Mapping[str, Any]) -> EncoderConfig:
-    values, places = _common(raw)
-    return EncoderConfig(**values, positions=Disentangled(**places), biases="query-value")
+    values, positions = _common(raw)
+    return EncoderConfig(**values, positions=Disentangled(**positions), biases="query-value")
 
 
 def _read_second(raw: Mapping[str, Any]) -> EncoderConfig:
-    values, places = _common(raw)
+    values, positions = _common(raw)
     if (buckets := raw.get("position_buckets", -1)) > 0:
-        places |= {"span": buckets, "far": places["span"]}
-    places |= {
+        positions |= {"span": buckets, "far": positions["span"]}
+    positions |= {
         "shared": bool(raw.get("share_att_key", False)),
         "norm": "layer_norm" in str(raw.get("norm_rel_ebd", "none")).lower(),
     }
     return EncoderConfig(
         **values,
-        positions=Disentangled(**places),
+        positions=Disentangled(**positions),
         convolution=raw.get("conv_kernel_size") or 0,
         convolution_activation=raw.get("conv_act", "tanh"),
     )
 
 
 def _write(config: EncoderConfig) -> dict[str, Any]:
-    places = config.positions
-    assert isinstance(places, Disentangled)
+    positions = config.positions
+    assert isinstance(positions, Disentangled)
     values = give(config, _KEYS)
     return values | {
         "embedding_size": config.table_width,
         "relative_attention": True,
-        "position_biased_input": places.rows > 0,
-        "pos_att_type": list(places.terms),
-        "max_position_embeddings": places.max_length,
-        "max_relative_positions": places.far or places.span,
+        "position_biased_input": positions.rows > 0,
+        "pos_att_type": list(positions.terms),
+        "max_position_embeddings": positions.max_length,
+        "max_relative_positions": positions.far or positions.span,
         "legacy": True,
     }
 
 
 def _write_second(config: EncoderConfig) -> dict[str, Any]:
-    places = config.positions
-    assert isinstance(places, Disentangled)
+    positions = config.positions
+    assert isinstance(positions, Disentangled)
     values = {
-        "position_buckets": places.span if places.far else -1,
-        "share_att_key": places.shared,
-        "norm_rel_ebd": "layer_norm" if places.norm else "none",
+        "position_buckets": positions.span if positions.far else -1,
+        "share_att_key": positions.shared,
+        "norm_rel_ebd": "layer_norm" if positions.norm else "none",
     }
     if config.convolution:
         values |= {"conv_kernel_size": config.convolution, "conv_act": config.convolution_activation}
     return _write(config) | values
 
 
-def _fresh(shape: EncoderConfig, places: Disentangled, biases: Literal["all", "query-value"]) -> EncoderConfig:
-    """A new one, as v1 was published, or v3."""
-    embedding = 0 if shape.embedding_width == shape.width else shape.embedding_width  # then nothing is projected
+def _fresh(shape: EncoderConfig, positions: Disentangled, biases: Literal["all", "query-value"]) -> EncoderConfig:
+    """The config of a new model with the settings of the published v1 or v3."""
+    embedding = 0 if shape.embedding_width == shape.width else shape.embedding_width  # equal widths: no projection
     return replace(
-        shape, positions=places, segments=0, norm_eps=1e-7, biases=biases, project_first=True, embedding_width=embedding
+        shape,
+        positions=positions,
+        segments=0,
+        norm_eps=1e-7,
+        biases=biases,
+        project_first=True,
+        embedding_width=embedding,
     )
 
 
 def _pooler(config: ModelConfig) -> Pooler:
     activation = str(config.hf_config.get("pooler_hidden_act", "gelu"))
-    rate = config.hf_config.get("pooler_dropout", 0.0)
-    return Pooler(config.encoder, activation, rate if isinstance(rate, int | float) else 0.0)
+    dropout = config.hf_config.get("pooler_dropout", 0.0)
+    return Pooler(config.encoder, activation, dropout if isinstance(dropout, int | float) else 0.0)
 
 
 HEADS = {
-    "replaced": Head(  # v3's; transformers has no class for it
+    "replaced": Head(  # replaced token detection of v3; transformers has no class for it
         lambda c: DenseHead(c.encoder, 1, c.encoder.activation, norm="before"),
         (
             *linear("mask_predictions.LayerNorm", "heads.replaced.norm"),
@@ -118,24 +135,7 @@ HEADS = {
     ),
     "pooler": Head(_pooler, linear("pooler.dense", "heads.pooler.dense")),
     "masked": bert.HEADS["masked"],
-    "sequence": Head(
-        lambda c: LinearHead(c.encoder, len(c.labels), dropout_of(c, "cls_dropout")),
-        linear("classifier", "heads.sequence.linear"),
-        reads="pooled",
-        has_labels=True,
-        needs=("pooler",),
-    ),
-    "token": Head(
-        lambda c: LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
-        linear("classifier", "heads.token.linear"),
-        has_labels=True,
-    ),
-    "choice": Head(
-        lambda c: LinearHead(c.encoder, 1, dropout_of(c, "cls_dropout")),
-        linear("classifier", "heads.choice.linear"),
-        reads="pooled",
-        needs=("pooler",),
-    ),
+    **classifiers("cls_dropout", token_dropout=""),  # the token classifier has the encoder's
     "span": bert.HEADS["span"],
 }
 _EMBEDDINGS = (
@@ -145,7 +145,7 @@ _EMBEDDINGS = (
 )
 _SELF, _OURS = "encoder.layer.{}.attention.self", "encoder.blocks.{}.attention"
 _AFTER_ATTENTION = bert.LAYERS[2:]
-# As the original files have it, and transformers when legacy is false.
+# Names of the masked language modelling head in the original files, and in transformers if legacy is false.
 _NEW_MASKED = {
     f"lm_predictions.lm_head.{new}": f"cls.predictions.{old}"
     for new, old in {
@@ -156,17 +156,6 @@ _NEW_MASKED = {
         "bias": "bias",
     }.items()
 }
-
-
-def _architectures(classes: str) -> tuple[tuple[str, frozenset[str]], ...]:
-    return (
-        (f"{classes}ForSequenceClassification", frozenset({"pooler", "sequence"})),
-        (f"{classes}ForTokenClassification", frozenset({"token"})),
-        (f"{classes}ForQuestionAnswering", frozenset({"span"})),
-        (f"{classes}ForMultipleChoice", frozenset({"pooler", "choice"})),
-        (f"{classes}ForMaskedLM", frozenset({"masked"})),
-        (f"{classes}Model", frozenset()),
-    )
 
 
 FIRST = Family(
@@ -185,7 +174,7 @@ FIRST = Family(
     ),
     heads=HEADS,
     fresh=lambda shape: _fresh(shape, Disentangled(shape.max_length, shape.max_length), "query-value"),
-    architectures=_architectures("Deberta"),
+    architectures=architectures("Deberta", HEADS),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
     renamed=_NEW_MASKED,
@@ -210,7 +199,7 @@ SECOND = Family(
     fresh=lambda shape: _fresh(
         shape, Disentangled(shape.max_length, shape.max_length // 2, shape.max_length, shared=True, norm=True), "all"
     ),
-    architectures=_architectures("DebertaV2"),
+    architectures=architectures("DebertaV2", HEADS),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
     renamed=_NEW_MASKED,

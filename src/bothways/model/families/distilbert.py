@@ -1,4 +1,4 @@
-"""DistilBERT: BERT without segments and pooler, half as deep, under names of its own."""
+"""DistilBERT: BERT with half of the layers, without segments and pooler, under other tensor names."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,6 +9,7 @@ from bothways.model.families.family import (
     Family,
     Head,
     KeyRow,
+    architectures,
     dropout_of,
     give,
     linear,
@@ -34,7 +35,7 @@ _KEYS = {
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
-    """Their config.json → ours. The norms' eps is BERT's, and not in the file."""
+    """Their config.json → ours. The file does not give the eps of LayerNorm: it is BERT's."""
     refuse_other(raw, _FIXED)
     values = take(raw, {**_KEYS, "max_position_embeddings": "rows"})
     return EncoderConfig(positions=Learned(values.pop("rows")), segments=0, norm_eps=1e-12, **values)
@@ -48,6 +49,36 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 _LAYER, _BLOCK = "transformer.layer.{}", "encoder.blocks.{}"
+
+_HEADS = {
+    "masked": Head(
+        lambda c: MaskedLMHead(c.encoder),
+        (
+            *linear("vocab_transform", "heads.masked.dense"),
+            *linear("vocab_layer_norm", "heads.masked.norm"),
+            KeyRow("vocab_projector.bias", "heads.masked.bias"),
+        ),
+    ),
+    "sequence": Head(
+        lambda c: DenseHead(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+        (*linear("pre_classifier", "heads.sequence.dense"), *linear("classifier", "heads.sequence.linear")),
+        reads="first",
+        has_labels=True,
+    ),
+    "token": Head(
+        lambda c: LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
+        linear("classifier", "heads.token.linear"),
+        has_labels=True,
+    ),
+    "choice": Head(
+        lambda c: DenseHead(c.encoder, 1, "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+        (*linear("pre_classifier", "heads.choice.dense"), *linear("classifier", "heads.choice.linear")),
+        reads="first",
+    ),
+    "span": Head(
+        lambda c: LinearHead(c.encoder, 2, dropout_of(c, "qa_dropout")), linear("qa_outputs", "heads.span.linear")
+    ),
+}
 
 FAMILY = Family(
     name="distilbert",
@@ -66,43 +97,8 @@ FAMILY = Family(
         *linear(f"{_LAYER}.output_layer_norm", f"{_BLOCK}.feed_forward_norm"),
     ),
     fresh=lambda shape: replace(plain(shape), segments=0),
-    heads={
-        "masked": Head(
-            lambda c: MaskedLMHead(c.encoder),
-            (
-                *linear("vocab_transform", "heads.masked.dense"),
-                *linear("vocab_layer_norm", "heads.masked.norm"),
-                KeyRow("vocab_projector.bias", "heads.masked.bias"),
-            ),
-        ),
-        "sequence": Head(
-            lambda c: DenseHead(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
-            (*linear("pre_classifier", "heads.sequence.dense"), *linear("classifier", "heads.sequence.linear")),
-            reads="first",
-            has_labels=True,
-        ),
-        "token": Head(
-            lambda c: LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
-            linear("classifier", "heads.token.linear"),
-            has_labels=True,
-        ),
-        "choice": Head(
-            lambda c: DenseHead(c.encoder, 1, "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
-            (*linear("pre_classifier", "heads.choice.dense"), *linear("classifier", "heads.choice.linear")),
-            reads="first",
-        ),
-        "span": Head(
-            lambda c: LinearHead(c.encoder, 2, dropout_of(c, "qa_dropout")), linear("qa_outputs", "heads.span.linear")
-        ),
-    },
-    architectures=(
-        ("DistilBertForSequenceClassification", frozenset({"sequence"})),
-        ("DistilBertForTokenClassification", frozenset({"token"})),
-        ("DistilBertForQuestionAnswering", frozenset({"span"})),
-        ("DistilBertForMultipleChoice", frozenset({"choice"})),
-        ("DistilBertForMaskedLM", frozenset({"masked"})),
-        ("DistilBertModel", frozenset()),
-    ),
+    heads=_HEADS,
+    architectures=architectures("DistilBert", _HEADS),
     ignored=("embeddings.position_ids",),
     tied={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
 )

@@ -1,4 +1,4 @@
-"""ELECTRA: BERT with a narrower token table, and for each token the question whether it was replaced."""
+"""ELECTRA: BERT with narrower embeddings, pretrained by replaced token detection."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,7 @@ from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, dropout_of, linear, take
+from bothways.model.families.family import Family, Head, KeyRow, architectures, dropout_of, linear, take
 from bothways.model.heads import DenseHead, MaskedLMHead
 
 
@@ -17,7 +17,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
         raw, {**bert.KEYS, "embedding_size": "embedding_width", "max_position_embeddings": "rows"}, bert.MAY_MISS
     )
     if values["embedding_width"] == values["width"]:
-        values["embedding_width"] = 0  # then nothing is projected
+        values["embedding_width"] = 0  # equal widths: no projection
     return EncoderConfig(positions=Learned(values.pop("rows")), **values)
 
 
@@ -27,13 +27,50 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _dense(config: ModelConfig) -> DenseHead:
-    rate = dropout_of(config)
-    return DenseHead(config.encoder, len(config.labels), "gelu", (rate, rate))
+    dropout = dropout_of(config)
+    return DenseHead(config.encoder, len(config.labels), "gelu", (dropout, dropout))
 
 
 def _choice(config: ModelConfig) -> DenseHead:
     return DenseHead(config.encoder, 1, "gelu", (0.0, dropout_of(config, "summary_last_dropout")))
 
+
+_HEADS = {
+    "replaced": Head(
+        lambda c: DenseHead(c.encoder, 1, c.encoder.activation),
+        (
+            *linear("discriminator_predictions.dense", "heads.replaced.dense"),
+            *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),
+        ),
+    ),
+    "masked": Head(
+        lambda c: MaskedLMHead(c.encoder, "gelu"),
+        (
+            *linear("generator_predictions.dense", "heads.masked.dense"),
+            *linear("generator_predictions.LayerNorm", "heads.masked.norm"),
+            KeyRow("generator_lm_head.bias", "heads.masked.bias"),
+        ),
+    ),
+    "sequence": Head(
+        _dense,
+        (
+            *linear("classifier.dense", "heads.sequence.dense"),
+            *linear("classifier.out_proj", "heads.sequence.linear"),
+        ),
+        reads="first",
+        has_labels=True,
+    ),
+    "token": bert.HEADS["token"],
+    "choice": Head(
+        _choice,
+        (
+            *linear("sequence_summary.summary", "heads.choice.dense"),
+            *linear("classifier", "heads.choice.linear"),
+        ),
+        reads="first",
+    ),
+    "span": bert.HEADS["span"],
+}
 
 FAMILY = Family(
     name="electra",
@@ -44,51 +81,8 @@ FAMILY = Family(
     fresh=lambda shape: replace(
         shape, embedding_width=0 if shape.embedding_width == shape.width else shape.embedding_width
     ),
-    heads={
-        "replaced": Head(
-            lambda c: DenseHead(c.encoder, 1, c.encoder.activation),
-            (
-                *linear("discriminator_predictions.dense", "heads.replaced.dense"),
-                *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),
-            ),
-        ),
-        "masked": Head(
-            lambda c: MaskedLMHead(c.encoder, "gelu"),
-            (
-                *linear("generator_predictions.dense", "heads.masked.dense"),
-                *linear("generator_predictions.LayerNorm", "heads.masked.norm"),
-                KeyRow("generator_lm_head.bias", "heads.masked.bias"),
-            ),
-        ),
-        "sequence": Head(
-            _dense,
-            (
-                *linear("classifier.dense", "heads.sequence.dense"),
-                *linear("classifier.out_proj", "heads.sequence.linear"),
-            ),
-            reads="first",
-            has_labels=True,
-        ),
-        "token": bert.HEADS["token"],
-        "choice": Head(
-            _choice,
-            (
-                *linear("sequence_summary.summary", "heads.choice.dense"),
-                *linear("classifier", "heads.choice.linear"),
-            ),
-            reads="first",
-        ),
-        "span": bert.HEADS["span"],
-    },
-    architectures=(
-        ("ElectraForSequenceClassification", frozenset({"sequence"})),
-        ("ElectraForTokenClassification", frozenset({"token"})),
-        ("ElectraForQuestionAnswering", frozenset({"span"})),
-        ("ElectraForMultipleChoice", frozenset({"choice"})),
-        ("ElectraForPreTraining", frozenset({"replaced"})),
-        ("ElectraForMaskedLM", frozenset({"masked"})),
-        ("ElectraModel", frozenset()),
-    ),
+    heads=_HEADS,
+    architectures=architectures("Electra", _HEADS, {"PreTraining": {"replaced"}}),
     ignored=("embeddings.position_ids",),
     tied={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
     renamed=bert.FAMILY.renamed,

@@ -1,31 +1,33 @@
-"""What a family declares: a config map and a key table."""
+"""What a family declares: a config map, a key table, and its heads."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from torch import nn
 
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, ModelConfig
+from bothways.model.heads import LinearHead
 
 Reads = Literal["tokens", "tokens + first", "first", "mean", "pooled"]
-"""What a head reads: every token, or with its sequence's first added; or of each sequence the first token, the mean of
-all, or the pooler's output."""
+"""The input of a head: the hidden states of all tokens, or these plus that of their sequence's first token; or for each
+sequence the state of the first token, the mean of all states, or the pooler's output."""
 
 
 @dataclass(frozen=True)
 class KeyRow:
-    """One parameter of ours and where it is in their files. `{}` stands for the block's number.
+    """One parameter of ours and its name in Hugging Face's files. `{}` stands for the number of the block.
 
-    Several names on their side are stacked in this order along the first dimension. A row whose parameter a model does
-    not have, such as a bias, is not used.
+    Several tensors of theirs are concatenated in this order along the first dimension. Rows whose parameter a model
+    does not have, such as a bias, are skipped.
     """
 
     theirs: str | tuple[str, ...]
     ours: str
     by_head: int = 1
-    """So many parts are stacked in one tensor of theirs, for each attention head by itself (DeBERTa v1)."""
+    """The number of projections that one tensor of theirs interleaves head by head: 3 for q, k and v in DeBERTa v1."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -34,7 +36,7 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class Head:
-    """A head: how it is built, where its tensors are, and what it reads."""
+    """A head: how it is built, the names of its tensors, and its input."""
 
     build: Callable[[ModelConfig], nn.Module]
     rows: tuple[KeyRow, ...]
@@ -42,40 +44,41 @@ class Head:
     has_labels: bool = False
     """True if it has one output for each label."""
     labels: tuple[str, ...] = ()
-    """What config.json calls its outputs, where these are always the same."""
+    """The label names that config.json has for it, if they are always the same."""
     needs: tuple[str, ...] = ()
-    """Other heads that must be there for this one to work."""
+    """Other heads that this one needs."""
     in_body: bool = False
-    """True if their tensor names carry the body's prefix."""
+    """True if its tensor names have the body's prefix."""
 
     def reads_in(self, config: ModelConfig) -> Reads:
+        """Its input in a given model."""
         return self.reads if isinstance(self.reads, str) else self.reads(config)
 
 
 @dataclass(frozen=True)
 class Family:
-    """All that is particular to one `model_type`."""
+    """Everything specific to one `model_type`."""
 
     name: str
     prefix: str
-    """What stands before the body's tensor names when a head is saved with it, as in `bert.`"""
+    """The prefix of the body's tensor names in files that have a head too, such as `bert.`"""
     read_config: Callable[[Mapping[str, Any]], EncoderConfig]
     write_config: Callable[[EncoderConfig], dict[str, Any]]
     body: tuple[KeyRow, ...]
     heads: Mapping[str, Head]
     fresh: Callable[[EncoderConfig], EncoderConfig]
-    """A new model of this family, of the size that a plain BERT's config says."""
+    """The config of a new model of this family, given the sizes as a BERT config."""
     architectures: tuple[tuple[str, frozenset[str]], ...]
-    """Their class names and the heads each has, first match first when we write."""
+    """Their classes and the heads of each. When we write, the first match is used."""
     ignored: tuple[str, ...] = ()
-    """Tensors that hold nothing learned."""
+    """Tensors without learned weights."""
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that repeat another one of theirs: they must be equal to it, and are not written."""
+    """Tensors that are copies of another one: they must be equal to it, and are not written."""
     renamed: Mapping[str, str] = field(default_factory=dict)
-    """Endings of old tensor names and what they are called now."""
+    """Endings of old tensor names, and the current ones."""
 
 
-# ---------------------------------------------------------------------- what tables are written with
+# ---------------------------------------------------------------------- helpers for the tables
 
 
 def linear(theirs: str, ours: str) -> tuple[KeyRow, KeyRow]:
@@ -84,43 +87,84 @@ def linear(theirs: str, ours: str) -> tuple[KeyRow, KeyRow]:
 
 
 def stacked(theirs: str, names: tuple[str, ...], ours: str) -> tuple[KeyRow, KeyRow]:
-    """Several layers of theirs that are one of ours."""
+    """Several linear layers of theirs that are one of ours."""
     weights, biases = ([f"{theirs}.{name}.{kind}" for name in names] for kind in ("weight", "bias"))
     return KeyRow(tuple(weights), f"{ours}.weight"), KeyRow(tuple(biases), f"{ours}.bias")
 
 
+def classifiers(dropout: str, token_dropout: str) -> dict[str, Head]:
+    """BERT's classifiers: one linear layer each. The arguments are the settings of their dropout probabilities."""
+    pooled: dict[str, Any] = {"reads": "pooled", "needs": ("pooler",)}
+
+    def build(outputs: int, setting: str) -> Callable[[ModelConfig], nn.Module]:
+        return lambda c: LinearHead(c.encoder, outputs or len(c.labels), dropout_of(c, setting))
+
+    # All have the tensor names of `classifier`: "architectures" in config.json tells which one it is.
+    return {
+        "sequence": Head(build(0, dropout), linear("classifier", "heads.sequence.linear"), has_labels=True, **pooled),
+        "token": Head(build(0, token_dropout), linear("classifier", "heads.token.linear"), has_labels=True),
+        "choice": Head(build(1, dropout), linear("classifier", "heads.choice.linear"), **pooled),
+    }
+
+
+def architectures(
+    classes: str, heads: Mapping[str, Head], others: Mapping[str, set[str]] = MappingProxyType({})
+) -> tuple[tuple[str, frozenset[str]], ...]:
+    """The classes of a family whose names begin with `classes`; `others` are those that not every family has."""
+    usual = {"SequenceClassification": "sequence", "TokenClassification": "token"}
+    usual |= {"QuestionAnswering": "span", "MultipleChoice": "choice"}
+    has_pooler = "pooler" in heads and heads["pooler"].in_body
+    return (
+        *((f"{classes}For{ending}", frozenset({head, *heads[head].needs})) for ending, head in usual.items()),
+        *((f"{classes}For{ending}", frozenset(names)) for ending, names in others.items()),
+        (f"{classes}ForMaskedLM", frozenset({"masked"})),
+        *([(f"{classes}Model", frozenset({"pooler"}))] if has_pooler else []),
+        (f"{classes}Model", frozenset()),
+    )
+
+
 def refuse_other(raw: Mapping[str, Any], fixed: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse settings that change what a model computes, unless they have a value that we compute; and wrong rates."""
+    """Refuse values of settings that we do not compute, and dropout values that are no probabilities."""
     for key, allowed in fixed.items():
         if key in raw and raw[key] is not None and raw[key] not in allowed:
-            raise BothwaysError(f"config.json has {key} = {raw[key]!r}, and only {allowed[0]!r} can be read here")
+            raise unsupported(key, raw[key], f"only {allowed[0]!r} is supported")
     for key, value in raw.items():
-        is_rate = isinstance(value, int | float) and 0 <= value < 1
-        if "dropout" in key and value is not None and not is_rate:
-            raise BothwaysError(f"config.json has {key} = {value!r}, and a number from 0 up to 1 was expected")
+        is_probability = isinstance(value, int | float) and 0 <= value < 1
+        if "dropout" in key and value is not None and not is_probability:
+            raise unsupported(key, value, "expected a probability from 0 up to 1")
+
+
+def unsupported(key: str, value: object, expected: str) -> BothwaysError:
+    """The error about a setting of config.json."""
+    return BothwaysError(f"config.json has {key} = {value!r}: {expected}", "unsupported-setting", (key, value))
 
 
 def take(raw: Mapping[str, Any], keys: Mapping[str, str], may_miss: Collection[str] = ()) -> dict[str, Any]:
     """Their settings under our names."""
     missing = [key for key in keys if key not in raw and key not in may_miss]
     if missing:
-        raise BothwaysError(f"config.json has no {', '.join(missing)}")
+        raise BothwaysError(f"config.json has no {', '.join(missing)}", "missing-setting", tuple(missing))
     return {ours: raw[theirs] for theirs, ours in keys.items() if theirs in raw}
 
 
 def give(config: EncoderConfig, keys: Mapping[str, str]) -> dict[str, Any]:
-    """Our settings under their names: `take` the other way."""
+    """Our settings under their names: the inverse of `take`."""
     return {theirs: getattr(config, ours) for theirs, ours in keys.items()}
 
 
 def plain(config: EncoderConfig) -> EncoderConfig:
-    """A new model of this shape, whose token table is as wide as its layers."""
+    """The same config, for families whose embeddings are as wide as their layers."""
     if config.embedding_width:
-        raise BothwaysError("model.embedding is for families with a narrower token table: albert, electra, deberta")
+        raise BothwaysError(
+            f"model.embedding is {config.embedding_width}, and only albert, electra, deberta and deberta-v2 can have "
+            f"narrower embeddings: leave it out",
+            "unsupported-setting",
+            ("model.embedding", config.embedding_width),
+        )
     return config
 
 
 def dropout_of(config: ModelConfig, key: str = "classifier_dropout") -> float:
-    """A head's own dropout, or that of the encoder."""
+    """The dropout probability of a head: its own setting, or that of the encoder."""
     own = config.hf_config.get(key)
     return own if isinstance(own, int | float) else config.encoder.dropout

@@ -1,22 +1,23 @@
-"""ModernBERT: norms before, rotary positions, gated layers without biases, two layers in three with a narrow window."""
+"""ModernBERT: pre-norm, rotary positions, gated feed-forward, no biases, local attention in two of three layers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, ModelConfig, Rotary
 from bothways.model.families.family import (
     Family,
     Head,
     KeyRow,
     Reads,
+    architectures,
     dropout_of,
     give,
     linear,
     plain,
     refuse_other,
     take,
+    unsupported,
 )
 from bothways.model.heads import DenseHead, MaskedLMHead
 
@@ -38,11 +39,11 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
-    """Their config.json → ours, in its old form and in that of transformers 5."""
+    """Their config.json → ours, in the form of transformers 4 or 5."""
     refuse_other(raw, _FIXED)
     values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"})
     if raw.get("attention_bias", False) != raw.get("mlp_bias", False):
-        raise BothwaysError("config.json has attention_bias and mlp_bias apart, and only both or none can be read here")
+        raise unsupported("mlp_bias", raw.get("mlp_bias"), "only the value of attention_bias is supported")
     every = raw.get("global_attn_every_n_layers", 3)
     kinds = raw.get("layer_types") or [_LOCAL if n % every else _GLOBAL for n in range(values["layers"])]
     reach = raw.get("local_attention", 128) // 2
@@ -66,7 +67,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
 def _base(raw: Mapping[str, Any], kind: str, usual: float) -> float:
     table = (raw.get("rope_parameters") or {}).get(kind) or {}
     if table.get("rope_type", "default") != "default":
-        raise BothwaysError(f"config.json has rotary positions of the type {table['rope_type']!r}: expected default")
+        raise unsupported("rope_type", table["rope_type"], "only 'default' is supported")
     return float(table.get("rope_theta", usual))
 
 
@@ -86,7 +87,7 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 def _fresh(shape: EncoderConfig) -> EncoderConfig:
-    """A new one, with windows of 128 in two layers of three."""
+    """The config of a new model, with windows of 128 tokens in two of three layers."""
     return replace(
         plain(shape),
         positions=Rotary(shape.max_length),
@@ -126,6 +127,27 @@ def _pooling(config: ModelConfig) -> Reads:
     return "mean" if config.hf_config.get("classifier_pooling") == "mean" else "first"
 
 
+_HEADS = {
+    "masked": Head(
+        lambda c: MaskedLMHead(
+            c.encoder,
+            str(c.hf_config.get("classifier_activation", "gelu")),
+            dense_bias=bool(c.hf_config.get("classifier_bias", False)),
+        ),
+        (
+            *linear("head.dense", "heads.masked.dense"),
+            *linear("head.norm", "heads.masked.norm"),
+            KeyRow("decoder.bias", "heads.masked.bias"),
+        ),
+    ),
+    "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),
+    "token": Head(_classifier(), _rows("token"), has_labels=True),
+    "choice": Head(_classifier(1), _rows("choice"), reads=_pooling),
+    # transformers has no class for it, but opens it as a token classifier with one label.
+    "replaced": Head(_classifier(1), _rows("replaced"), labels=("replaced",)),
+    "span": Head(_classifier(2), _rows("span")),
+}
+
 FAMILY = Family(
     name="modernbert",
     prefix="model.",
@@ -143,34 +165,7 @@ FAMILY = Family(
         *linear("final_norm", "encoder.norm"),
     ),
     fresh=_fresh,
-    heads={
-        "masked": Head(
-            lambda c: MaskedLMHead(
-                c.encoder,
-                str(c.hf_config.get("classifier_activation", "gelu")),
-                dense_bias=bool(c.hf_config.get("classifier_bias", False)),
-            ),
-            (
-                *linear("head.dense", "heads.masked.dense"),
-                *linear("head.norm", "heads.masked.norm"),
-                KeyRow("decoder.bias", "heads.masked.bias"),
-            ),
-        ),
-        "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),
-        "token": Head(_classifier(), _rows("token"), has_labels=True),
-        "choice": Head(_classifier(1), _rows("choice"), reads=_pooling),
-        # transformers has no class of its own for it: it is a token classifier with one label.
-        "replaced": Head(_classifier(1), _rows("replaced"), labels=("replaced",)),
-        "span": Head(_classifier(2), _rows("span")),
-    },
-    architectures=(
-        ("ModernBertForSequenceClassification", frozenset({"sequence"})),
-        ("ModernBertForTokenClassification", frozenset({"token"})),
-        ("ModernBertForQuestionAnswering", frozenset({"span"})),
-        ("ModernBertForMultipleChoice", frozenset({"choice"})),
-        ("ModernBertForMaskedLM", frozenset({"masked"})),
-        ("ModernBertForTokenClassification", frozenset({"replaced"})),
-        ("ModernBertModel", frozenset()),
-    ),
+    heads=_HEADS,
+    architectures=architectures("ModernBert", _HEADS, {"TokenClassification": {"replaced"}}),
     tied={"decoder.weight": "embeddings.tok_embeddings.weight"},
 )

@@ -1,4 +1,4 @@
-"""MPNet: RoBERTa without segments, and a score for each bucket of distances, the same in all layers."""
+"""MPNet: RoBERTa without segments, with a relative position bias that all layers share."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,7 +6,17 @@ from typing import Any
 
 from bothways.model.config import Bucketed, EncoderConfig
 from bothways.model.families import bert, roberta
-from bothways.model.families.family import Family, KeyRow, give, linear, plain, refuse_other, stacked, take
+from bothways.model.families.family import (
+    Family,
+    KeyRow,
+    architectures,
+    give,
+    linear,
+    plain,
+    refuse_other,
+    stacked,
+    take,
+)
 
 _FIXED: dict[str, tuple[Any, ...]] = {"tie_word_embeddings": (True,), "relative_attention_num_buckets": (32,)}
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs not in ("is_decoder", "type_vocab_size")}
@@ -51,15 +61,7 @@ FAMILY = Family(
     fresh=lambda shape: replace(
         plain(shape), positions=Bucketed(shape.max_length + _OFFSET, _OFFSET), segments=0, norm_eps=1e-5
     ),
-    architectures=(
-        ("MPNetForSequenceClassification", frozenset({"sequence"})),
-        ("MPNetForTokenClassification", frozenset({"token"})),
-        ("MPNetForQuestionAnswering", frozenset({"span"})),
-        ("MPNetForMultipleChoice", frozenset({"pooler", "choice"})),
-        ("MPNetForMaskedLM", frozenset({"masked"})),
-        ("MPNetModel", frozenset({"pooler"})),
-        ("MPNetModel", frozenset()),
-    ),
+    architectures=architectures("MPNet", roberta.HEADS),
     ignored=("embeddings.position_ids",),
     tied={
         "lm_head.decoder.weight": "embeddings.word_embeddings.weight",

@@ -1,13 +1,22 @@
-"""RoBERTa, XLM-R and CamemBERT: BERT with positions from pad + 1 on, one segment, a classifier with a hidden layer."""
+"""RoBERTa, XLM-R and CamemBERT: BERT with positions from pad_token_id + 1, one segment, a two-layer classifier."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, dropout_of, linear, plain, take
+from bothways.model.families.family import (
+    Family,
+    Head,
+    KeyRow,
+    architectures,
+    dropout_of,
+    linear,
+    plain,
+    take,
+    unsupported,
+)
 from bothways.model.heads import DenseHead, MaskedLMHead
 
 
@@ -17,7 +26,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     values = take(raw, {**bert.KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
     pad = raw.get("pad_token_id", 1)
     if not isinstance(pad, int) or pad < 0:
-        raise BothwaysError(f"config.json has pad_token_id = {pad!r}, and positions are counted from it")
+        raise unsupported("pad_token_id", pad, "expected 0 or more, as positions are counted from it")
     return EncoderConfig(positions=Learned(values.pop("rows"), offset=pad + 1), **values)
 
 
@@ -28,19 +37,19 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 
 def fresh(shape: EncoderConfig) -> EncoderConfig:
-    """A new one: as many positions as asked for, and two more."""
+    """The config of a new model. Its position table has two more rows than the longest input has tokens."""
     return replace(plain(shape), positions=Learned(shape.max_length + 2, offset=2), segments=1, norm_eps=1e-5)
 
 
 def _dense(config: ModelConfig) -> DenseHead:
-    rate = dropout_of(config)
-    return DenseHead(config.encoder, len(config.labels), "tanh", (rate, rate))
+    dropout = dropout_of(config)
+    return DenseHead(config.encoder, len(config.labels), "tanh", (dropout, dropout))
 
 
 HEADS = {
     "pooler": bert.HEADS["pooler"],
     "masked": Head(
-        lambda c: MaskedLMHead(c.encoder, "gelu"),  # whatever the layers have
+        lambda c: MaskedLMHead(c.encoder, "gelu"),  # whatever the activation of the layers is
         (
             *linear("lm_head.dense", "heads.masked.dense"),
             *linear("lm_head.layer_norm", "heads.masked.norm"),
@@ -63,7 +72,7 @@ HEADS = {
 
 
 def family(name: str, classes: str) -> Family:
-    """One of the three: they differ in their tokenizers only."""
+    """One of the three families, which differ in their tokenizers only."""
     return Family(
         name=name,
         prefix="roberta.",
@@ -72,15 +81,7 @@ def family(name: str, classes: str) -> Family:
         body=bert.BODY,
         heads=HEADS,
         fresh=fresh,
-        architectures=(
-            (f"{classes}ForSequenceClassification", frozenset({"sequence"})),
-            (f"{classes}ForTokenClassification", frozenset({"token"})),
-            (f"{classes}ForQuestionAnswering", frozenset({"span"})),
-            (f"{classes}ForMultipleChoice", frozenset({"pooler", "choice"})),
-            (f"{classes}ForMaskedLM", frozenset({"masked"})),
-            (f"{classes}Model", frozenset({"pooler"})),
-            (f"{classes}Model", frozenset()),
-        ),
+        architectures=architectures(classes, HEADS),
         ignored=("embeddings.position_ids",),
         tied={
             "lm_head.decoder.weight": "embeddings.word_embeddings.weight",

@@ -279,7 +279,7 @@ class ReplacedTokenDetection(Objective):
         here = batch.ids[asked]
         original = batch.ids.index_put((asked,), torch.where(is_real, words, here))
         ids = batch.ids.index_put((asked,), torch.where(is_real, guess, here))
-        return Batch(ids, batch.segments, batch.positions, batch.cu_seqlens, batch.longest), ids != original
+        return Batch(ids, batch.segments, batch.positions, batch.cu_seqlens, batch.max_seqlen), ids != original
 
     def losses(
         self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
