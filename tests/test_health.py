@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bothways.errors import BothwaysError
-from bothways.train.health import HealthMonitor, Smooth
+from bothways.train.health import HealthMonitor, MovingAverage
 from bothways.train.protocol import Evaluated, Event, Finished, Started, Stepped
 
 PLATEAU = 6.9
@@ -336,7 +336,7 @@ def test_validation_that_rises_with_the_training_loss_is_not_memorising() -> Non
 
 
 def test_a_smoothed_row_starts_fair_and_forgets() -> None:
-    smooth = Smooth(9)
+    smooth = MovingAverage(9)
     assert math.isnan(smooth.value)
     assert smooth.add(4.0) == 4.0
     assert smooth.add(math.nan) == 4.0

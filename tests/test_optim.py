@@ -11,7 +11,7 @@ from bothways.errors import BothwaysError
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
 from bothways.train.fp32_master import MasterWeights
-from bothways.train.optim import Muon, OptimSettings, make_optimizers, newton_schulz, rate, set_rate
+from bothways.train.optim import Muon, OptimSettings, lr_factor, make_optimizers, newton_schulz, set_lr
 from helpers import TINY
 
 
@@ -44,7 +44,7 @@ def test_muon_takes_the_hidden_matrices_only() -> None:
         assert (parameter in hidden) is ("blocks." in name and parameter.ndim == 2), name
     assert {group["weight_decay"] for group in muon.param_groups} == {0.1}
     assert {group["weight_decay"] for group in adamw.param_groups} == {0.0, 0.01}
-    set_rate((adamw, muon), 0.5)
+    set_lr((adamw, muon), 0.5)
     assert {group["lr"] for group in adamw.param_groups} == {5e-4}
     assert {group["lr"] for group in muon.param_groups} == {0.01}
 
@@ -143,7 +143,7 @@ def test_masters_add_up_gradients_in_fp32() -> None:
 
 
 def curve(steps: int, **settings: Any) -> list[float]:
-    return [rate(OptimSettings(**settings), step, step / steps) for step in range(steps)]
+    return [lr_factor(OptimSettings(**settings), step, step / steps) for step in range(steps)]
 
 
 def test_linear_rises_to_one_and_falls_to_zero() -> None:

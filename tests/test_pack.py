@@ -33,7 +33,7 @@ from bothways.errors import BothwaysError
 from bothways.prefetch import prefetch
 from bothways.pretraining import pack as packing
 from bothways.pretraining.pack import Report, pack, parse_share
-from bothways.pretraining.sampler import SpecialIds, sampler
+from bothways.pretraining.sampler import SpecialIds, make_sampler
 from bothways.pretraining.select import select
 from bothways.pretraining.shards import PARTS, Corpus, Packed, open_packed
 from bothways.text import files, streams
@@ -1265,12 +1265,12 @@ def test_a_chinese_word_is_masked_whole(tmp_path: Path, tokenizer: Tokenizer) ->
     pack(tmp_path / "text.txt", tokenizer, tmp_path / "packed", words="spaces")
     packed = open_packed(tmp_path / "packed")
     corpus = Corpus(next(iter(packed.corpora("train").values())))
-    rows = sampler("documents", corpus, SpecialIds.of(tokenizer), 32, 0.0)
+    rows = make_sampler("documents", corpus, SpecialIds.of(tokenizer), 32, 0.0)
     made = rows.build(rows.plan(np.arange(20), np.arange(20).astype(np.uint64)))
-    asked = set(select(made, "word", 0.3).asked.tolist())
-    for start in np.flatnonzero(made.words & ~made.special).tolist():
+    asked = set(select(made, "word", 0.3).tokens.tolist())
+    for start in np.flatnonzero(made.word_starts & ~made.special).tolist():
         end = start + 1
-        while end < len(made.ids) and not made.words[end] and not made.special[end]:
+        while end < len(made.ids) and not made.word_starts[end] and not made.special[end]:
             end += 1
         assert len({place in asked for place in range(start, end)}) == 1
     assert asked

@@ -21,15 +21,24 @@ from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig
 from bothways.model.encoder import Activations
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, LossTerm, MaskingVocabulary, Objective, Recipe, Room, Target, Terms
+from bothways.pretraining.objective import (
+    BatchBuilder,
+    Capacity,
+    LossTerm,
+    MaskingVocabulary,
+    Objective,
+    Recipe,
+    Target,
+    Terms,
+)
 from bothways.pretraining.sampler import RawSequences
 from bothways.pretraining.select import Unit, geometric, select
 from bothways.pretraining.shards import Numbers
 from bothways.text.tokenizer import Tokenizer
 
 _FATE, _WORD = range(300, 302)
-NOTHING = -100
-"""The target of a filler: no loss reads it."""
+IGNORE_INDEX = -100
+"""The label of padding, which no loss counts, as in torch's cross_entropy."""
 
 
 @dataclass(frozen=True)
@@ -41,36 +50,37 @@ class MaskedLMSettings:
     select: Unit = "token"
     """Mask single tokens, whole words or spans."""
     mask: float = 0.8
-    """Share of the chosen tokens that become [MASK]."""
+    """Share of the selected tokens that become [MASK]."""
     random: float = 0.1
-    """Share of the chosen tokens that become a random token. The rest stays."""
+    """Share of the selected tokens that become a random token. The rest stays."""
     static: int = 0
-    """0: new masks in every epoch. n: the text has n sets of masks that take turns (BERT's duplication factor, 10)."""
+    """0: new masks in every epoch. n: n sets of masks take turns (BERT's dupe_factor, 10)."""
     span_mean: float = 5.0
-    """Spans have a geometric number of words with p = 1 / span_mean …"""
+    """The number of words of a span is geometric with p = 1 / span_mean …"""
     span_longest: int = 10
-    """… and never more than this …"""
+    """… and at most this …"""
     span_shares: tuple[float, ...] = ()
-    """… unless these say how often one has 1, 2, 3 … words, as [6, 3, 2] (ALBERT)."""
+    """… unless these relative frequencies of 1, 2, 3 … words are set, as [6, 3, 2] (ALBERT)."""
 
     def __post_init__(self) -> None:
         require_choice("mlm.select", self.select, ("token", "word", "span"))
         if not 0 < self.rate < 1:
-            raise BothwaysError(f"mlm.rate is between 0 and 1, not {self.rate}", "out-of-range", self.rate)
+            raise BothwaysError(f"mlm.rate must be between 0 and 1, not {self.rate}", "out-of-range", self.rate)
         if self.mask < 0 or self.random < 0 or self.mask + self.random > 1:
-            given = (self.mask, self.random)
             raise BothwaysError(
-                f"mlm.mask and mlm.random are shares that add up to at most 1, not {self.mask} and {self.random}",
+                f"mlm.mask and mlm.random must be shares that sum to at most 1, not {self.mask} and {self.random}",
                 "out-of-range",
-                given,
+                (self.mask, self.random),
             )
         if self.static < 0 or self.span_mean <= 1 or self.span_longest < 1:
             raise BothwaysError(
-                "mlm.static must be 0 or more, mlm.span_mean above 1, mlm.span_longest 1 or more", "out-of-range"
+                "mlm.static must be 0 or more, mlm.span_mean above 1, mlm.span_longest 1 or more",
+                "out-of-range",
+                (self.static, self.span_mean, self.span_longest),
             )
         if self.span_shares and (min(self.span_shares) < 0 or not 0 < sum(self.span_shares) < math.inf):
             raise BothwaysError(
-                f"mlm.span_shares are numbers of 0 or more, one above 0: not {list(self.span_shares)}",
+                f"mlm.span_shares must be 0 or more, and one above 0, not {list(self.span_shares)}",
                 "out-of-range",
                 self.span_shares,
             )
@@ -97,59 +107,61 @@ class MaskedLM(Objective):
     def make(cls, recipe: Recipe, tokenizer: Tokenizer, others: Mapping[str, Objective]) -> "MaskedLM":
         return cls(recipe.settings[cls.name], MaskingVocabulary.of(tokenizer), recipe.model.causal)
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
+    def prepare(
+        self, builder: BatchBuilder, capacity: Capacity, rate: float | None, predicted: Numbers | None = None
+    ) -> None:
         rate = rate or self.settings.rate
         if self.causal:
-            asked = np.flatnonzero(draft.rows.positions > 0)
-            self._add(draft, asked - 1, draft.rows.ids[asked], room.tokens)
+            predicted = np.flatnonzero(builder.rows.positions > 0)
+            self._add(builder, predicted - 1, builder.rows.ids[predicted], capacity.tokens)
             return
-        if asked is None:
+        if predicted is None:
             shares = self.settings.span_shares or geometric(self.settings.span_mean, self.settings.span_longest)
-            draft.selection = chosen = select(draft.rows, self.settings.select, rate, shares)
-            asked = chosen.asked
-            whole = chosen.start[chosen.unit] if self.settings.select == "span" else asked
-            read = self._corrupted(draft.rows, asked, whole)
+            builder.selection = chosen = select(builder.rows, self.settings.select, rate, shares)
+            predicted = chosen.tokens
+            deciding = chosen.start[chosen.unit] if self.settings.select == "span" else predicted
+            read = self._corrupted(builder.rows, predicted, deciding)
         else:
             assert self.words is not None
-            read = np.full(len(asked), self.words.mask)
-        draft.ids = draft.ids.copy()
-        draft.ids[asked] = read
-        self._add(draft, asked, draft.rows.ids[asked], self.most_asked(room, rate))
+            read = np.full(len(predicted), self.words.mask)
+        builder.ids = builder.ids.copy()
+        builder.ids[predicted] = read
+        self._add(builder, predicted, builder.rows.ids[predicted], self.max_predictions(capacity, rate))
 
-    def most_asked(self, room: Room, rate: float | None) -> int:
+    def max_predictions(self, capacity: Capacity, rate: float | None) -> int:
         rate = rate or self.settings.rate
-        # Rounding up asks a short sequence for at most (1 - 3 · rate) tokens more than its share.
-        by_tokens = int(rate * room.tokens + room.sequences * max(1 - 3 * rate, 0)) + 1
-        return min(by_tokens, room.sequences * max(1, int(rate * (room.length - 2) + 0.5)))
+        # Rounding up selects at most (1 - 3 · rate) tokens of a short sequence beyond its share.
+        by_tokens = int(rate * capacity.tokens + capacity.sequences * max(1 - 3 * rate, 0)) + 1
+        return min(by_tokens, capacity.sequences * max(1, int(rate * (capacity.length - 2) + 0.5)))
 
-    def _corrupted(self, rows: RawSequences, asked: Numbers, whole: Numbers) -> Numbers:
-        """What the model reads in the asked places; `whole` is the place whose draw decides."""
+    def _corrupted(self, rows: RawSequences, predicted: Numbers, deciding: Numbers) -> Numbers:
+        """What the model reads at the predicted tokens. `deciding`: the tokens whose random draws decide."""
         assert self.words is not None
-        sequence = np.searchsorted(rows.cu_seqlens, asked, side="right") - 1
+        sequence = np.searchsorted(rows.cu_seqlens, predicted, side="right") - 1
         keys, start = rows.keys[sequence], rows.cu_seqlens[sequence]
-        fate = uniform(mix(keys, whole - start, _FATE))
-        another = self.words.ordinary[below(mix(keys, asked - start, _WORD), len(self.words.ordinary))]
+        draw = uniform(mix(keys, deciding - start, _FATE))
+        random = self.words.ordinary[below(mix(keys, predicted - start, _WORD), len(self.words.ordinary))]
         masked, replaced = self.settings.mask, self.settings.mask + self.settings.random
-        return np.where(fate < masked, self.words.mask, np.where(fate < replaced, another, rows.ids[asked]))
+        return np.where(draw < masked, self.words.mask, np.where(draw < replaced, random, rows.ids[predicted]))
 
-    def _add(self, draft: Draft, asked: Numbers, words: Numbers, most: int) -> None:
-        draft.targets |= {"asked": Target(asked, most, 0), "words": Target(words, most, NOTHING)}
-        draft.counts[self.name] = len(asked)
+    def _add(self, builder: BatchBuilder, predicted: Numbers, labels: Numbers, most: int) -> None:
+        builder.targets |= {"predicted": Target(predicted, most, 0), "labels": Target(labels, most, IGNORE_INDEX)}
+        builder.counts[self.name] = len(predicted)
 
     def losses(
         self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
         targets: dict[str, Tensor],
     ) -> Terms:  # fmt: skip
-        """Only the asked places go through the vocabulary."""
-        return {self.name: score(model.masked(states[targets["asked"]]), targets["words"])}
+        """Logits are computed for the predicted tokens only."""
+        return {self.name: cross_entropy(model.masked(states[targets["predicted"]]), targets["labels"])}
 
     def flops(self, shape: EncoderConfig, length: int, rate: float | None) -> float:
-        asked = 1.0 if self.causal else rate or self.settings.rate
-        return 6 * asked * shape.table_width * (shape.width + shape.vocab_size)
+        predicted = 1.0 if self.causal else rate or self.settings.rate
+        return 6 * predicted * shape.table_width * (shape.width + shape.vocab_size)
 
 
-def score(logits: Tensor, wanted: Tensor) -> LossTerm:
-    """Cross entropy, summed, in fp32 whatever the model computes in."""
+def cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
+    """The summed cross entropy, always in fp32."""
     logits = logits.float()
-    loss = F.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="sum")
-    return LossTerm(loss, logits.detach(), wanted)
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    return LossTerm(loss, logits.detach(), labels)
