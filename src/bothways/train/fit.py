@@ -62,7 +62,7 @@ class _Loop:
         module, splits = work.module.to(self.device), ranks.size > 1 and run.parallel == "fsdp"
         if splits and optim.name == "muon":
             raise BothwaysError(
-                "optim.name = 'muon' needs whole matrices, but run.parallel = 'fsdp' shards them: set run.parallel to 'ddp'",
+                "optim.name = 'muon' needs whole matrices, but fsdp shards them: set run.parallel to 'ddp'",
                 "muon-with-fsdp",
                 run.parallel,
             )
