@@ -7,12 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bothways.errors import BothwaysError
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
 from bothways.train.fp32_master import MasterWeights
 from bothways.train.optim import Muon, OptimSettings, lr_factor, make_optimizers, newton_schulz, set_lr
-from helpers import TINY
+from helpers import TINY, refused
 
 
 def named(model: Model) -> dict[str, torch.nn.Parameter]:
@@ -181,9 +180,16 @@ def test_rates_stay_between_zero_and_one_and_end_low(schedule: Any, warmup: floa
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"lr": 0.0}, {"decay": -1.0}, {"betas": (0.9, 1.0)}, {"cooldown": 0.0}, {"name": "sgd"}, {"schedule": "step"}],
+    ("name", "value", "code"),
+    [
+        *((name, 0.0, "out-of-range") for name in ("lr", "eps", "muon_lr", "cooldown", "layer_decay")),
+        *((name, -1.0, "out-of-range") for name in ("weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr")),
+        ("betas", (0.9, 1.0), "out-of-range"),
+        ("layer_decay", 1.1, "out-of-range"),
+        ("name", "sgd", "unknown-choice"),
+        ("schedule", "step", "unknown-choice"),
+    ],
 )
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BothwaysError, match="optim"):
-        OptimSettings(**wrong)
+def test_settings_that_cannot_work_are_refused(name: str, value: Any, code: str) -> None:
+    with refused(code, value):
+        OptimSettings(**{name: value})

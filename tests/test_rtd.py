@@ -33,7 +33,7 @@ from bothways.pretraining.trainable import Pretraining, PretrainingModule
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.protocol import MicroBatch
 from bothways.train.ranks import Ranks
-from helpers import make_loud
+from helpers import make_loud, refused
 from test_fit import calm, recipe, run_until
 from test_objectives import make_rows, vocabulary
 
@@ -312,33 +312,34 @@ def test_the_detector_is_counted(packed: Path, masked: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "code", "value"),
     [
-        (["model.window=8"], "model.window is 8, and bert has no layers of narrow sight"),
-        (["model.family=modernbert", "model.window=-1"], "model.window is a number of tokens"),
-        (["objectives=['rtd']"], "needs the objective mlm"),
-        (["objectives=['mlm','rtd','nsp']", "model.family=electra"], "nsp and rtd do not go together"),
-        (["objectives=['mlm','rtd']"], "bert has no head for rtd: set model.family to one of electra"),
-        (["model.family=gpt"], "model.family cannot be 'gpt'"),
-        (["rtd.width=2"], "rtd.width and rtd.layers are shares"),
-        (["rtd.embeddings=tied"], "rtd.embeddings cannot be 'tied'"),
-        (["rtd.masked=1"], "rtd.masked is a share"),
-        (["rtd.masked=0.4", "rtd.fill=0"], "rtd.fill a weight above 0"),
-        (["rtd.masked_by=word"], "rtd.masked_by"),
-        (["rtd.masked=0.4", "rtd.embeddings=apart"], "rtd.embeddings cannot be apart"),
+        (["model.window=8"], "unsupported-by-family", "bert"),
+        (["model.family=modernbert", "model.window=-1"], "out-of-range", -1),
+        (["objectives=['rtd']"], "bad-objectives", "rtd"),
+        (["objectives=['mlm','rtd','nsp']", "model.family=electra"], "bad-objectives", ("nsp", "rtd")),
+        (["objectives=['mlm','rtd']"], "family-without-head", "bert"),
+        (["model.family=gpt"], "unknown-choice", "gpt"),
+        (["rtd.width=2"], "out-of-range", (2.0, 1.0)),
+        (["rtd.weight=0"], "out-of-range", (0.0, 1.0)),
+        (["rtd.embeddings=tied"], "unknown-choice", "tied"),
+        (["rtd.masked=1"], "out-of-range", (1.0, 1.0)),
+        (["rtd.masked=0.4", "rtd.fill=0"], "out-of-range", (0.4, 0.0)),
+        (["rtd.masked_by=word"], "unknown-choice", "word"),
+        (["rtd.masked=0.4", "rtd.embeddings=apart"], "bad-combination", "apart"),
     ],
 )
-def test_what_does_not_go_together_is_said(settings: list[str], sentence: str) -> None:
-    with pytest.raises(BothwaysError, match=sentence):
+def test_settings_that_do_not_go_together_are_refused(settings: list[str], code: str, value: object) -> None:
+    with refused(code, value):
         read_recipe("tiny", settings)
 
 
 def test_a_model_that_a_folder_cannot_hold_is_refused(tmp_path: Path, packed: Path) -> None:
-    with pytest.raises(BothwaysError, match="narrower token table"):
+    with pytest.raises(BothwaysError, match="bert"):
         pretrain(replace(electra(packed), objectives=("mlm",), model=replace(electra(packed).model, family="bert")), tmp_path / "run")  # fmt: skip
     module = work_of(electra(packed)).module
     odd = Model(replace(module.model.config, family="bert", heads=()), module.model.tokenizer)
-    with pytest.raises(BothwaysError, match=r"a folder of bert has no place for encoder\.embeddings\.project"):
+    with pytest.raises(BothwaysError, match=r"encoder\.embeddings\.project"):
         save(odd, tmp_path / "odd")
 
 
@@ -365,11 +366,9 @@ def test_a_generator_of_another_shape_is_refused(packed: Path, tmp_path: Path) -
     plan = electra(packed, steps=1)
     first = pretrain(plan, tmp_path / "first")
     on = replace(plan, model=replace(plan.model, init=str(first.folder)))
-    with pytest.raises(
-        BothwaysError, match=r"is no generator of 2 × 8 but of 2 × 16, with the heads masked: change rtd"
-    ):
+    with refused("shape-mismatch", str((tmp_path / "first/generator").resolve())):
         pretrain(on.with_settings("rtd", width=0.25), tmp_path / "second")
-    with pytest.raises(BothwaysError, match="with the heads replaced: change"):
+    with refused("shape-mismatch", str(first.folder)):
         pretrain(on.with_settings("rtd", generator=str(first.folder)), tmp_path / "third")
 
 
@@ -382,7 +381,7 @@ def test_a_generator_with_other_words_is_refused(
     other = Model(load(tmp_path / "first/generator").config, Tokenizer.from_pieces([*words[:-2], words[-1], words[-2]]))
     save(other, tmp_path / "first/generator")
     monkeypatch.chdir(first.folder)  # from where the generator is found beside this folder all the same
-    with pytest.raises(BothwaysError, match="generator has another tokenizer than the text"):
+    with refused("other-tokenizer", str((tmp_path / "first/generator").resolve())):
         pretrain(replace(plan, model=replace(plan.model, init=".")), tmp_path / "second")
 
 
@@ -602,9 +601,8 @@ def test_a_model_that_has_no_head_for_an_objective(
     plan = calm(recipe(packed, steps=1))
     shape = replace(plan.model, family=family)
     pretrain(replace(plan, objectives=("mlm",), model=shape), tmp_path / "first")
-    sentence = rf"{family} has no head for {objectives[1]}"
-    with pytest.raises(BothwaysError, match=sentence):
+    with refused("family-without-head", family):
         pretrain(replace(plan, objectives=objectives, model=shape), tmp_path / "none")
     start = replace(shape, family="electra", init=str(tmp_path / "first/model"))
-    with pytest.raises(BothwaysError, match=sentence):
+    with refused("family-without-head", family):
         pretrain(replace(plan, objectives=objectives, model=start), tmp_path / "none")

@@ -139,7 +139,7 @@ def _sources(
         inputs = [inputs]
     named = inputs if isinstance(inputs, Mapping) else {default_source(out): inputs}
     if not named:
-        raise BothwaysError("no input file was given", "no-data")
+        raise BothwaysError("no input file was given", "no-input")
     taken = {file.resolve() for file in held_out}
     sources = {}
     for name, paths in named.items():

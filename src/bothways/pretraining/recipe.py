@@ -178,6 +178,8 @@ class PretrainRecipe:
                 "bad-objectives",
                 self.objectives,
             )
+        if off := [name for name in self.objectives if name not in self.active]:
+            raise BothwaysError(f"{off[0]} is in objectives, but its settings leave it off", "bad-objectives", off[0])
         self._check_objectives()
         self._require_alone("model.causal", self.model.causal)
         self._require_alone("lora.rank", self.lora.rank > 0)

@@ -53,7 +53,7 @@ class Log:
             self._file.write(json.dumps(_finite(entry), ensure_ascii=False, allow_nan=False) + "\n")
         except OSError as error:
             raise BothwaysError(
-                f"{self._path} could not be written: {error.strerror or error}", "not-written", self._path
+                f"{self._path} could not be written: {error.strerror or error}", "unwritable", self._path
             ) from error
 
 
@@ -137,10 +137,9 @@ class Console:
                 self.say("stopping after saving a checkpoint; press Ctrl-C again to stop at once without one")
             case Finished():
                 self._print()
-                how = "finished" if event.complete else "stopped; the same command resumes the run; it was"
-                if event.complete and self._last is None:
-                    how = "nothing to do: an earlier run finished"
-                self.say(f"{how} at step {event.step:,} after {_duration(event.elapsed)}")
+                begin = "nothing to do: the run had " if event.complete and self._last is None else ""
+                how, then = ("finished", "") if event.complete else ("stopped", "; the same command resumes the run")
+                self.say(f"{begin}{how} at step {event.step:,} after {_duration(event.elapsed)}{then}")
 
     def _follow(self, event: Stepped) -> None:
         if self._last is None or event.phase != self._last.phase:

@@ -137,7 +137,7 @@ def claim(
     others = [file.name for file in out.iterdir() if file.name != _LOCK] if out.exists() else []
     if others and not path.exists():
         raise BothwaysError(
-            f"{out} already holds other files, such as {min(others)}: name a new or empty folder", "not-empty", out
+            f"{out} already holds other files, such as {min(others)}: name a new or empty folder", "other-files", out
         )
     if path.exists():
         earlier = read(path)

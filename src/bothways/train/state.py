@@ -128,7 +128,7 @@ class Checkpoints:
         except (BothwaysError, safetensors.SafetensorError) as error:
             kept = f"the checkpoint {before} is intact" if before else "there is no earlier checkpoint"
             raise BothwaysError(
-                f"the checkpoint of step {state.step} was not saved ({error}); {kept}", "not-written", path
+                f"the checkpoint of step {state.step} was not saved ({error}); {kept}", "unwritable", path
             ) from error
         for old in [p for p in self.all()[: -self.keep] if p.name != f"step-{state.best_step or 0:08}"]:
             shutil.rmtree(old)

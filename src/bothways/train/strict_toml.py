@@ -98,7 +98,7 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
             for other in LENGTHS:
                 if other != last:
                     place.pop(other, None)
-    return changed
+    return with_new_names(changed)
 
 
 def _enter(place: Any, name: str, setting: str) -> Any:
