@@ -67,8 +67,9 @@ def refused_as_not_finite(monitor: HealthMonitor, event: Stepped) -> tuple[str, 
         monitor(event)
     assert caught.value.code == "not-finite"
     assert f"at step {event.step}" in str(caught.value)
-    name, cause = caught.value.value  # type: ignore[misc]
-    return str(name), str(cause)
+    found: Any = caught.value.value
+    name, cause = found
+    return name, cause
 
 
 # ------------------------------------------------------------------ healthy

@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.config import EncoderConfig, Learned, Rotary
 from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives import OBJECTIVES
@@ -96,8 +96,8 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         require_choice("model.family", self.family, tuple(FAMILIES))
-        if self.window is not None and self.window < 0:
-            raise BothwaysError(f"model.window must be 0 or more, not {self.window}", "out-of-range", self.window)
+        require_range("model.window", self.window, self.window is None or self.window >= 0, "0 or more")
+        require_range("model.rotary", self.rotary, self.rotary is None or self.rotary > 1, "above 1")
         default = FAMILIES[self.family].fresh(EncoderConfig())
         if self.window and not any(default.windows):
             raise BothwaysError(
@@ -111,8 +111,6 @@ class ModelSettings:
                 "unsupported-by-family",
                 self.family,
             )
-        if self.rotary is not None and self.rotary <= 1:
-            raise BothwaysError(f"model.rotary must be above 1, not {self.rotary:g}", "out-of-range", self.rotary)
 
 
 @dataclass(frozen=True)
@@ -131,19 +129,14 @@ class Phase:
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.sequences is None):
             raise BothwaysError("a phase needs either tokens or sequences, for the size of a step", "bad-phase", self)
-        if self.share <= 0 or self.length < 8:
-            raise BothwaysError(
-                f"a phase needs a share above 0 and a length of 8 or more, not {self}", "bad-phase", self
-            )
+        require_range("the share of a phase", self.share, self.share > 0, "above 0")
+        require_range("the length of a phase", self.length, self.length >= 8, "8 or more")
+        if self.sequences is not None:
+            require_range("the sequences of a phase", self.sequences, self.sequences >= 1, "1 or more")
+        require_range("the rate of a phase", self.rate, self.rate is None or 0 < self.rate < 1, "between 0 and 1")
         if self.tokens is not None and self.tokens < self.length:
             raise BothwaysError(
                 f"a step of {self.tokens} tokens does not hold one sequence of {self.length}", "bad-phase", self
-            )
-        if self.sequences is not None and self.sequences < 1:
-            raise BothwaysError("a phase needs one sequence in a step or more", "bad-phase", self)
-        if self.rate is not None and not 0 < self.rate < 1:
-            raise BothwaysError(
-                f"the rate of a phase must be between 0 and 1, not {self.rate}", "out-of-range", self.rate
             )
 
 

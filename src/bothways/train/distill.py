@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 
@@ -45,16 +45,9 @@ class DistillSettings:
 
     def __post_init__(self) -> None:
         require_choice("distill.over", self.over, ("asked", "all"))
-        if min(self.hard, self.soft, self.cosine, self.relations) < 0 or not self.temperature > 0:
-            raise BothwaysError(
-                "the weights in distill must be 0 or more, and distill.temperature above 0", "out-of-range", self
-            )
-        if self.relation_layer < 0 or self.relation_heads < 0:
-            raise BothwaysError(
-                "distill.relation_layer and distill.relation_heads must be 0 or more",
-                "out-of-range",
-                (self.relation_layer, self.relation_heads),
-            )
+        for name in ("hard", "soft", "cosine", "relations", "relation_layer", "relation_heads"):
+            require_range(f"distill.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        require_range("distill.temperature", self.temperature, self.temperature > 0, "above 0")
         if self.teacher and not self.weights:
             raise BothwaysError(
                 "distill.teacher is set, but distill.soft, distill.cosine and distill.relations are all 0: set one of "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import require_choice, require_range
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 
@@ -50,21 +50,13 @@ class OptimSettings:
         require_choice("optim.name", self.name, ("adamw", "muon"))
         require_choice("optim.schedule", self.schedule, ("linear", "cosine", "wsd", "constant"))
         for name in ("lr", "eps", "muon_lr"):
-            if not getattr(self, name) > 0:
-                raise _out_of_range(name, "must be above 0", getattr(self, name))
+            require_range(f"optim.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
         for name in ("weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr"):
-            if not getattr(self, name) >= 0:
-                raise _out_of_range(name, "must be 0 or more", getattr(self, name))
-        if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
-            raise _out_of_range("betas", "must be two numbers, 0 or more and below 1", self.betas)
-        if not 0 < self.layer_decay <= 1:
-            raise _out_of_range("layer_decay", "must be above 0 and at most 1", self.layer_decay)
-        if not 0 < self.cooldown <= 1:
-            raise _out_of_range("cooldown", "must be above 0 and at most 1", self.cooldown)
-
-
-def _out_of_range(name: str, expected: str, value: object) -> BothwaysError:
-    return BothwaysError(f"optim.{name} {expected}, not {value}", "out-of-range", value)
+            require_range(f"optim.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        are_betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        require_range("optim.betas", self.betas, are_betas, "two numbers, 0 or more and below 1")
+        for name in ("layer_decay", "cooldown"):
+            require_range(f"optim.{name}", getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
 
 
 def lr_factor(settings: OptimSettings, step: int, done: float) -> float:

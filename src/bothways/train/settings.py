@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.train.ranks import Parallel
 
 
@@ -57,12 +57,9 @@ class RunSettings:
                 "bad-length",
                 lengths,
             )
-        if self.keep < 1 or self.micro_tokens < 1 or self.patience < 0:
-            raise BothwaysError(
-                "run.keep and run.micro_tokens must be 1 or more, run.patience 0 or more",
-                "out-of-range",
-                (self.keep, self.micro_tokens, self.patience),
-            )
+        require_range("run.keep", self.keep, self.keep >= 1, "1 or more")
+        require_range("run.micro_tokens", self.micro_tokens, self.micro_tokens >= 1, "1 or more")
+        require_range("run.patience", self.patience, self.patience >= 0, "0 or more")
 
     def done(self, step: int, elapsed: float) -> float:
         """Progress from 0 to 1 after `step` steps and `elapsed` seconds."""
@@ -84,9 +81,6 @@ class LoraSettings:
     has that); other layers by the end of their Hugging Face name; "all-linear": all of them."""
 
     def __post_init__(self) -> None:
-        if self.rank < 0 or self.alpha <= 0 or not 0 <= self.dropout < 1:
-            raise BothwaysError(
-                "lora.rank must be 0 or more, lora.alpha above 0, lora.dropout 0 or more and below 1",
-                "out-of-range",
-                self,
-            )
+        require_range("lora.rank", self.rank, self.rank >= 0, "0 or more")
+        require_range("lora.alpha", self.alpha, self.alpha > 0, "above 0")
+        require_range("lora.dropout", self.dropout, 0 <= self.dropout < 1, "0 or more and below 1")

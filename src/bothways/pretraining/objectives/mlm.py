@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.hash_rng import below, mix, uniform
 from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig
@@ -64,26 +64,16 @@ class MaskedLMSettings:
 
     def __post_init__(self) -> None:
         require_choice("mlm.select", self.select, ("token", "word", "span"))
-        if not 0 < self.rate < 1:
-            raise BothwaysError(f"mlm.rate must be between 0 and 1, not {self.rate}", "out-of-range", self.rate)
-        if self.mask < 0 or self.random < 0 or self.mask + self.random > 1:
-            raise BothwaysError(
-                f"mlm.mask and mlm.random must be shares that sum to at most 1, not {self.mask} and {self.random}",
-                "out-of-range",
-                (self.mask, self.random),
-            )
-        if self.static < 0 or self.span_mean <= 1 or self.span_longest < 1:
-            raise BothwaysError(
-                "mlm.static must be 0 or more, mlm.span_mean above 1, mlm.span_longest 1 or more",
-                "out-of-range",
-                (self.static, self.span_mean, self.span_longest),
-            )
-        if self.span_shares and (min(self.span_shares) < 0 or not 0 < sum(self.span_shares) < math.inf):
-            raise BothwaysError(
-                f"mlm.span_shares must be 0 or more, and one above 0, not {list(self.span_shares)}",
-                "out-of-range",
-                self.span_shares,
-            )
+        require_range("mlm.rate", self.rate, 0 < self.rate < 1, "between 0 and 1")
+        shares = (self.mask, self.random)
+        require_range(
+            "(mlm.mask, mlm.random)", shares, min(shares) >= 0 and sum(shares) <= 1, "shares of at most 1 in sum"
+        )
+        require_range("mlm.static", self.static, self.static >= 0, "0 or more")
+        require_range("mlm.span_mean", self.span_mean, self.span_mean > 1, "above 1")
+        require_range("mlm.span_longest", self.span_longest, self.span_longest >= 1, "1 or more")
+        are_shares = min(self.span_shares, default=0) >= 0 and 0 < sum(self.span_shares or (1,)) < math.inf
+        require_range("mlm.span_shares", self.span_shares, are_shares, "0 or more, and one of them above 0")
 
 
 class MaskedLM(Objective):

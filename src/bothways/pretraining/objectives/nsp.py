@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from bothways.errors import BothwaysError
+from bothways.errors import require_range
 from bothways.model.batch import Batch
 from bothways.model.encoder import Activations
 from bothways.model.model import Model
@@ -25,10 +25,7 @@ class PairSettings:
     """Share of the sequences with a random shorter target length, so that the model also sees short texts."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.short <= 1:
-            raise BothwaysError(
-                f"nsp.short and sop.short must be from 0 to 1, not {self.short}", "out-of-range", self.short
-            )
+        require_range("nsp.short and sop.short", self.short, 0 <= self.short <= 1, "from 0 to 1")
 
 
 class NextSentencePrediction(Objective):

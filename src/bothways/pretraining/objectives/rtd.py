@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.hash_rng import mix, uniform
 from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig, ModelConfig
@@ -77,22 +77,11 @@ class ReplacedTokenSettings:
     def __post_init__(self) -> None:
         require_choice("rtd.embeddings", self.embeddings, ("shared", "own", "apart"))
         require_choice("rtd.masked_by", self.masked_by, ("token", "sequence"))
-        if not (0 < self.width <= 1 and 0 < self.layers <= 1):
-            raise BothwaysError(
-                "rtd.width and rtd.layers must be shares of the model's, above 0 and at most 1",
-                "out-of-range",
-                (self.width, self.layers),
-            )
-        if not (self.weight > 0 and self.temperature > 0):
-            raise BothwaysError(
-                "rtd.weight and rtd.temperature must be above 0", "out-of-range", (self.weight, self.temperature)
-            )
-        if not (0 <= self.masked < 1 and self.fill > 0):
-            raise BothwaysError(
-                "rtd.masked must be 0 or more and below 1, and rtd.fill above 0",
-                "out-of-range",
-                (self.masked, self.fill),
-            )
+        for name in ("width", "layers"):
+            require_range(f"rtd.{name}", getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
+        for name in ("weight", "temperature", "fill"):
+            require_range(f"rtd.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
+        require_range("rtd.masked", self.masked, 0 <= self.masked < 1, "0 or more and below 1")
         if self.masked and self.embeddings == "apart":
             raise BothwaysError(
                 "rtd.masked needs the model's own token embeddings: set rtd.embeddings to shared or own",
