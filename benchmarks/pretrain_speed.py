@@ -76,9 +76,9 @@ def make_step(work: Pretraining, lengths: Sequence[int], longest: int) -> Step:
     special = np.zeros(len(ids), bool)
     special[cu_seqlens[:-1]] = special[cu_seqlens[1:] - 1] = True
     segments = (np.arange(len(ids)) - np.repeat(cu_seqlens[:-1], lengths)) * 2 >= np.repeat(lengths, lengths)
-    follows = draws.integers(0, 2, len(lengths))
+    pair_labels = draws.integers(0, 2, len(lengths))
     keys = np.arange(len(lengths), dtype=np.uint64)
-    rows = RawSequences(ids, segments.astype(np.int64), cu_seqlens, np.ones(len(ids), bool), special, keys, follows)
+    rows = RawSequences(ids, segments.astype(np.int64), cu_seqlens, np.ones(len(ids), bool), special, keys, pair_labels)
     capacity = Capacity(len(ids), len(lengths), longest)
     builder = BatchBuilder(rows, rows.ids)
     for objective in work.objectives.values():
@@ -230,8 +230,10 @@ def measured(name: str, lengths: Sequence[int], shape: EncoderConfig, ceiling: f
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    options.add_argument("--data", metavar="PACKED", help="a folder that bothways pack made: times the real command")
-    options.add_argument("--steps", type=int, default=100, help="of our loop, for each figure (default 100)")
+    options.add_argument(
+        "--data", metavar="PACKED", help="a folder written by bothways pack: time the real command on it"
+    )
+    options.add_argument("--steps", type=int, default=100, help="steps of our loop for each figure (default 100)")
     options.add_argument(
         "--only", choices=("128", "512", "ragged", "real-128", "real-512", "deterministic"), action="append"
     )
