@@ -81,8 +81,8 @@ def their_step(model: torch.nn.Module, job: Job, device: str) -> Callable[[], Te
     grid = torch.tensor([row + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     labels = torch.full_like(grid, -100)
-    for row, asked in enumerate(job.predicted):
-        labels[row, asked] = grid[row, asked]
+    for row, own in enumerate(job.predicted):
+        labels[row, own] = grid[row, own]
     follows = torch.zeros(len(grid), dtype=torch.long, device=device)
     # A mask that hides nothing is left out, which lets their attention take its fastest path.
     arguments = {"input_ids": grid, "labels": labels, "next_sentence_label": follows}
@@ -174,9 +174,7 @@ def fresh(shape: EncoderConfig, device: str) -> tuple[Model, torch.nn.Module]:
     return ours, transformers.BertForPreTraining(config).to(device)
 
 
-def measure_training(
-    shape: EncoderConfig, job: Job, title: str, device: str, rounds: int, compile_too: bool
-) -> None:
+def measure_training(shape: EncoderConfig, job: Job, title: str, device: str, rounds: int, compile_too: bool) -> None:
     """Each candidate has a model of its own, made when it is its turn, so that memory can be told apart."""
     seconds: dict[str, float] = {}
     memory: dict[str, float] = {}

@@ -36,7 +36,7 @@ from bothways.pretraining.select import Unit, geometric, select
 from bothways.pretraining.shards import Numbers
 from bothways.text.tokenizer import Tokenizer
 
-_FATE, _WORD = range(300, 302)
+_CHOICE, _RANDOM = range(300, 302)
 IGNORE_INDEX = -100
 """The label of padding, which no loss counts, as in torch's cross_entropy."""
 
@@ -85,12 +85,12 @@ class MaskedLM(Objective):
     requires = ()
     heads: tuple[str, ...] = ("masked",)
 
-    def __init__(self, settings: MaskedLMSettings, words: MaskingVocabulary | None, causal: bool = False) -> None:
-        if words is None and not causal:
+    def __init__(self, settings: MaskedLMSettings, vocabulary: MaskingVocabulary | None, causal: bool = False) -> None:
+        if vocabulary is None and not causal:
             raise BothwaysError(
                 "this tokenizer has no mask token, which masked language modelling needs", "no-mask-token"
             )
-        self.settings, self.words, self.causal = settings, words, causal
+        self.settings, self.vocabulary, self.causal = settings, vocabulary, causal
         self.static = settings.static
 
     @classmethod
@@ -112,8 +112,8 @@ class MaskedLM(Objective):
             deciding = chosen.start[chosen.unit] if self.settings.select == "span" else predicted
             read = self._corrupted(builder.rows, predicted, deciding)
         else:
-            assert self.words is not None
-            read = np.full(len(predicted), self.words.mask)
+            assert self.vocabulary is not None
+            read = np.full(len(predicted), self.vocabulary.mask)
         builder.ids = builder.ids.copy()
         builder.ids[predicted] = read
         self._add(builder, predicted, builder.rows.ids[predicted], self.max_predictions(capacity, rate))
@@ -126,13 +126,13 @@ class MaskedLM(Objective):
 
     def _corrupted(self, rows: RawSequences, predicted: Numbers, deciding: Numbers) -> Numbers:
         """What the model reads at the predicted tokens. `deciding`: the tokens whose random draws decide."""
-        assert self.words is not None
+        assert self.vocabulary is not None
         sequence = np.searchsorted(rows.cu_seqlens, predicted, side="right") - 1
         keys, start = rows.keys[sequence], rows.cu_seqlens[sequence]
-        draw = uniform(mix(keys, deciding - start, _FATE))
-        random = self.words.ordinary[below(mix(keys, predicted - start, _WORD), len(self.words.ordinary))]
+        draw = uniform(mix(keys, deciding - start, _CHOICE))
+        random = self.vocabulary.ordinary[below(mix(keys, predicted - start, _RANDOM), len(self.vocabulary.ordinary))]
         masked, replaced = self.settings.mask, self.settings.mask + self.settings.random
-        return np.where(draw < masked, self.words.mask, np.where(draw < replaced, random, rows.ids[predicted]))
+        return np.where(draw < masked, self.vocabulary.mask, np.where(draw < replaced, random, rows.ids[predicted]))
 
     def _add(self, builder: BatchBuilder, predicted: Numbers, labels: Numbers, most: int) -> None:
         builder.targets |= {"predicted": Target(predicted, most, 0), "labels": Target(labels, most, IGNORE_INDEX)}
