@@ -65,11 +65,11 @@ def share_of_men(model: bothways.Model, who: str) -> float:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--text", type=Path, required=True, help="held-out text, as said above")
+    options.add_argument("--text", type=Path, required=True, help="held-out text, described above")
     options.add_argument("--model", type=Path, action="append", metavar="DIR", help="may be repeated")
     options.add_argument("--passages", type=int, default=330)
-    options.add_argument("--length", type=int, default=128, help="tokens of a passage, [CLS] and [SEP] among them")
-    options.add_argument("--share", type=float, default=0.15, help="of the tokens that are hidden")
+    options.add_argument("--length", type=int, default=128, help="tokens of a passage, with [CLS] and [SEP]")
+    options.add_argument("--share", type=float, default=0.15, help="share of the tokens to mask")
     asked = options.parse_args()
     print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
     passages = list(itertools.islice(read_documents(asked.text), asked.passages))

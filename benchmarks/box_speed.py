@@ -67,7 +67,7 @@ def median_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=7)
-    options.add_argument("--texts", type=int, default=0, help="so many of the texts (default: all)")
+    options.add_argument("--texts", type=int, default=0, help="number of texts (default: all)")
     asked = options.parse_args()
     if asked.rounds < 1 or asked.texts < 0:
         options.error("--rounds is 1 or more, --texts 0 or more")

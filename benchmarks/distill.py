@@ -105,11 +105,11 @@ def measure_pace(asked: argparse.Namespace) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, as said above")
+    options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, described above")
     options.add_argument("--model", type=Path, required=True, help="the encoder to start from")
     options.add_argument("--out", type=Path, required=True, help="a folder for the runs")
     options.add_argument("--layers", type=int, default=3)
-    options.add_argument("--lr", default="1e-4", help="of the student")
+    options.add_argument("--lr", default="1e-4", help="learning rate of the student")
     options.add_argument("--only", action="append", choices=list(JOBS))
     options.add_argument("--seeds", type=int, default=1)
     options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="jobs at once")

@@ -31,11 +31,11 @@ HEADS = ("pooler", "masked", "next")
 
 
 @dataclass(frozen=True)
-class Trainable:
-    """Some sequences, and which of their tokens are asked for (15 %, the same number in each)."""
+class Job:
+    """Some sequences, and the tokens to predict (15 %, the same number in each)."""
 
     ids: list[list[int]]
-    asked: list[list[int]]
+    predicted: list[list[int]]
 
     @property
     def tokens(self) -> int:
@@ -46,11 +46,11 @@ class Trainable:
         return max(map(len, self.ids))
 
 
-def work(lengths: Sequence[int]) -> Trainable:
+def work(lengths: Sequence[int]) -> Job:
     draws = torch.Generator().manual_seed(0)
     ids = [torch.randint(1000, 30_000, (n,), generator=draws).tolist() for n in lengths]
-    asked = [torch.randperm(n, generator=draws)[: max(1, round(0.15 * n))].tolist() for n in lengths]
-    return Trainable(ids, asked)
+    predicted = [torch.randperm(n, generator=draws)[: max(1, round(0.15 * n))].tolist() for n in lengths]
+    return Job(ids, predicted)
 
 
 def uneven(count: int, longest: int) -> list[int]:
@@ -63,10 +63,10 @@ def uneven(count: int, longest: int) -> list[int]:
 # ---------------------------------------------------------------------- the two sides
 
 
-def our_step(model: Model, job: Trainable, device: str) -> Callable[[], Tensor]:
+def our_step(model: Model, job: Job, device: str) -> Callable[[], Tensor]:
     batch = Batch.pack(job.ids).to(device)
     starts = batch.first.tolist()
-    at = torch.tensor([s + a for s, asked in zip(starts, job.asked, strict=True) for a in asked], device=device)
+    at = torch.tensor([s + a for s, own in zip(starts, job.predicted, strict=True) for a in own], device=device)
     words, follows = batch.ids[at], torch.zeros(batch.size, dtype=torch.long, device=device)
 
     def loss() -> Tensor:
@@ -77,12 +77,12 @@ def our_step(model: Model, job: Trainable, device: str) -> Callable[[], Tensor]:
     return loss
 
 
-def their_step(model: torch.nn.Module, job: Trainable, device: str) -> Callable[[], Tensor]:
+def their_step(model: torch.nn.Module, job: Job, device: str) -> Callable[[], Tensor]:
     grid = torch.tensor([row + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     labels = torch.full_like(grid, -100)
-    for row, asked in enumerate(job.asked):
-        labels[row, asked] = grid[row, asked]
+    for row, own in enumerate(job.predicted):
+        labels[row, own] = grid[row, own]
     follows = torch.zeros(len(grid), dtype=torch.long, device=device)
     # A mask that hides nothing is left out, which lets their attention take its fastest path.
     arguments = {"input_ids": grid, "labels": labels, "next_sentence_label": follows}
@@ -111,7 +111,7 @@ def training(model: torch.nn.Module, loss: Callable[[], Tensor], device: str, co
     return step
 
 
-def inference(model: Model, theirs: torch.nn.Module, job: Trainable, device: str) -> dict[str, Callable[[], None]]:
+def inference(model: Model, theirs: torch.nn.Module, job: Job, device: str) -> dict[str, Callable[[], None]]:
     batch = Batch.pack(job.ids).to(device)
     grid = torch.tensor([row + [0] * (job.longest - len(row)) for row in job.ids], device=device)
     mask = torch.tensor([[1] * len(row) + [0] * (job.longest - len(row)) for row in job.ids], device=device)
@@ -153,7 +153,7 @@ def medians(candidates: dict[str, Callable[[], None]], rounds: int, device: str)
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def report(title: str, job: Trainable, seconds: dict[str, float], memory: dict[str, float] | None = None) -> None:
+def report(title: str, job: Job, seconds: dict[str, float], memory: dict[str, float] | None = None) -> None:
     base = max(value for name, value in seconds.items() if name.startswith("transformers"))
     full = job.tokens / len(job.ids) / job.longest
     print(f"\n{title}: {len(job.ids)} sequences, {job.tokens:,} tokens, {full:.0%} full")
@@ -174,9 +174,7 @@ def fresh(shape: EncoderConfig, device: str) -> tuple[Model, torch.nn.Module]:
     return ours, transformers.BertForPreTraining(config).to(device)
 
 
-def measure_training(
-    shape: EncoderConfig, job: Trainable, title: str, device: str, rounds: int, compile_too: bool
-) -> None:
+def measure_training(shape: EncoderConfig, job: Job, title: str, device: str, rounds: int, compile_too: bool) -> None:
     """Each candidate has a model of its own, made when it is its turn, so that memory can be told apart."""
     seconds: dict[str, float] = {}
     memory: dict[str, float] = {}

@@ -445,19 +445,19 @@ def candidates(family: str, shapes: Sequence[str], sides: Sequence[Side], compil
 def main(arguments: Sequence[str] | None = None) -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    options.add_argument("--families", default=",".join(BASES), help="with commas between (default: all)")
+    options.add_argument("--families", default=",".join(BASES), help="comma-separated (default: all)")
     options.add_argument("--shapes", default="even,ragged,long", help="even: 64 × 512; long: 8 × 4096, ModernBERT only")
-    options.add_argument("--only", choices=("ours", "theirs"), help="one side alone")
+    options.add_argument("--only", choices=("ours", "theirs"), help="run one side only")
     options.add_argument("--no-compile", action="store_true", help="eager steps only")
     options.add_argument("--layers", type=int, default=0, help="fewer layers compile faster (default: as published)")
     options.add_argument("--vocabulary", type=int, default=0, help="tokens in the table (default: the family's own)")
     options.add_argument("--rounds", type=int, default=8, help="timed steps of each candidate (default 8)")
-    options.add_argument("--batches", type=int, default=1, help="that take turns; ragged ones differ in their lengths")
-    options.add_argument("--seconds", type=float, default=210.0, help="after them, nothing more is compiled")
     options.add_argument(
-        "--side-by-side", type=int, default=1, metavar="N", help="families that are made ready at once"
+        "--batches", type=int, default=1, help="number of batches that take turns; ragged ones differ in length"
     )
-    options.add_argument("--json", type=Path, metavar="FILE", help="write all figures there too")
+    options.add_argument("--seconds", type=float, default=210.0, help="time limit after which nothing more is compiled")
+    options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="families to prepare at once")
+    options.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file too")
     asked = options.parse_args(arguments)
     families, shapes = asked.families.split(","), asked.shapes.split(",")
     if unknown := [*(set(families) - set(BASES)), *(set(shapes) - {"even", "ragged", "long"})]:

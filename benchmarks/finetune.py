@@ -259,7 +259,7 @@ def one(name: str, who: str, seed: int, asked: argparse.Namespace) -> dict[str, 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, as said above")
+    options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, described above")
     options.add_argument("--model", type=Path, required=True, help="the encoder to start from")
     options.add_argument("--only", action="append", choices=list(JOBS))
     options.add_argument("--seeds", type=int, default=3)

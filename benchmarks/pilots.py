@@ -198,26 +198,26 @@ def cell(scores: list[float]) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--text", type=Path, required=True, help="packed text, as said above")
-    options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, as said above")
+    options.add_argument("--text", type=Path, required=True, help="packed text, described above")
+    options.add_argument("--data", type=Path, required=True, help="a folder of labelled data, described above")
     options.add_argument("--out", type=Path, required=True, help="a folder for the runs")
     options.add_argument("--minutes", type=float, default=6.0)
-    options.add_argument("--steps", type=int, default=0, help="instead of minutes")
-    options.add_argument("--at-once", action="store_true", help="pretrain all side by side: only with --steps")
+    options.add_argument("--steps", type=int, default=0, help="length of a run in steps instead of minutes")
+    options.add_argument("--at-once", action="store_true", help="pretrain all at the same time; needs --steps")
     options.add_argument("--run", action="append", type=Pilot.of, metavar="'NAME BASE KEY=VALUE …'", dest="pilots")
-    options.add_argument("--blimp", type=Path, help="pairs of sentences, as said above")
+    options.add_argument("--blimp", type=Path, help="pairs of sentences, described above")
     options.add_argument(
         "--tasks", action="append", choices=list(JOBS), help=f"may be repeated (default: {', '.join(QUICK)})"
     )
-    options.add_argument("--seed", type=int, default=0, help="of pretraining")
-    options.add_argument("--seeds", type=int, default=3, help="of fine-tuning")
-    options.add_argument("--first-seed", type=int, default=0, help="of fine-tuning; the others follow it")
+    options.add_argument("--seed", type=int, default=0, help="seed of pretraining")
+    options.add_argument("--seeds", type=int, default=3, help="number of fine-tuning seeds")
+    options.add_argument("--first-seed", type=int, default=0, help="first seed of fine-tuning")
     options.add_argument(
         "--tune", action="append", type=Tuning.of, default=[Tuning()], metavar="'NAME KEY=VALUE …'", dest="tunings"
     )
     options.add_argument("--evaluate-every", type=int, default=500, metavar="STEPS")
     options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="fine-tunings at once")
-    options.add_argument("--shape", type=json.loads, help="other [model] settings, as JSON, for a quick look")
+    options.add_argument("--shape", type=json.loads, help="other [model] settings as JSON, for a quick test")
     options.add_argument("--part", choices=("pretrain", "finetune"), help="only this part of the work")
     asked = options.parse_args()
     if asked.at_once and not asked.steps:

@@ -32,7 +32,7 @@ import transformers
 from bothways.model.config import BASE, EncoderConfig, ModelConfig
 from bothways.model.model import Model
 from bothways.pretraining.loader import collate
-from bothways.pretraining.objective import Draft, Room
+from bothways.pretraining.objective import BatchBuilder, Capacity
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import DataSettings, Phase, PretrainRecipe, read_recipe
 from bothways.pretraining.sampler import RawSequences
@@ -76,14 +76,14 @@ def make_step(work: Pretraining, lengths: Sequence[int], longest: int) -> Step:
     special = np.zeros(len(ids), bool)
     special[cu_seqlens[:-1]] = special[cu_seqlens[1:] - 1] = True
     segments = (np.arange(len(ids)) - np.repeat(cu_seqlens[:-1], lengths)) * 2 >= np.repeat(lengths, lengths)
-    follows = draws.integers(0, 2, len(lengths))
+    pair_labels = draws.integers(0, 2, len(lengths))
     keys = np.arange(len(lengths), dtype=np.uint64)
-    rows = RawSequences(ids, segments.astype(np.int64), cu_seqlens, np.ones(len(ids), bool), special, keys, follows)
-    room = Room(len(ids), len(lengths), longest)
-    draft = Draft(rows, rows.ids)
+    rows = RawSequences(ids, segments.astype(np.int64), cu_seqlens, np.ones(len(ids), bool), special, keys, pair_labels)
+    capacity = Capacity(len(ids), len(lengths), longest)
+    builder = BatchBuilder(rows, rows.ids)
     for objective in work.objectives.values():
-        objective.prepare(draft, room, None)
-    return Step([collate(draft, room)], draft.counts, len(ids), len(lengths))
+        objective.prepare(builder, capacity, None)
+    return Step([collate(builder, capacity)], builder.counts, len(ids), len(lengths))
 
 
 def ours(shape: EncoderConfig, lengths: Sequence[int], longest: int, device: str, steps: int, **run: Any) -> float:
@@ -126,15 +126,15 @@ def real(packed: str, shape: EncoderConfig, length: int, device: str, steps: int
 
 def first_lengths(plan: PretrainRecipe) -> list[int]:
     from bothways.pretraining.loader import Loader, Mixture
-    from bothways.pretraining.sampler import SpecialIds, sampler
+    from bothways.pretraining.sampler import SpecialIds, make_sampler
     from bothways.pretraining.shards import Corpus, open_packed
 
     packed = open_packed(plan.data.train[0], verify=False)
     phase = plan.phases[0]
     shards = [shard for split, shard in packed.shards if split == "train"]
-    pairs = sampler("next", Corpus(shards), SpecialIds.of(packed.tokenizer), phase.length, 0.1)
+    pairs = make_sampler("next", Corpus(shards), SpecialIds.of(packed.tokenizer), phase.length, 0.1)
     loader = Loader(Mixture({"": pairs}, None, 0), [], phase.length, phase.tokens, None, 1, static_shapes=False)
-    step = loader.step(0, range(1), loader.room())
+    step = loader.step(0, range(1), loader.capacity())
     return [int(n) for n in step.micros[0].batch.lengths]
 
 
@@ -230,8 +230,10 @@ def measured(name: str, lengths: Sequence[int], shape: EncoderConfig, ceiling: f
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    options.add_argument("--data", metavar="PACKED", help="a folder that bothways pack made: times the real command")
-    options.add_argument("--steps", type=int, default=100, help="of our loop, for each figure (default 100)")
+    options.add_argument(
+        "--data", metavar="PACKED", help="a folder written by bothways pack: time the real command on it"
+    )
+    options.add_argument("--steps", type=int, default=100, help="steps of our loop for each figure (default 100)")
     options.add_argument(
         "--only", choices=("128", "512", "ragged", "real-128", "real-512", "deterministic"), action="append"
     )

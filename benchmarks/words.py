@@ -15,7 +15,7 @@ from bothways.data.words import split_words
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--data", type=Path, required=True, help="a treebank, as said above")
+    options.add_argument("--data", type=Path, required=True, help="a treebank, described above")
     asked = options.parse_args()
     right = found = wanted = 0
     for sentence in read_tagged(asked.data):

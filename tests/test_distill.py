@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
-from bothways.model.config import ModelConfig
+from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.model import Model, spread
@@ -27,7 +27,7 @@ from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.distill import DistillSettings, Teacher, cosine_distance, relation_distance, soft_distance
 from bothways.train.ranks import Ranks
-from helpers import TINY, make_loud
+from helpers import TINY, make_loud, refused
 from test_families_tasks import bases
 from test_fit import calm, losses, recipe, run_until
 from test_rtd import work_of
@@ -124,10 +124,10 @@ def test_a_model_of_some_layers_is_these_layers(family: str, tmp_path: Path) -> 
 def test_layers_that_are_not_there_are_not_taken() -> None:
     model = Model.new(ModelConfig(TINY))
     for wrong in ([], [0, 1], [2, 1], [1, 1], [1, 9], 9):
-        with pytest.raises(BothwaysError, match=r"can(not)? be taken"):
+        with pytest.raises(BothwaysError):
             model.with_layers(wrong)
     modern = Model.new(ModelConfig(FAMILIES["modernbert"].fresh(TINY), family="modernbert"))
-    with pytest.raises(BothwaysError, match="first layer of modernbert must be kept"):
+    with pytest.raises(BothwaysError, match="modernbert"):
         modern.with_layers([2])
 
 
@@ -288,37 +288,39 @@ def test_a_teacher_draws_no_dropout_however_its_pupil_trains(base: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "code"),
     [
-        ({"temperature": 0.0}, "distill.temperature above 0"),
-        ({"soft": -1.0}, "must be 0 or more"),
-        ({"over": "some"}, "distill.over cannot be 'some'"),
-        ({"soft": 0.0, "cosine": 0.0}, "are all 0"),
-        ({"relation_layer": -1}, "must be 0 or more"),
+        ({"temperature": 0.0}, "out-of-range"),
+        ({"soft": -1.0}, "out-of-range"),
+        ({"over": "some"}, "unknown-choice"),
+        ({"soft": 0.0, "cosine": 0.0}, "nothing-to-learn"),
+        ({"relation_layer": -1}, "out-of-range"),
+        ({"relation_heads": -1}, "out-of-range"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(BothwaysError, match=sentence):
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], code: str) -> None:
+    with refused(code):
         DistillSettings(teacher="there", **settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "shape", "sentence"),
+    ("settings", "shape", "code", "value"),
     [
-        ({}, {"width": 24}, "set distill.cosine to 0"),
-        ({"relation_layer": 9, "relations": 1.0}, {}, "the teacher has 2 layers"),
-        ({"relation_heads": 7, "relations": 1.0}, {}, "do not both split into 7 heads"),
+        ({}, {"width": 24}, "shape-mismatch", (32, 24)),
+        ({}, {"positions": Learned(16)}, "too-long", (48, 16)),
+        ({"relation_layer": 9, "relations": 1.0}, {}, "no-such-layer", 9),
+        ({"relation_heads": 7, "relations": 1.0}, {}, "shape-mismatch", (32, 32)),
     ],
 )
 def test_a_teacher_that_does_not_fit_is_refused(
-    settings: dict[str, Any], shape: dict[str, Any], sentence: str, tokenizer: Tokenizer
+    settings: dict[str, Any], shape: dict[str, Any], code: str, value: object, tokenizer: Tokenizer
 ) -> None:
     student = Model.new(ModelConfig(replace(TINY, layers=2), ("masked",)), tokenizer)
     other = Model.new(ModelConfig(replace(TINY, layers=2, **shape), ("masked",)), tokenizer)
-    with pytest.raises(BothwaysError, match=sentence):
+    with refused(code, value):
         Teacher(other, DistillSettings("there", **settings), student)
     without = Model.new(ModelConfig(replace(TINY, layers=2), ("masked",)))
-    with pytest.raises(BothwaysError, match="another vocabulary"):
+    with refused("other-tokenizer", "there"):
         Teacher(without, DistillSettings("there"), student)
 
 
@@ -328,10 +330,10 @@ def test_a_teacher_of_other_labels_is_refused(base: Path, tmp_path: Path) -> Non
     plan_ = replace(recipe_for("classify", base), distill=DistillSettings(str(first.folder)))
     other = [replace(example, gold="yes" if i else "no") for i, example in enumerate(case.examples)]
     assert plan_task("classify", plan_.settings, plan_.window, other)[1] == ("no", "yes")
-    with pytest.raises(BothwaysError, match="the student is for classify with no, yes: they must be the same"):
+    with pytest.raises(BothwaysError, match="no, yes"):
         finetune(plan_, tmp_path / "student", train=other, dev=[])
 
 
 def test_a_teacher_does_not_go_with_rtd() -> None:
-    with pytest.raises(BothwaysError, match="does not go with rtd"):
+    with refused("bad-objectives", ("distill", "rtd")):
         read_recipe("electra-small", ["distill.teacher=there"])

@@ -16,7 +16,7 @@ from bothways.pretraining.loader import Loader, Mixture
 from bothways.pretraining.objectives import make_objectives
 from bothways.pretraining.objectives.mlm import MaskedLMSettings
 from bothways.pretraining.recipe import PretrainRecipe
-from bothways.pretraining.sampler import SamplingKind, SpecialIds, sampler
+from bothways.pretraining.sampler import SamplingKind, SpecialIds, make_sampler
 from bothways.pretraining.shards import Corpus, open_packed
 from bothways.pretraining.trainable import PretrainingModule
 from bothways.text.tokenizer import Tokenizer
@@ -36,8 +36,11 @@ def make_loader(packed: Path, kind: SamplingKind, names: tuple[str, ...], seed: 
     opened = open_packed(packed)
     masked = MaskedLMSettings(select="span" if "sbo" in names else "token")
     objectives = make_objectives(PretrainRecipe(names, {"mlm": masked}), opened.tokenizer)
-    marks = SpecialIds.of(opened.tokenizer)
-    samplers = {name: sampler(kind, Corpus(shards), marks, 24, 0.1) for name, shards in opened.corpora("train").items()}
+    special_ids = SpecialIds.of(opened.tokenizer)
+    samplers = {
+        name: make_sampler(kind, Corpus(shards), special_ids, 24, 0.1)
+        for name, shards in opened.corpora("train").items()
+    }
     settings = {"length": 24, "tokens": 512, "sequences": None, "groups": 1, "static_shapes": False} | more
     weights = settings.pop("weights", None)
     return Loader(Mixture(samplers, weights, seed), list(objectives.values()), **settings)
@@ -61,11 +64,13 @@ def test_a_step_is_a_function_of_its_index(packed: Path, kind: SamplingKind, nam
         seen.append((index, step))
         index += step.sequences
     for index, step in reversed(seen):
-        other = again.step(index, range(1), again.room())
+        other = again.step(index, range(1), again.capacity())
         assert sequences(other) == sequences(step)
         for name, target in step.micros[0].targets.items():
             assert torch.equal(target, other.micros[0].targets[name])
-    assert sequences(make_loader(packed, kind, names, seed=1).step(0, range(1), first.room())) != sequences(seen[0][1])
+    assert sequences(make_loader(packed, kind, names, seed=1).step(0, range(1), first.capacity())) != sequences(
+        seen[0][1]
+    )
 
 
 @pytest.mark.parametrize(("kind", "names"), KINDS)
@@ -77,8 +82,8 @@ def test_splitting_a_step_changes_nothing_in_it(
     whole = make_loader(packed, kind, names, tokens=tokens)
     parts = replace(whole, groups=groups)
     for index in (0, 17, 400):
-        one = whole.step(index, range(1), whole.room())
-        split = [parts.step(index, range(rank, groups, groups), parts.room()) for rank in range(groups)]
+        one = whole.step(index, range(1), whole.capacity())
+        split = [parts.step(index, range(rank, groups, groups), parts.capacity()) for rank in range(groups)]
         assert [s for step in split for s in sequences(step)] == sequences(one)
         assert {(step.tokens, step.sequences) for step in split} == {(one.tokens, one.sequences)}
         for name, count in one.counts.items():
@@ -144,8 +149,8 @@ def test_fillers_change_no_loss_and_no_gradient(
 
     shapes = set()
     for index in (0, 30, 77):
-        plain = loader.step(index, range(1), loader.room()).micros[0]
-        filled = static_shapes.step(index, range(1), static_shapes.room()).micros[0]
+        plain = loader.step(index, range(1), loader.capacity()).micros[0]
+        filled = static_shapes.step(index, range(1), static_shapes.capacity()).micros[0]
         shapes.add((filled.batch.ids.shape, filled.batch.cu_seqlens.shape, *(t.shape for t in filled.targets.values())))
         assert filled.tokens == plain.tokens <= filled.batch.ids.shape[0]
         for ours, theirs in zip(run(plain)[1] + [run(plain)[0]], run(filled)[1] + [run(filled)[0]], strict=True):
@@ -161,7 +166,7 @@ def test_static_masks_come_back(packed: Path) -> None:
         found: dict[tuple[int, ...], tuple[int, ...]] = {}
         index = np.arange(epoch * loader.mixture.size, (epoch + 1) * loader.mixture.size)
         plans = loader.mixture.plan(index, loader.static)
-        micro, _ = loader.micro(plans, replace(loader.room(), tokens=10**6, sequences=10**5))
+        micro, _ = loader.micro(plans, replace(loader.capacity(), tokens=10**6, sequences=10**5))
         clean = loader.mixture.build(plans)
         for a, b in zip(clean.cu_seqlens, clean.cu_seqlens[1:], strict=False):
             found[tuple(clean.ids[a:b].tolist())] = tuple(micro.batch.ids[a:b].tolist())

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bothways
-from bothways.errors import BothwaysError
 from bothways.hash_rng import mix
 from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
@@ -29,13 +28,13 @@ from bothways.model.encoder import Activations
 from bothways.model.model import Model
 from bothways.pretraining import objectives as folder
 from bothways.pretraining.loader import Loader, Mixture, collate
-from bothways.pretraining.objective import Draft, LossTerm, MaskingVocabulary, Objective, Room
+from bothways.pretraining.objective import BatchBuilder, Capacity, LossTerm, MaskingVocabulary, Objective
 from bothways.pretraining.objectives import OBJECTIVES, make_objectives
-from bothways.pretraining.objectives.mlm import MaskedLM, MaskedLMSettings, score
+from bothways.pretraining.objectives.mlm import MaskedLM, MaskedLMSettings, cross_entropy
 from bothways.pretraining.objectives.sbo import SpanBoundaryObjective
 from bothways.pretraining.pseudo import pseudo_perplexity
 from bothways.pretraining.recipe import ModelSettings, PretrainRecipe
-from bothways.pretraining.sampler import RawSequences, SamplingKind, SpecialIds, sampler
+from bothways.pretraining.sampler import RawSequences, SamplingKind, SpecialIds, make_sampler
 from bothways.pretraining.select import _ORDER, Selection, Unit, geometric, select
 from bothways.pretraining.shards import Corpus, Shard
 from bothways.pretraining.trainable import PretrainingModule
@@ -43,7 +42,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
 from bothways.train.protocol import MicroBatch
 from bothways.train.ranks import Ranks
-from helpers import PIECES, TINY, make_loud
+from helpers import PIECES, TINY, make_loud, refused
 
 # Every key below is fixed, so no test is ever unlucky; the bound says how unlucky fair draws would have to be.
 FAIR = 1e-4
@@ -62,12 +61,12 @@ NAMES = tuple(
 )
 
 
-def make_room(tokens: int, sequences: int, length: int) -> Room:
+def make_capacity(tokens: int, sequences: int, length: int) -> Capacity:
     """For at most so many tokens in at most so many sequences."""
-    return Room(tokens, sequences, length)
+    return Capacity(tokens, sequences, length)
 
 
-WIDE = make_room(tokens=1 << 30, sequences=1 << 20, length=1 << 20)
+WIDE = make_capacity(tokens=1 << 30, sequences=1 << 20, length=1 << 20)
 
 Numbers = NDArray[np.int64]
 Sequenced = list[list[int]]
@@ -115,9 +114,9 @@ RATES = st.floats(0.01, 0.9)
 def alone(rows: RawSequences, b: int) -> RawSequences:
     """Sequence b by itself."""
     start, end = rows.cu_seqlens[b : b + 2].tolist()
-    follows = None if rows.follows is None else rows.follows[b : b + 1]
+    follows = None if rows.pair_labels is None else rows.pair_labels[b : b + 1]
     tokens = [x[start:end] for x in (rows.ids, rows.segments)]
-    flags = [x[start:end] for x in (rows.words, rows.special)]
+    flags = [x[start:end] for x in (rows.word_starts, rows.special)]
     return RawSequences(
         tokens[0], tokens[1], np.array([0, end - start]), flags[0], flags[1], rows.keys[b : b + 1], follows
     )
@@ -131,14 +130,14 @@ def budgets(rows: RawSequences, rate: float) -> list[int]:
 
 def asked_in(selection: Selection, rows: RawSequences) -> list[list[int]]:
     """By sequence, the places of the asked tokens in it."""
-    parts = np.split(selection.asked, np.searchsorted(selection.asked, rows.cu_seqlens[1:-1]))
+    parts = np.split(selection.tokens, np.searchsorted(selection.tokens, rows.cu_seqlens[1:-1]))
     return [(part - start).tolist() for part, start in zip(parts, rows.cu_seqlens[:-1], strict=True)]
 
 
 def words_of(row: RawSequences) -> list[range]:
     """The words of a single sequence: a word begins at its bit, and after a special; a special ends it."""
     found: list[range] = []
-    for place, (starts, special) in enumerate(zip(row.words.tolist(), row.special.tolist(), strict=True)):
+    for place, (starts, special) in enumerate(zip(row.word_starts.tolist(), row.special.tolist(), strict=True)):
         if special:
             continue
         if starts or row.special[place - 1]:
@@ -157,9 +156,9 @@ def words_of(row: RawSequences) -> list[range]:
 def test_what_is_asked_is_text_and_in_order(unit: Unit, sequences: list[Sequenced], rate: float) -> None:
     rows = make_rows(sequences)
     chosen = select(rows, unit, rate)
-    asked = chosen.asked.tolist()
+    asked = chosen.tokens.tolist()
     assert asked == sorted(set(asked))
-    assert not rows.special[chosen.asked].any()
+    assert not rows.special[chosen.tokens].any()
     assert asked == [i for s, e in zip(chosen.start.tolist(), chosen.end.tolist(), strict=True) for i in range(s, e)]
     assert chosen.unit.tolist() == [u for u, size in enumerate(chosen.sizes.tolist()) for _ in range(size)]
     counts = [len(places) for places in asked_in(chosen, rows)]
@@ -186,7 +185,7 @@ def test_what_is_asked_is_text_and_in_order(unit: Unit, sequences: list[Sequence
     ],
 )
 def test_fifteen_percent_are_so_many_tokens(tokens: int, rate: float, expected: int) -> None:
-    assert len(select(make_rows([[[1] * tokens]] * 3), "token", rate).asked) == 3 * expected
+    assert len(select(make_rows([[[1] * tokens]] * 3), "token", rate).tokens) == 3 * expected
 
 
 @pytest.mark.parametrize("unit", ["token", "word"])
@@ -250,7 +249,7 @@ def test_the_bits_alone_say_where_words_start(bits: list[bool], cut: int, rate: 
     cut = min(cut, len(bits) - 1)
     plain = make_rows([[[1] * cut, [1] * (len(bits) - cut)]])
     words = np.array([True, *bits[:cut], True, *bits[cut:], True])
-    rows = replace(plain, words=words)
+    rows = replace(plain, word_starts=words)
     chosen = select(rows, "word", rate)
     found = [range(s, e) for s, e in zip(chosen.start.tolist(), chosen.end.tolist(), strict=True)]
     assert found == greedy(rows, budgets(rows, rate)[0])
@@ -266,7 +265,7 @@ def test_a_word_larger_than_the_share_is_left_for_smaller_ones() -> None:
     rows = make_rows([[[1, 8, 1]]] * 50)
     assert asked_in(select(rows, "word", 0.2), rows) == [[1, 10]] * 50
     rows = make_rows([[[3]]] * 5)
-    assert len(select(rows, "word", 0.15).asked) == 0
+    assert len(select(rows, "word", 0.15).tokens) == 0
 
 
 # ---------------------------------------------------------------------- spans
@@ -344,7 +343,7 @@ def test_the_first_span_of_a_long_sequence_has_spanberts_chances() -> None:
     spans = np.bincount(sequence[chosen.start], minlength=count)
     ten = 0.2 * 0.8**9 / (1 - 0.8**10)
     assert stats.binomtest(int((spans == 1).sum()), count, ten * (1 - 9 / words)).pvalue > FAIR
-    assert np.bincount(sequence[chosen.asked]).tolist() == [10] * count
+    assert np.bincount(sequence[chosen.tokens]).tolist() == [10] * count
 
 
 @pytest.mark.parametrize(
@@ -359,7 +358,7 @@ def test_the_first_span_of_a_long_sequence_has_spanberts_chances() -> None:
 def test_spans_use_up_their_share(words: int, rate: float, shares: tuple[float, ...]) -> None:
     """However many they must be: it was 2.7 % of a long text once, for a number of attempts that suits a short one."""
     rows = make_rows([[[1] * words]] * max(3, 50_000 // words))
-    asked = len(select(rows, "span", rate, shares).asked)
+    asked = len(select(rows, "span", rate, shares).tokens)
     assert asked >= 0.995 * sum(budgets(rows, rate))
 
 
@@ -382,10 +381,10 @@ def vocabulary() -> MaskingVocabulary:
     return words
 
 
-def masked(rows: RawSequences, rate: float | None = None, **changed: object) -> Draft:
-    draft = Draft(rows, rows.ids)
-    MaskedLM(MaskedLMSettings(**changed), vocabulary()).prepare(draft, WIDE, rate)  # type: ignore[arg-type]
-    return draft
+def masked(rows: RawSequences, rate: float | None = None, **changed: object) -> BatchBuilder:
+    builder = BatchBuilder(rows, rows.ids)
+    MaskedLM(MaskedLMSettings(**changed), vocabulary()).prepare(builder, WIDE, rate)  # type: ignore[arg-type]
+    return builder
 
 
 @functools.cache
@@ -393,10 +392,10 @@ def strange_rows() -> RawSequences:
     return make_rows(random_sequences(2_500), ids=STRANGE)
 
 
-def fates(draft: Draft) -> list[str]:
+def fates(builder: BatchBuilder) -> list[str]:
     """Of each asked token, of a text of STRANGE tokens only."""
-    assert draft.selection is not None
-    read = draft.ids[draft.selection.asked].tolist()
+    assert builder.selection is not None
+    read = builder.ids[builder.selection.tokens].tolist()
     return ["mask" if i == MASK else "keep" if i == STRANGE else "random" for i in read]
 
 
@@ -421,7 +420,7 @@ def test_only_words_are_drawn_as_words() -> None:
 def test_a_tokenizer_without_a_mask_is_refused() -> None:
     bare = Tokenizer.from_pieces(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
     assert MaskingVocabulary.of(bare) is None
-    with pytest.raises(BothwaysError, match="no mask token"):
+    with refused("no-mask-token"):
         MaskedLM(MaskedLMSettings(), MaskingVocabulary.of(bare))
     MaskedLM(MaskedLMSettings(), MaskingVocabulary.of(bare), causal=True)
 
@@ -430,14 +429,14 @@ def test_a_tokenizer_without_a_mask_is_refused() -> None:
 def test_what_is_not_asked_stays_and_what_is_asked_is_remembered(unit: Unit) -> None:
     rows = make_rows(random_sequences(40))
     before = rows.ids.copy()
-    draft = masked(rows, select=unit)
-    assert draft.selection is not None
-    asked = draft.selection.asked
+    builder = masked(rows, select=unit)
+    assert builder.selection is not None
+    asked = builder.selection.tokens
     assert np.array_equal(rows.ids, before)
-    assert np.array_equal(np.delete(draft.ids, asked), np.delete(before, asked))
-    assert draft.targets["asked"].values.tolist() == asked.tolist()
-    assert draft.targets["words"].values.tolist() == before[asked].tolist()
-    assert draft.counts == {"mlm": len(asked)}
+    assert np.array_equal(np.delete(builder.ids, asked), np.delete(before, asked))
+    assert builder.targets["predicted"].values.tolist() == asked.tolist()
+    assert builder.targets["labels"].values.tolist() == before[asked].tolist()
+    assert builder.counts == {"mlm": len(asked)}
     changed = masked(rows, select=unit, mask=1.0, random=0.0)
     assert np.flatnonzero(changed.ids == MASK).tolist() == asked.tolist()
 
@@ -445,11 +444,11 @@ def test_what_is_not_asked_stays_and_what_is_asked_is_remembered(unit: Unit) -> 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(("mask", "random"), [(0.8, 0.1), (0.5, 0.2), (1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.3, 0.7)])
 def test_eighty_ten_ten(unit: Unit, mask: float, random: float) -> None:
-    draft = masked(strange_rows(), select=unit, mask=mask, random=random)
-    assert draft.selection is not None
-    found = fates(draft)
+    builder = masked(strange_rows(), select=unit, mask=mask, random=random)
+    assert builder.selection is not None
+    found = fates(builder)
     if unit == "span":  # one draw for each
-        found = [found[i] for i in np.flatnonzero(np.diff(draft.selection.unit, prepend=-1))]
+        found = [found[i] for i in np.flatnonzero(np.diff(builder.selection.unit, prepend=-1))]
     assert len(found) > 4_000
     for fate, share in (("mask", mask), ("random", random), ("keep", round(1 - mask - random, 9))):
         assert stats.binomtest(found.count(fate), len(found), share).pvalue > FAIR
@@ -458,10 +457,10 @@ def test_eighty_ten_ten(unit: Unit, mask: float, random: float) -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_random_word_is_any_word_as_likely(unit: Unit) -> None:
     """Whatever the draw of its fate was, and whatever its neighbour became."""
-    draft = masked(strange_rows(), select=unit, rate=0.5, mask=0.5, random=0.5)
-    assert draft.selection is not None
-    replaced = draft.selection.asked[draft.ids[draft.selection.asked] != MASK]
-    read = draft.ids[replaced]
+    builder = masked(strange_rows(), select=unit, rate=0.5, mask=0.5, random=0.5)
+    assert builder.selection is not None
+    replaced = builder.selection.tokens[builder.ids[builder.selection.tokens] != MASK]
+    read = builder.ids[replaced]
     counts = np.bincount(read, minlength=len(PIECES))
     assert len(counts) == len(PIECES)
     assert not counts[: len(FIRST_PIECES)].any()  # no special, no [unused]
@@ -475,23 +474,25 @@ def test_a_random_word_is_any_word_as_likely(unit: Unit) -> None:
 
 def test_a_span_shares_one_fate() -> None:
     rows = make_rows(random_sequences(1_500), ids=STRANGE)
-    draft = masked(rows, rate=0.3, select="span", mask=0.4, random=0.3)
-    assert draft.selection is not None
+    builder = masked(rows, rate=0.3, select="span", mask=0.4, random=0.3)
+    assert builder.selection is not None
     seen: dict[int, set[str]] = defaultdict(set)
-    for unit, fate in zip(draft.selection.unit.tolist(), fates(draft), strict=True):
+    for unit, fate in zip(builder.selection.unit.tolist(), fates(builder), strict=True):
         seen[unit].add(fate)
     assert all(len(fate) == 1 for fate in seen.values())
-    assert sum(draft.selection.sizes > 1) > 500
-    drawn = [draft.ids[s:e] for s, e in zip(draft.selection.start, draft.selection.end, strict=True) if e - s == 4]
+    assert sum(builder.selection.sizes > 1) > 500
+    drawn = [
+        builder.ids[s:e] for s, e in zip(builder.selection.start, builder.selection.end, strict=True) if e - s == 4
+    ]
     replaced = [ids.tolist() for ids in drawn if MASK not in ids and STRANGE not in ids]
     assert any(len(set(ids)) > 1 for ids in replaced)  # the words themselves are drawn one by one
 
 
 def test_the_pieces_of_a_word_have_each_their_own_fate() -> None:
     rows = make_rows([[[2] * 10]] * 3_000, ids=STRANGE)
-    draft = masked(rows, rate=0.2, select="word", mask=0.5, random=0.25)
+    builder = masked(rows, rate=0.2, select="word", mask=0.5, random=0.25)
     names = ["mask", "random", "keep"]
-    found = np.array([names.index(fate) for fate in fates(draft)]).reshape(-1, 2)
+    found = np.array([names.index(fate) for fate in fates(builder)]).reshape(-1, 2)
     assert len(found) == 6_000
     table = np.zeros((3, 3))
     np.add.at(table, (found[:, 0], found[:, 1]), 1)
@@ -504,11 +505,11 @@ def test_whether_a_token_is_asked_says_nothing_of_its_fate(unit: Unit) -> None:
     """The draws of one token for different purposes are different draws."""
     rows = make_rows([[[1] * 20]] * 3_000, ids=STRANGE)
     few, many = (masked(rows, rate=rate, select=unit, mask=0.5, random=0.0) for rate in (0.1, 0.9))
-    for draft in (few, many):
-        assert draft.selection is not None
-        found = fates(draft)
+    for builder in (few, many):
+        assert builder.selection is not None
+        found = fates(builder)
         if unit == "span":
-            found = [found[i] for i in np.flatnonzero(np.diff(draft.selection.unit, prepend=-1))]
+            found = [found[i] for i in np.flatnonzero(np.diff(builder.selection.unit, prepend=-1))]
         assert stats.binomtest(found.count("mask"), len(found)).pvalue > FAIR
 
 
@@ -518,8 +519,8 @@ def test_a_sequence_is_corrupted_the_same_in_any_batch(unit: Unit) -> None:
     together = masked(rows, rate=0.3, select=unit)
     parts = [masked(alone(rows, b), rate=0.3, select=unit) for b in range(30)]
     assert np.concatenate([part.ids for part in parts]).tolist() == together.ids.tolist()
-    asked = [part.targets["asked"].values + rows.cu_seqlens[b] for b, part in enumerate(parts)]
-    assert np.concatenate(asked).tolist() == together.targets["asked"].values.tolist()
+    asked = [part.targets["predicted"].values + rows.cu_seqlens[b] for b, part in enumerate(parts)]
+    assert np.concatenate(asked).tolist() == together.targets["predicted"].values.tolist()
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -537,23 +538,23 @@ def test_a_phase_may_have_a_rate_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "value"),
     [
-        {"rate": 0.0},
-        {"rate": 1.0},
-        {"mask": -0.1},
-        {"random": -0.1},
-        {"mask": 0.8, "random": 0.3},
-        {"static": -1},
-        {"span_mean": 1.0},
-        {"span_longest": 0},
-        {"span_shares": (1.0, -1.0)},
-        {"span_shares": (0.0,)},
-        {"select": "letter"},
+        ({"rate": 0.0}, 0.0),
+        ({"rate": 1.0}, 1.0),
+        ({"mask": -0.1}, (-0.1, 0.1)),
+        ({"random": -0.1}, (0.8, -0.1)),
+        ({"mask": 0.8, "random": 0.3}, (0.8, 0.3)),
+        ({"static": -1}, -1),
+        ({"span_mean": 1.0}, 1.0),
+        ({"span_longest": 0}, 0),
+        ({"span_shares": (1.0, -1.0)}, (1.0, -1.0)),
+        ({"span_shares": (0.0,)}, (0.0,)),
+        ({"select": "letter"}, "letter"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(BothwaysError):
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object], value: object) -> None:
+    with refused("unknown-choice" if "select" in wrong else "out-of-range", value):
         MaskedLMSettings(**wrong)  # type: ignore[arg-type]
 
 
@@ -564,17 +565,17 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> No
 )
 @settings(max_examples=100)
 def test_a_batch_never_asks_for_more_than_its_room_holds(lengths: list[int], rate: float, specials: int) -> None:
-    """Compiled models need a bound; it is used even when every sequence is as long as the room or has one word."""
+    """Compiled models need a bound; it is used even when every sequence is as long as the capacity or has one word."""
     rows = make_rows([[[1] * n] if specials == 1 else [[1] * n, [1]] for n in lengths])
     longest = int(np.diff(rows.cu_seqlens).max())
-    for room in (
-        make_room(len(rows.ids), len(lengths), longest),
-        make_room(len(rows.ids) + 100, len(lengths) + 20, longest + 30),
+    for capacity in (
+        make_capacity(len(rows.ids), len(lengths), longest),
+        make_capacity(len(rows.ids) + 100, len(lengths) + 20, longest + 30),
     ):
-        draft = Draft(rows, rows.ids)
-        MaskedLM(MaskedLMSettings(), vocabulary()).prepare(draft, room, rate)
-        assert all(len(target.values) <= target.most for target in draft.targets.values())
-        assert draft.targets["asked"].most <= room.sequences * (rate * room.length + 1) + 1
+        builder = BatchBuilder(rows, rows.ids)
+        MaskedLM(MaskedLMSettings(), vocabulary()).prepare(builder, capacity, rate)
+        assert all(len(target.values) <= target.most for target in builder.targets.values())
+        assert builder.targets["predicted"].most <= capacity.sequences * (rate * capacity.length + 1) + 1
 
 
 # ---------------------------------------------------------------------- from epoch to epoch
@@ -600,8 +601,10 @@ def make_mixture(weights: dict[str, float] | None, kind: SamplingKind = "documen
     """Two sources whose tokens all differ, so that a sequence is known by them."""
     a = make_corpus([[5, 7, 3], [20], [4, 4], [9, 9, 9, 9]], base=1_000)
     b = make_corpus([[6, 6], [10, 3, 8], [2, 30, 5]], base=5_000)
-    marks = SpecialIds(CLS, SEP)
-    return Mixture({name: sampler(kind, c, marks, 24, 0.1) for name, c in (("a", a), ("b", b))}, weights, seed=3)
+    special_ids = SpecialIds(CLS, SEP)
+    return Mixture(
+        {name: make_sampler(kind, c, special_ids, 24, 0.1) for name, c in (("a", a), ("b", b))}, weights, seed=3
+    )
 
 
 def keys_by_text(mixture: Mixture, index: Numbers, static: int) -> dict[tuple[int, ...], list[int]]:
@@ -654,7 +657,7 @@ def test_the_model_reads_the_same_again_with_static_masks_only(
     loader = Loader(mixture, list(objectives.values()), 24, None, mixture.size, 1, False, static)
     read = []
     for e in range(3):
-        step = loader.step(e * mixture.size, range(1), loader.room())
+        step = loader.step(e * mixture.size, range(1), loader.capacity())
         (micro,) = step.micros
         bounds = micro.batch.cu_seqlens.tolist()
         read.append({tuple(micro.batch.ids[s:t].tolist()) for s, t in itertools.pairwise(bounds)})
@@ -672,7 +675,7 @@ class Setting:
     model: Model
     objectives: dict[str, Objective]
     parts: dict[str, nn.Module]
-    draft: Draft
+    builder: BatchBuilder
 
     def losses(self, micro: MicroBatch) -> dict[str, LossTerm]:
         states = self.model.encoder(micro.batch)
@@ -723,18 +726,18 @@ def make_setting(unit: Unit = "span", names: Sequence[str] = NAMES, rows: RawSeq
     return Setting(model, objectives, parts, prepared(rows, objectives, WIDE))
 
 
-def prepared(rows: RawSequences, objectives: dict[str, Objective], room: Room) -> Draft:
-    draft = Draft(rows, rows.ids)
+def prepared(rows: RawSequences, objectives: dict[str, Objective], capacity: Capacity) -> BatchBuilder:
+    builder = BatchBuilder(rows, rows.ids)
     for objective in objectives.values():
-        objective.prepare(draft, room, None)
-    return draft
+        objective.prepare(builder, capacity, None)
+    return builder
 
 
-def states_one_by_one(model: Model, draft: Draft) -> list[NDArray[np.float64]]:
+def states_one_by_one(model: Model, builder: BatchBuilder) -> list[NDArray[np.float64]]:
     """By sequence, each read by itself: (its length, W)."""
     found = []
-    for start, end in itertools.pairwise(draft.rows.cu_seqlens.tolist()):
-        batch = Batch.pack([draft.ids[start:end].tolist()], [draft.rows.segments[start:end].tolist()])
+    for start, end in itertools.pairwise(builder.rows.cu_seqlens.tolist()):
+        batch = Batch.pack([builder.ids[start:end].tolist()], [builder.rows.segments[start:end].tolist()])
         with torch.no_grad():
             found.append(model.encoder(batch).double().numpy())
     return found
@@ -794,11 +797,11 @@ def slow_sbo(
 
 def slow_losses(setting: Setting) -> dict[str, tuple[float, int, int]]:
     """By objective: the sum, how many were right, how many there were."""
-    draft, model = setting.draft, setting.model
-    rows, chosen = draft.rows, draft.selection
+    builder, model = setting.builder, setting.model
+    rows, chosen = builder.rows, builder.selection
     assert chosen is not None
-    assert rows.follows is not None
-    states = states_one_by_one(model, draft)
+    assert rows.pair_labels is not None
+    states = states_one_by_one(model, builder)
     terms: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for start, end in zip(chosen.start.tolist(), chosen.end.tolist(), strict=True):
         b = int(rows.sequence[start])
@@ -809,7 +812,7 @@ def slow_losses(setting: Setting) -> dict[str, tuple[float, int, int]]:
             if "sbo" in setting.parts:
                 left, right = states[b][start - 1 - base], states[b][end - base]
                 terms["sbo"].append(slow_sbo(model, setting.parts["sbo"], left, right, token - start, word))
-    for b, label in enumerate(rows.follows.tolist()):
+    for b, label in enumerate(rows.pair_labels.tolist()):
         for name in ("nsp", "sop"):
             terms[name].append(slow_next(model, states[b][0], label))
     return {
@@ -826,28 +829,28 @@ def test_every_objective_of_the_folder_is_here(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_losses_are_those_of_the_slow_reference(unit: Unit) -> None:
     setting = make_setting(unit)
-    found, expected = setting.losses(collate(setting.draft, None)), slow_losses(setting)
-    assert found.keys() == expected.keys() == setting.draft.counts.keys() == set(NAMES)
+    found, expected = setting.losses(collate(setting.builder, None)), slow_losses(setting)
+    assert found.keys() == expected.keys() == setting.builder.counts.keys() == set(NAMES)
     for name, (loss, right, count) in expected.items():
         assert found[name].loss.item() == pytest.approx(loss, rel=CLOSE)
-        assert int(found[name].right) == right
-        assert setting.draft.counts[name] == count
+        assert int(found[name].correct) == right
+        assert setting.builder.counts[name] == count
 
 
 def test_right_guesses_are_counted() -> None:
     """Among words that the model itself would say: with random ones hardly any guess is right."""
     setting = make_setting("token")
-    micro = collate(setting.draft, None)
+    micro = collate(setting.builder, None)
     with torch.no_grad():
         guesses = setting.losses(micro)["mlm"].logits.argmax(-1)
-        micro.targets["words"][::2] = guesses[::2]
+        micro.targets["labels"][::2] = guesses[::2]
         labels = setting.losses(micro)["nsp"].logits.argmax(-1)
-        micro.targets["follows"][:] = labels
-        micro.targets["follows"][:3] = 1 - labels[:3]
+        micro.targets["pair_labels"][:] = labels
+        micro.targets["pair_labels"][:3] = 1 - labels[:3]
         scores = setting.losses(micro)
-    by_chance = int((micro.targets["words"][1::2] == guesses[1::2]).sum())
-    assert int(scores["mlm"].right) == len(guesses[::2]) + by_chance
-    assert int(scores["nsp"].right) == int(scores["sop"].right) == len(labels) - 3
+    by_chance = int((micro.targets["labels"][1::2] == guesses[1::2]).sum())
+    assert int(scores["mlm"].correct) == len(guesses[::2]) + by_chance
+    assert int(scores["nsp"].correct) == int(scores["sop"].correct) == len(labels) - 3
 
 
 def close(a: Tensor, b: Tensor) -> bool:
@@ -859,17 +862,19 @@ def close(a: Tensor, b: Tensor) -> bool:
 @pytest.mark.parametrize("more_sequences", [0, 1, 9])
 def test_fillers_change_no_loss_and_no_gradient(more_tokens: int, more_sequences: int) -> None:
     setting = make_setting()
-    rows = setting.draft.rows
-    room = make_room(len(rows.ids) + more_tokens, len(rows.keys) + more_sequences, TINY.max_length)
-    exact = collate(setting.draft, None)
-    filled = collate(prepared(rows, setting.objectives, room), room)
-    assert len(filled.batch.ids) == room.tokens
+    rows = setting.builder.rows
+    capacity = make_capacity(len(rows.ids) + more_tokens, len(rows.keys) + more_sequences, TINY.max_length)
+    exact = collate(setting.builder, None)
+    filled = collate(prepared(rows, setting.objectives, capacity), capacity)
+    assert len(filled.batch.ids) == capacity.tokens
     assert filled.tokens == len(rows.ids)
-    assert filled.batch.cu_seqlens[-1] == room.tokens  # every filler is in a sequence, or no attention would write it
+    assert (
+        filled.batch.cu_seqlens[-1] == capacity.tokens
+    )  # every filler is in a sequence, or no attention would write it
     alone, among = setting.losses(exact), setting.losses(filled)
     for name in NAMES:
         assert among[name].loss.item() == pytest.approx(alone[name].loss.item(), rel=CLOSE)
-        assert int(among[name].right) == int(alone[name].right)
+        assert int(among[name].correct) == int(alone[name].correct)
     total, expected = (sum((score.loss for score in found.values()), torch.zeros(())) for found in (among, alone))
     gradients = setting.gradients(expected)
     for name, gradient in setting.gradients(total).items():
@@ -886,13 +891,13 @@ def test_a_step_is_the_same_whether_its_shape_is_kept_still_or_not(
     setting = make_setting(names=("mlm",))
     draws = np.random.default_rng(5)
     corpus = make_corpus([draws.integers(2, 9, draws.integers(2, 6)).tolist() for _ in range(60)])
-    made = sampler(kind, corpus, SpecialIds(CLS, SEP), 30, 0.1)
+    made = make_sampler(kind, corpus, SpecialIds(CLS, SEP), 30, 0.1)
     loader = Loader(
         Mixture({"": made}, None, 1), list(setting.objectives.values()), 30, tokens, sequences, groups, False
     )
     sums = []
     for one in (loader, replace(loader, static_shapes=True)):
-        step = one.step(0, range(groups), one.room())
+        step = one.step(0, range(groups), one.capacity())
         with torch.no_grad():
             losses = [setting.losses(micro)["mlm"].loss.item() for micro in step.micros]
         sums.append((step.sequences, step.tokens, step.counts["mlm"], sum(losses)))
@@ -904,20 +909,20 @@ def test_only_the_asked_places_go_through_the_vocabulary() -> None:
     setting = make_setting()
     seen: list[tuple[int, ...]] = []
     setting.model.heads["masked"].register_forward_hook(lambda _, given, out: seen.append(tuple(given[0].shape)))
-    assert setting.draft.selection is not None
-    asked = len(setting.draft.selection.asked)
-    scores = setting.losses(collate(setting.draft, None))
+    assert setting.builder.selection is not None
+    asked = len(setting.builder.selection.tokens)
+    scores = setting.losses(collate(setting.builder, None))
     assert seen == [(asked, TINY.width)]
     assert scores["mlm"].logits.shape == scores["sbo"].logits.shape == (asked, TINY.vocab_size)
-    assert asked < len(setting.draft.ids) / 2
+    assert asked < len(setting.builder.ids) / 2
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_gradients_are_those_of_the_whole_sequence_with_the_rest_ignored(unit: Unit) -> None:
     setting = make_setting(unit, names=("mlm",))
-    micro = collate(setting.draft, None)
+    micro = collate(setting.builder, None)
     labels = torch.full_like(micro.batch.ids, -1)
-    labels[micro.targets["asked"]] = torch.from_numpy(setting.draft.rows.ids)[micro.targets["asked"]]
+    labels[micro.targets["predicted"]] = torch.from_numpy(setting.builder.rows.ids)[micro.targets["predicted"]]
     logits = setting.model.masked(setting.model.encoder(micro.batch))
     expected = setting.gradients(F.cross_entropy(logits, labels, ignore_index=-1, reduction="sum"))
     found = setting.gradients(setting.losses(micro)["mlm"].loss)
@@ -930,22 +935,22 @@ def test_gradients_are_those_of_the_whole_sequence_with_the_rest_ignored(unit: U
 def test_a_batch_in_which_nothing_is_asked_has_no_loss() -> None:
     """Every word is larger than the share: no not-a-number, no error."""
     setting = make_setting("word", rows=make_rows([[[4], [4]]] * 3))
-    for room in (None, make_room(60, 5, 20)):
-        scores = setting.losses(collate(prepared(setting.draft.rows, setting.objectives, room or WIDE), room))
+    for capacity in (None, make_capacity(60, 5, 20)):
+        scores = setting.losses(collate(prepared(setting.builder.rows, setting.objectives, capacity or WIDE), capacity))
         assert scores["mlm"].loss.item() == scores["sbo"].loss.item() == 0
-        assert int(scores["mlm"].right) == 0
+        assert int(scores["mlm"].correct) == 0
         assert scores["nsp"].loss.item() > 0
 
 
 def test_a_long_span_shares_its_last_place() -> None:
     """Ten words of forty pieces: the head has rows for 64 places."""
     rows = make_rows([[[40] * 60]] * 20)
-    draft = masked(rows, select="span", rate=0.3)
-    SpanBoundaryObjective().prepare(draft, WIDE, None)
-    assert draft.selection is not None
-    within = draft.selection.asked - draft.selection.start[draft.selection.unit]
+    builder = masked(rows, select="span", rate=0.3)
+    SpanBoundaryObjective().prepare(builder, WIDE, None)
+    assert builder.selection is not None
+    within = builder.selection.tokens - builder.selection.start[builder.selection.unit]
     assert within.max() > 100
-    assert draft.targets["place"].values.tolist() == np.minimum(within, 63).tolist()
+    assert builder.targets["place"].values.tolist() == np.minimum(within, 63).tolist()
     part = SpanBoundaryObjective().attach(make_model())
     assert part.get_parameter("places.weight").shape == (64, 200)
 
@@ -954,7 +959,7 @@ def test_a_loss_is_summed_in_single_precision() -> None:
     """Thousands of terms in 16 bits would be rounded to three digits."""
     logits = torch.randn((5_000, 30), generator=torch.Generator().manual_seed(0)).bfloat16()
     wanted = torch.arange(5_000) % 30
-    found = score(logits, wanted)
+    found = cross_entropy(logits, wanted)
     assert found.loss.dtype == found.logits.dtype == torch.float32
     expected = -logits.double().log_softmax(-1)[torch.arange(5_000), wanted].sum()
     assert found.loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -985,25 +990,25 @@ def test_the_loss_of_a_left_to_right_model_is_that_of_the_next_token(tokenizer: 
     model = make_model(causal=True)
     objectives = objectives_for(("mlm",), tokenizer, causal=True)
     rows = make_rows(random_sequences(6, words=7))
-    draft = prepared(rows, objectives, WIDE)
-    assert np.array_equal(draft.ids, rows.ids)  # nothing is hidden
+    builder = prepared(rows, objectives, WIDE)
+    assert np.array_equal(builder.ids, rows.ids)  # nothing is hidden
     expected = [
         slow_mlm(model, states[place - 1], int(rows.ids[start + place]))
         for states, start, end in zip(
-            states_one_by_one(model, draft), rows.cu_seqlens[:-1], rows.cu_seqlens[1:], strict=True
+            states_one_by_one(model, builder), rows.cu_seqlens[:-1], rows.cu_seqlens[1:], strict=True
         )
         for place in range(1, end - start)
     ]
-    assert draft.counts == {"mlm": len(expected)} == {"mlm": len(rows.ids) - 6}
-    room = make_room(len(rows.ids) + 40, 9, TINY.max_length)
-    for micro in (collate(draft, None), collate(prepared(rows, objectives, room), room)):
+    assert builder.counts == {"mlm": len(expected)} == {"mlm": len(rows.ids) - 6}
+    capacity = make_capacity(len(rows.ids) + 40, 9, TINY.max_length)
+    for micro in (collate(builder, None), collate(prepared(rows, objectives, capacity), capacity)):
         with torch.no_grad():
             states = model.encoder(micro.batch)
             found = objectives["mlm"].losses(model, None, states, Activations({}, {}), micro.batch, micro.targets)[
                 "mlm"
             ]
         assert found.loss.item() == pytest.approx(sum(loss for loss, _ in expected), rel=CLOSE)
-        assert int(found.right) == sum(right for _, right in expected)
+        assert int(found.correct) == sum(right for _, right in expected)
 
 
 def test_transformers_computes_the_same_left_to_right(tmp_path: Path) -> None:
@@ -1056,7 +1061,7 @@ def held_out(
     module = PretrainingModule(model, objectives, seed=0)
     make_loud(module)
     corpus = make_corpus(documents)
-    mixture = Mixture({"": sampler(kind, corpus, SpecialIds(CLS, SEP), 16, 0.1)}, None, 7)
+    mixture = Mixture({"": make_sampler(kind, corpus, SpecialIds(CLS, SEP), 16, 0.1)}, None, 7)
     return Loader(mixture, list(objectives.values()), 16, 96, None, 1, static_shapes=False), module.eval()
 
 
@@ -1068,7 +1073,7 @@ def one_by_one(loader: Loader, model: Model) -> list[float]:
         for place in np.flatnonzero(~rows.special).tolist():
             ids = rows.ids.copy()
             ids[place] = MASK
-            (states,) = states_one_by_one(model, Draft(rows, ids))
+            (states,) = states_one_by_one(model, BatchBuilder(rows, ids))
             losses.append(slow_mlm(model, states[place], int(rows.ids[place]))[0])
     return losses
 
@@ -1085,12 +1090,12 @@ def test_pseudo_perplexity_hides_one_token_at_a_time(names: tuple[str, ...], kin
         return out
 
     for one in (loader, replace(loader, static_shapes=True)):
-        for room in (make_room(96, 20, 16), make_room(30, 8, 16)):  # several copies at once, and one or two
-            found = pseudo_perplexity(one, forward, room, Ranks(), tokens=10**6)
+        for capacity in (make_capacity(96, 20, 16), make_capacity(30, 8, 16)):  # several copies at once, and one or two
+            found = pseudo_perplexity(one, forward, capacity, Ranks(), tokens=10**6)
             assert found == pytest.approx(expected, rel=CLOSE)
     ranks = [OneOfTwo(rank, 2) for rank in range(2)]
     for rank in ranks:
-        pseudo_perplexity(loader, forward, make_room(30, 8, 16), rank, tokens=10**6)
+        pseudo_perplexity(loader, forward, make_capacity(30, 8, 16), rank, tokens=10**6)
     (loss, count), (other_loss, other_count) = (rank.told[0] for rank in ranks)
     assert min(count, other_count) > 5
     assert count + other_count == len(surprises)
@@ -1106,8 +1111,8 @@ def test_pseudo_perplexity_stops_after_so_many_tokens(documents: list[list[int]]
 
     def forward(micro: MicroBatch) -> Tensor:
         nonlocal asked
-        asked += len(micro.targets["words"])
+        asked += len(micro.targets["labels"])
         return torch.zeros(2)
 
-    assert pseudo_perplexity(loader, forward, make_room(96, 20, 16), Ranks(), tokens) == 1.0
+    assert pseudo_perplexity(loader, forward, make_capacity(96, 20, 16), Ranks(), tokens) == 1.0
     assert tokens - 16 <= asked <= tokens + 16

@@ -7,12 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bothways.errors import BothwaysError
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
 from bothways.train.fp32_master import MasterWeights
-from bothways.train.optim import Muon, OptimSettings, make_optimizers, newton_schulz, rate, set_rate
-from helpers import TINY
+from bothways.train.optim import Muon, OptimSettings, lr_factor, make_optimizers, newton_schulz, set_lr
+from helpers import TINY, refused
 
 
 def named(model: Model) -> dict[str, torch.nn.Parameter]:
@@ -44,7 +43,7 @@ def test_muon_takes_the_hidden_matrices_only() -> None:
         assert (parameter in hidden) is ("blocks." in name and parameter.ndim == 2), name
     assert {group["weight_decay"] for group in muon.param_groups} == {0.1}
     assert {group["weight_decay"] for group in adamw.param_groups} == {0.0, 0.01}
-    set_rate((adamw, muon), 0.5)
+    set_lr((adamw, muon), 0.5)
     assert {group["lr"] for group in adamw.param_groups} == {5e-4}
     assert {group["lr"] for group in muon.param_groups} == {0.01}
 
@@ -143,7 +142,7 @@ def test_masters_add_up_gradients_in_fp32() -> None:
 
 
 def curve(steps: int, **settings: Any) -> list[float]:
-    return [rate(OptimSettings(**settings), step, step / steps) for step in range(steps)]
+    return [lr_factor(OptimSettings(**settings), step, step / steps) for step in range(steps)]
 
 
 def test_linear_rises_to_one_and_falls_to_zero() -> None:
@@ -181,9 +180,16 @@ def test_rates_stay_between_zero_and_one_and_end_low(schedule: Any, warmup: floa
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"lr": 0.0}, {"decay": -1.0}, {"betas": (0.9, 1.0)}, {"cooldown": 0.0}, {"name": "sgd"}, {"schedule": "step"}],
+    ("name", "value", "code"),
+    [
+        *((name, 0.0, "out-of-range") for name in ("lr", "eps", "muon_lr", "cooldown", "layer_decay")),
+        *((name, -1.0, "out-of-range") for name in ("weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr")),
+        ("betas", (0.9, 1.0), "out-of-range"),
+        ("layer_decay", 1.1, "out-of-range"),
+        ("name", "sgd", "unknown-choice"),
+        ("schedule", "step", "unknown-choice"),
+    ],
 )
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(BothwaysError, match="optim"):
-        OptimSettings(**wrong)
+def test_settings_that_cannot_work_are_refused(name: str, value: Any, code: str) -> None:
+    with refused(code, value):
+        OptimSettings(**{name: value})

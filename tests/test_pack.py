@@ -33,13 +33,13 @@ from bothways.errors import BothwaysError
 from bothways.prefetch import prefetch
 from bothways.pretraining import pack as packing
 from bothways.pretraining.pack import Report, pack, parse_share
-from bothways.pretraining.sampler import SpecialIds, sampler
+from bothways.pretraining.sampler import SpecialIds, make_sampler
 from bothways.pretraining.select import select
 from bothways.pretraining.shards import PARTS, Corpus, Packed, open_packed
 from bothways.text import files, streams
 from bothways.text.files import Each
 from bothways.text.tokenizer import Tokenizer
-from helpers import PIECES
+from helpers import PIECES, refused
 from test_cli import GUARDED, Run
 from test_files import write_rows
 
@@ -517,19 +517,16 @@ def test_damage_to_a_shard_is_found(packed_folder: Path, split: str, part: str) 
     for place in (0, 7, 40, 127, 128, len(whole) // 2, len(whole) - 1):
         for bit in (1, 128):
             file.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
-            with pytest.raises(BothwaysError, match=r"is damaged.*pack the text again") as caught:
+            with refused("damaged-file", file):
                 open_packed(packed_folder)
-            assert str(file) in str(caught.value)
     for cut in (whole[:-1], whole[: len(whole) // 2], b"", whole + b"\0"):
         file.write_bytes(cut)
         for verify in (True, False):
-            with pytest.raises(BothwaysError, match="is damaged") as caught:
+            with refused("damaged-file", file):
                 open_packed(packed_folder, verify=verify)
-            assert str(file) in str(caught.value)
     file.unlink()
-    with pytest.raises(BothwaysError, match="is missing: pack the text again") as caught:
+    with refused("no-file", file):
         open_packed(packed_folder, verify=False)
-    assert str(file) in str(caught.value)
     file.write_bytes(whole)
     assert isinstance(open_packed(packed_folder), Packed)
 
@@ -539,7 +536,7 @@ def test_shards_cannot_be_exchanged(packed_folder: Path) -> None:
     content = train.read_bytes()
     train.write_bytes(valid.read_bytes())
     valid.write_bytes(content)
-    with pytest.raises(BothwaysError, match="is damaged"):
+    with refused("damaged-file"):
         open_packed(packed_folder)
 
 
@@ -568,8 +565,9 @@ def test_a_damaged_manifest_is_found(packed_folder: Path, what: str) -> None:
     whole = file.read_text(encoding="utf-8")
     file.write_text(BAD_MANIFESTS[what](whole), encoding="utf-8")
     assert file.read_text(encoding="utf-8") != whole
-    with pytest.raises(BothwaysError, match=r"manifest\.json is damaged") as caught:
+    with pytest.raises(BothwaysError) as caught:
         open_packed(packed_folder)
+    assert (caught.value.code, caught.value.value) == ("damaged-file", file)
     assert "\n" not in str(caught.value)
 
 
@@ -600,40 +598,39 @@ def test_a_damaged_beginning_is_found_without_verifying(packed_folder: Path, par
         try:
             open_packed(packed_folder, verify=False)
         except BothwaysError as error:
-            assert str(file) in str(error)  # noqa: PT017 - some are in spaces, which mean nothing
+            assert error.value == file  # noqa: PT017 - some are in spaces, which mean nothing
 
 
 def test_another_tokenizer_is_refused(packed_folder: Path, tokenizer: Tokenizer) -> None:
     Tokenizer.from_pieces([*PIECES[:-2], PIECES[-1], PIECES[-2]]).save(packed_folder)
-    says = r"the tokenizer is not the one that the text was packed with|tokenizer\.json is damaged"
-    with pytest.raises(BothwaysError, match=says) as caught:
-        open_packed(packed_folder)
-    assert str(packed_folder) in str(caught.value)
-    Tokenizer.from_pieces(PIECES, lower=False).save(packed_folder)
-    with pytest.raises(BothwaysError, match=says):
-        open_packed(packed_folder)
+    for other in (None, Tokenizer.from_pieces(PIECES, lower=False)):
+        if other:
+            other.save(packed_folder)
+        with pytest.raises(BothwaysError) as caught:
+            open_packed(packed_folder)
+        assert caught.value.code == "damaged-file"
+        assert str(packed_folder) in str(caught.value)
     tokenizer.save(packed_folder)
     assert open_packed(packed_folder).tokenizer.fingerprint == tokenizer.fingerprint
     (packed_folder / "tokenizer.json").write_text("{")
-    with pytest.raises(BothwaysError, match=r"tokenizer\.json (cannot be read|is damaged)"):
+    with refused("damaged-file", packed_folder / "tokenizer.json"):
         open_packed(packed_folder)
     (packed_folder / "tokenizer.json").unlink()
     (packed_folder / "vocab.txt").unlink()
-    with pytest.raises(BothwaysError) as caught:
+    with refused("damaged-file"):
         open_packed(packed_folder)
-    assert str(packed_folder) in str(caught.value)
 
 
 def test_another_format_is_refused(packed_folder: Path) -> None:
     file = packed_folder / "manifest.json"
     file.write_text(file.read_text(encoding="utf-8").replace('"format": 1', '"format": 99'), encoding="utf-8")
-    with pytest.raises(BothwaysError, match=r"manifest\.json has the format 99, and this version reads 1"):
+    with refused("unknown-format", 99):
         open_packed(packed_folder)
 
 
-def test_what_is_not_packed_is_said(tmp_path: Path) -> None:
+def test_what_is_not_a_packed_folder_is_refused(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "none"):
-        with pytest.raises(BothwaysError, match=r"is not a packed folder .*: make one with bothways pack"):
+        with refused("not-a-packed-folder", folder):
             open_packed(folder)
 
 
@@ -678,7 +675,7 @@ def test_a_failure_of_reading_comes_through(
     monkeypatch.setattr(packing, "_CHUNK", 1000)
     good = write(tmp_path / "a.txt", made_up(200))
     (tmp_path / "b.jsonl").write_text('{"text": "the cat"}\n{"text": 5}\n')
-    with pytest.raises(BothwaysError, match=r"b\.jsonl, line 2 has no text under 'text'"):
+    with pytest.raises(BothwaysError, match=r"b\.jsonl, line 2"):
         pack([good, tmp_path / "b.jsonl"], tokenizer, tmp_path / "place" / "out")
     assert list((tmp_path / "place").iterdir()) == []
 
@@ -735,7 +732,7 @@ def test_foreign_files_are_safe(tmp_path: Path, tokenizer: Tokenizer, packed_onc
             name = "manifest.json" if kind == "another manifest" else "notes.txt"
             (out / name).write_text('{"shards": "precious"}')
     before = contents(out) if out.is_dir() else out.read_bytes()
-    with pytest.raises(BothwaysError, match=r"already holds other files, such as|is a file, and a folder"):
+    with pytest.raises(BothwaysError, match=str(out)):
         pack([write(tmp_path / "a.txt", MIXED)], tokenizer, out)
     assert (contents(out) if out.is_dir() else out.read_bytes()) == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["a.txt", "out"]
@@ -749,7 +746,7 @@ def test_foreign_files_that_came_while_packing_are_safe(tmp_path: Path, tokenize
         out.mkdir(exist_ok=True)
         (out / "notes.txt").write_text("precious")
 
-    with pytest.raises(BothwaysError, match=r"already holds other files, such as notes\.txt"):
+    with pytest.raises(BothwaysError, match=r"notes\.txt"):
         pack([write(tmp_path / "a.txt", MIXED)], tokenizer, out, on_bytes=meanwhile)
     assert contents(out) == {"notes.txt": b"precious"}
 
@@ -759,10 +756,10 @@ def held(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) 
     """The most that packing a text holds, step by step: small steps, one after the other, so that it can be repeated."""
 
     def one_by_one(items: Iterable[Any], depth: int) -> Iterator[Any]:
-        assert depth <= 4  # how far it works ahead is another bound: see the tests of `ahead`
+        assert depth <= 4  # how far it works ahead is another bound: see the tests of `prefetch`
         yield from items
 
-    monkeypatch.setattr(packing, "ahead", one_by_one)
+    monkeypatch.setattr(packing, "prefetch", one_by_one)
     monkeypatch.setattr(packing, "_CHUNK", 1 << 12)
     monkeypatch.setattr(files, "read_blocks", lambda path, meter, size: streams.read_blocks(path, meter, 1 << 12))
 
@@ -807,21 +804,23 @@ def test_shares(written: float | str, share: float) -> None:
 
 @pytest.mark.parametrize("written", ["5", "100%", 1, 1.5, -0.1, "-1%", "five", "", "%", "nan", math.nan, math.inf])
 def test_wrong_shares(tmp_path: Path, tokenizer: Tokenizer, written: float | str) -> None:
-    with pytest.raises(BothwaysError, match=r"is not a share: expected something like 0\.5% or 0\.005"):
+    with pytest.raises(BothwaysError) as caught:
         pack([write(tmp_path / "a.txt", MIXED)], tokenizer, tmp_path / "out", valid=written)
+    assert caught.value.code == "out-of-range"
+    assert caught.value.value is written
     assert not (tmp_path / "out").exists()
 
 
 def test_bad_requests(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = write(tmp_path / "a.txt", MIXED)
     for inputs, options, says in (
-        ([], {}, "no input file was given"),
-        ({}, {}, "no input file was given"),
-        ({}, {"valid_files": [file]}, "no input file was given"),
-        ({"x": []}, {}, "no input file was given"),
-        ([tmp_path / "none.txt"], {}, r"there is no file .*none\.txt"),
-        ([file], {"valid_files": [tmp_path / "none.txt"]}, r"there is no file .*none\.txt"),
-        ([file], {"each": "words"}, "each cannot be 'words': expected paragraphs, lines"),
+        ([], {}, "input"),
+        ({}, {}, "input"),
+        ({}, {"valid_files": [file]}, "input"),
+        ({"x": []}, {}, "input"),
+        ([tmp_path / "none.txt"], {}, r"none\.txt"),
+        ([file], {"valid_files": [tmp_path / "none.txt"]}, r"none\.txt"),
+        ([file], {"each": "words"}, "'words'"),
         ({"a/b": [file]}, {}, "a/b"),  # a source is part of file names
     ):
         with pytest.raises(BothwaysError, match=says):
@@ -1024,35 +1023,35 @@ def test_a_folder_called_0_is_not_held_out_by_itself(
 def test_words_for_the_person_at_the_terminal(tmp_path: Path, vocabulary: Path, run: Run) -> None:
     (tmp_path / "one.txt").write_text("The cat.\nA dog.\n")
     done = run("pack", tmp_path / "one.txt", "--model", vocabulary, "--out", tmp_path / "out", "--valid", "0.01%")
-    assert "every file is one document: if each line is one, pack again with --each lines\n" in done.stderr
-    assert "no document was held out: 0.01% of 1 is too little\n" in done.stderr
+    lines = done.stderr.splitlines()
+    assert any("--each lines" in line for line in lines)
+    assert any("0.01% of 1 " in line for line in lines)
     (tmp_path / "long.txt").write_text("the unbelievable dog " * 50_000)
     done = run("pack", tmp_path / "long.txt", "--model", vocabulary, "--out", tmp_path / "out")
-    assert "longer than a million characters" in done.stderr
-    assert "packed in parts\n" in done.stderr
+    assert "million characters" in done.stderr
 
 
 BAD = {
-    "no file": (["{tmp}/none.txt"], "there is no file {tmp}/none.txt"),
-    "no file of a known kind": (["{tmp}/folder"], "there is no file of a known kind in {tmp}/folder"),
-    "an unknown kind": (["{tmp}/a.docx"], "a.docx is not a kind of text file known here"),
-    "an empty file": (["{tmp}/empty.txt"], "no text to train on was found in {tmp}/empty.txt"),
-    "blank lines": (["{tmp}/blank.txt"], "no text to train on was found in {tmp}/blank.txt"),
-    "control characters": (["{tmp}/control.txt"], "no text to train on was found in {tmp}/control.txt"),
-    "only held-out text": (["{tmp}/empty.txt", "--valid", "{tmp}/good.txt"], "no text to train on was found"),
-    "a damaged file": (["{tmp}/good.txt", "{tmp}/cut.txt.gz"], "{tmp}/cut.txt.gz is damaged or cut short"),
-    "not UTF-8": (["{tmp}/latin.txt"], "{tmp}/latin.txt is not UTF-8 text in line 2"),
-    "no parquet": (["{tmp}/bad.parquet"], "{tmp}/bad.parquet cannot be read as .parquet"),
-    "no column": (["{tmp}/a.csv"], "{tmp}/a.csv has no column 'text': its columns are id, body"),
-    "a source without a file": (["wiki={tmp}/none.txt"], "there is no file {tmp}/none.txt"),
-    "too large a share": (["{tmp}/good.txt", "--valid", "200%"], "'200%' is not a share: expected something like 0.5%"),
-    "no share": (["{tmp}/good.txt", "--valid", "5.5.5"], "'5.5.5' is not a share"),
-    "no held-out file": (["{tmp}/good.txt", "--valid", "{tmp}/none.txt"], "there is no file {tmp}/none.txt"),
-    "no tokenizer": (["{tmp}/good.txt", "--model", "{tmp}"], "has no tokenizer"),
-    "no model": (["{tmp}/good.txt", "--model", "{tmp}/none"], "there is no tokenizer file {tmp}/none"),
-    "a full folder": (["{tmp}/good.txt", "--out", "{tmp}"], "already holds other files"),
-    "a file in its place": (["{tmp}/good.txt", "--out", "{tmp}/good.txt"], "is a file, and a folder was to be written"),
-    "unwritable": (["{tmp}/good.txt", "--out", "/proc/none/out"], "could not be written"),
+    "no file": (["{tmp}/none.txt"], "{tmp}/none.txt"),
+    "no file of a known kind": (["{tmp}/folder"], "{tmp}/folder"),
+    "an unknown kind": (["{tmp}/a.docx"], "a.docx"),
+    "an empty file": (["{tmp}/empty.txt"], "{tmp}/empty.txt"),
+    "blank lines": (["{tmp}/blank.txt"], "{tmp}/blank.txt"),
+    "control characters": (["{tmp}/control.txt"], "{tmp}/control.txt"),
+    "only held-out text": (["{tmp}/empty.txt", "--valid", "{tmp}/good.txt"], "{tmp}/empty.txt"),
+    "a damaged file": (["{tmp}/good.txt", "{tmp}/cut.txt.gz"], "{tmp}/cut.txt.gz"),
+    "not UTF-8": (["{tmp}/latin.txt"], "line 2"),
+    "no parquet": (["{tmp}/bad.parquet"], "{tmp}/bad.parquet"),
+    "no column": (["{tmp}/a.csv"], "id, body"),
+    "a source without a file": (["wiki={tmp}/none.txt"], "{tmp}/none.txt"),
+    "too large a share": (["{tmp}/good.txt", "--valid", "200%"], "'200%'"),
+    "no share": (["{tmp}/good.txt", "--valid", "5.5.5"], "'5.5.5'"),
+    "no held-out file": (["{tmp}/good.txt", "--valid", "{tmp}/none.txt"], "{tmp}/none.txt"),
+    "no tokenizer": (["{tmp}/good.txt", "--model", "{tmp}"], "{tmp}"),
+    "no model": (["{tmp}/good.txt", "--model", "{tmp}/none"], "{tmp}/none"),
+    "a full folder": (["{tmp}/good.txt", "--out", "{tmp}"], "a.csv"),
+    "a file in its place": (["{tmp}/good.txt", "--out", "{tmp}/good.txt"], "{tmp}/good.txt"),
+    "unwritable": (["{tmp}/good.txt", "--out", "/proc/none/out"], "/proc/none"),
 }  # fmt: skip
 
 
@@ -1253,9 +1252,9 @@ def test_jieba_is_asked_if_it_is_there(tmp_path: Path, tokenizer: Tokenizer, mon
 
 
 def test_a_segmenter_that_makes_words_up_is_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(BothwaysError, match="gave '北京', which is not what comes next in '的首都'"):
+    with pytest.raises(BothwaysError, match=r"'北京'.*'的首都'"):
         chinese(tmp_path, tokenizer, "中国的首都", words=lambda sentence: ["中国", "北京"])
-    with pytest.raises(BothwaysError, match="words cannot be 'hanlp'"):
+    with refused("unknown-choice", "hanlp"):
         chinese(tmp_path, tokenizer, "中国的首都", words="hanlp")
 
 
@@ -1265,12 +1264,12 @@ def test_a_chinese_word_is_masked_whole(tmp_path: Path, tokenizer: Tokenizer) ->
     pack(tmp_path / "text.txt", tokenizer, tmp_path / "packed", words="spaces")
     packed = open_packed(tmp_path / "packed")
     corpus = Corpus(next(iter(packed.corpora("train").values())))
-    rows = sampler("documents", corpus, SpecialIds.of(tokenizer), 32, 0.0)
+    rows = make_sampler("documents", corpus, SpecialIds.of(tokenizer), 32, 0.0)
     made = rows.build(rows.plan(np.arange(20), np.arange(20).astype(np.uint64)))
-    asked = set(select(made, "word", 0.3).asked.tolist())
-    for start in np.flatnonzero(made.words & ~made.special).tolist():
+    asked = set(select(made, "word", 0.3).tokens.tolist())
+    for start in np.flatnonzero(made.word_starts & ~made.special).tolist():
         end = start + 1
-        while end < len(made.ids) and not made.words[end] and not made.special[end]:
+        while end < len(made.ids) and not made.word_starts[end] and not made.special[end]:
             end += 1
         assert len({place in asked for place in range(start, end)}) == 1
     assert asked

@@ -13,8 +13,7 @@ import torch
 
 from bothways.model.load import load
 from bothways.pretraining.pretrain import pretrain
-from bothways.pretraining.recipe import PretrainRecipe
-from bothways.train.strict_toml import write
+from bothways.pretraining.recipe import PretrainRecipe, write_recipe
 from test_fit import calm, losses, recipe, run_until
 
 pytestmark = pytest.mark.slow
@@ -27,7 +26,7 @@ def plan_for(packed: Path) -> PretrainRecipe:
 
 def torchrun(plan: PretrainRecipe, out: Path, processes: int, *settings: str) -> str:
     path = out.parent / f"{out.name}.toml"
-    path.write_text(write(plan), encoding="utf-8")
+    path.write_text(write_recipe(plan), encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "bothways", "pretrain", str(path), "--out", str(out), *(f"--set={s}" for s in settings)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

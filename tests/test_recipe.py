@@ -1,6 +1,8 @@
-"""Recipes: strict TOML, changes by --set, and the recipes that are shipped."""
+"""Recipes: strict TOML, changes by --set, keys of version 0.1, and the recipes that are shipped."""
 
+import json
 import tomllib
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,18 @@ from hypothesis import strategies as st
 from bothways.errors import BothwaysError
 from bothways.model.config import Rotary
 from bothways.pretraining.pretrain import pretrain
-from bothways.pretraining.recipe import Phase, PretrainRecipe, read_recipe, shipped_recipes
-from bothways.tasks.recipe import FinetuneRecipe
+from bothways.pretraining.recipe import (
+    Phase,
+    PretrainRecipe,
+    pretrain_recipe,
+    read_recipe,
+    shipped_recipes,
+    write_recipe,
+)
+from bothways.tasks.recipe import finetune_recipe, read_finetune_recipe
 from bothways.train.settings import RunSettings
-from bothways.train.strict_toml import read, with_settings
+from bothways.train.strict_toml import RENAMED, with_settings, write_table
+from helpers import refused
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -34,7 +44,7 @@ def test_a_recipe_is_read(tmp_path: Path) -> None:
     assert recipe.phases == (Phase(length=128, tokens=1024),)
 
 
-def test_sight_and_angles_of_a_modernbert(tmp_path: Path) -> None:
+def test_windows_and_rotary_base_of_a_modernbert(tmp_path: Path) -> None:
     usual = read_recipe(written(tmp_path, '[model]\nfamily = "modernbert"\n' + SMALL)).model
     assert usual.encoder(100).windows[:4] == (0, 64, 64, 0)
     changed = replace(usual, window=8, rotary=10_000.0)
@@ -47,39 +57,70 @@ def test_sight_and_angles_of_a_modernbert(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "code", "value"),
     [
-        ("[optim]\nlearning_rate = 1\n", "no key optim.learning_rate"),
-        ("[optim]\nwarm_up = 1\n", "did you mean warmup"),
-        ("[optimizer]\nlr = 1\n", "did you mean optim"),
-        ("objective = ['mlm']\n", "did you mean objectives"),
-        ("[optim]\nlr = 'fast'\n", "optim.lr should be a number, not 'fast'"),
-        ("[run]\nsteps = 1.5\n", "run.steps should be a whole number, not 1.5"),
-        ("[run]\nsteps = true\n", "run.steps should be a whole number, not True"),
-        ("[run]\nsteps = 5\ncompile = 'yes'\n", "run.compile should be true or false"),
-        ("[mlm]\nselect = 'words'\n", "mlm.select cannot be 'words': expected token, word, span"),
-        ("[optim]\nbetas = [0.9]\n", "optim.betas should have 2 entries, not 1"),
-        ("[mlm]\nrate = 1.5\n", "mlm.rate must lie between 0 and 1"),
-        ("objectives = ['mlm', 'clm']\n", "no objective 'clm'"),
-        ("objectives = ['mlm', 'nsp', 'sop']\n", "choose one of them"),
-        ("objectives = ['nsp']\n", "needs the objective mlm"),
-        ("[model]\ncausal = true\n", "left-to-right"),
-        ("[model]\nwindow = 64\n", "bert has no layers of narrow sight"),
-        ("[model]\nrotary = 10000\n", "model.rotary is 10000, and bert has no rotary positions"),
-        ("[model]\nfamily = 'modernbert'\nrotary = 1.0\n", "above 1, not 1"),
-        ("[run]\nsteps = 5\nminutes = 5\n", "it has run.steps = 5 and run.minutes = 5"),
-        ("[[phases]]\nlength = 128\n", "tokens or sequences"),
-        ("[[phases]]\nlength = 1024\nsequences = 1\n", "model.positions is 512"),
-        ("phases = 3\n", "phases should be a list"),
-        ("data = 3\n", "data should be a table"),
-        ("this is not toml", "is not a TOML file"),
+        ("[optim]\nlr = 'fast'\n", "wrong-type", "optim.lr"),
+        ("[run]\nsteps = 1.5\n", "wrong-type", "run.steps"),
+        ("[run]\nsteps = true\n", "wrong-type", "run.steps"),
+        ("[run]\nsteps = 5\ncompile = 'yes'\n", "wrong-type", "run.compile"),
+        ("[mlm]\nselect = 'words'\n", "unknown-choice", "words"),
+        ("[optim]\nbetas = [0.9]\n", "wrong-type", "optim.betas"),
+        ("[mlm]\nrate = 1.5\n", "out-of-range", 1.5),
+        ("objectives = ['mlm', 'clm']\n", "unknown-choice", "clm"),
+        ("objectives = []\n", "bad-objectives", ()),
+        ("objectives = ['mlm', 'mlm']\n", "bad-objectives", ("mlm", "mlm")),
+        ("objectives = ['mlm', 'nsp', 'sop']\n", "bad-objectives", ("nsp", "sop")),
+        ("objectives = ['nsp']\n", "bad-objectives", "nsp"),
+        ("[model]\ncausal = true\n", "bad-objectives", "nsp"),
+        ("[model]\nwindow = 64\n", "unsupported-by-family", "bert"),
+        ("[model]\nrotary = 10000\n", "unsupported-by-family", "bert"),
+        ("[model]\nfamily = 'modernbert'\nrotary = 1.0\n", "out-of-range", 1.0),
+        ("[run]\nsteps = 5\nminutes = 5\n", "bad-length", {"steps": 5, "minutes": 5.0, "epochs": 0.0}),
+        ("[run]\nepochs = 5\n", "bad-length", 5.0),
+        ("[run]\nsteps = 5\nkeep = 0\n", "out-of-range", 0),
+        ("[[phases]]\nlength = 128\n", "bad-phase", None),
+        ("[[phases]]\nlength = 128\nsequences = 0\n", "out-of-range", 0),
+        ("[[phases]]\nlength = 128\ntokens = 100\n", "bad-phase", None),
+        ("[[phases]]\nlength = 4\nsequences = 1\n", "out-of-range", 4),
+        ("[[phases]]\nlength = 128\nsequences = 1\nrate = 1.5\n", "out-of-range", 1.5),
+        ("[[phases]]\nlength = 1024\nsequences = 1\n", "too-long", 1024),
+        ("phases = []\n", "no-phases", None),
+        ("phases = 3\n", "wrong-type", "phases"),
+        ("data = 3\n", "wrong-type", "data"),
+        ("[settings]\n[settings.mlm]\nrate = 0.3\n", "unknown-key", "settings"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, text: str, sentence: str) -> None:
+def test_mistakes_are_named(tmp_path: Path, text: str, code: str, value: object) -> None:
     with pytest.raises(BothwaysError) as caught:
         read_recipe(written(tmp_path, text))
-    assert sentence in str(caught.value)
+    assert caught.value.code == code, str(caught.value)
+    assert value is None or caught.value.value == value
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "meant"),
+    [
+        ("[optim]\nlearning_rate = 1\n", "optim.learning_rate", ""),
+        ("[optim]\nwarm_up = 1\n", "optim.warm_up", "warmup"),
+        ("[optimizer]\nlr = 1\n", "optimizer", "optim"),
+        ("objective = ['mlm']\n", "objective", "objectives"),
+        ("[mlm]\nmask_rate = 0.2\n", "mlm.mask_rate", ""),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path, text: str, key: str, meant: str) -> None:
+    with pytest.raises(BothwaysError, match=meant or key) as caught:
+        read_recipe(written(tmp_path, text))
+    assert (caught.value.code, caught.value.value) == ("unknown-key", key)
+
+
+def test_a_recipe_that_is_not_there_or_not_toml_is_refused(tmp_path: Path) -> None:
+    with refused("damaged-file", tmp_path / "recipe.toml"):
+        read_recipe(written(tmp_path, "this is not toml"))
+    with refused("no-file", tmp_path / "none.toml"):
+        read_recipe(tmp_path / "none.toml")
+    with refused("no-file", "bert-bass"):
+        read_recipe("bert-bass")
 
 
 def test_set_changes_any_key(tmp_path: Path) -> None:
@@ -94,10 +135,15 @@ def test_set_changes_any_key(tmp_path: Path) -> None:
     assert recipe.data.weights == {"a": 0.25}
 
 
-@pytest.mark.parametrize("wrong", ["optim.lr", "=3", "phases.7.length=3", "run.steps.more=1", "optim.lrr=1"])
+@pytest.mark.parametrize("wrong", ["optim.lr", "=3", "phases.7.length=3", "phases.one.length=3", "run.steps.more=1"])
 def test_a_wrong_set_is_named(tmp_path: Path, wrong: str) -> None:
-    with pytest.raises(BothwaysError, match=r"--set|no key"):
+    with refused("bad-setting", wrong):
         read_recipe(written(tmp_path, SMALL), [wrong])
+
+
+def test_set_of_an_unknown_key_is_refused(tmp_path: Path) -> None:
+    with refused("unknown-key", "optim.lrr"):
+        read_recipe(written(tmp_path, SMALL), ["optim.lrr=1"])
 
 
 def test_set_leaves_the_table_alone() -> None:
@@ -118,6 +164,74 @@ def test_what_is_written_is_read_back(lr: float, steps: int, weights: dict[str, 
     assert pretrain_recipe(tomllib.loads(write_recipe(recipe))) == recipe
 
 
+# ---------------------------------------------------------------------- keys of version 0.1
+
+
+OLD_KEYS: dict[str, Any] = {
+    "model.hidden": 256,
+    "model.heads": 4,
+    "model.embedding": 64,
+    "model.take": 3,
+    "optim.decay": 0.3,
+    "optim.muon_decay": 0.4,
+    "run.recompute": True,
+    "run.batch": 7,
+    "classify.smoothing": 0.2,
+    "classify.focal": 1.5,
+    "classify.weights": "balanced",
+    "classify.goal": "accuracy",
+    "answer.longest": 17,
+    "distill.heads": 2,
+    "distill.layer": 1,
+}
+"""Every key of version 0.1 that has another name now, with a value that is not its default."""
+PRETRAINING = [key for key in OLD_KEYS if key != "run.batch" and not key.startswith(("classify.", "answer."))]
+FINETUNING = [key for key in OLD_KEYS if key == "model.take" or not key.startswith("model.")]
+
+
+def test_every_old_key_has_a_test() -> None:
+    assert set(OLD_KEYS) == set(RENAMED) == {*PRETRAINING, *FINETUNING}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old"), [*(("pretraining", key) for key in PRETRAINING), *(("finetuning", key) for key in FINETUNING)]
+)
+def test_an_old_key_is_read_with_a_warning(kind: str, old: str, tmp_path: Path) -> None:
+    """In a file and by --set; and the recipe is that of the new key."""
+    (section, name), new, value = old.split("."), RENAMED[old], OLD_KEYS[old]
+    read: Any = read_recipe if kind == "pretraining" else read_finetune_recipe
+    base: dict[str, Any] = {"model": {"family": "electra"}} if kind == "pretraining" else {"model": {}}
+    base |= {"run": {"steps": 5}} | ({"task": section} if section in ("classify", "answer") else {})
+
+    def by_file(key: str) -> Any:
+        changed = base | {section: base.get(section, {}) | {key: value}}
+        return read(written(tmp_path, write_table(changed)))
+
+    def by_set(key: str) -> Any:
+        return read(written(tmp_path, write_table(base)), [f"{section}.{key}={json.dumps(value)}"])
+
+    found = []
+    for make in (by_file, by_set):
+        with pytest.warns(UserWarning, match=rf"{section}\.{new}") as caught:
+            found.append(make(name))
+        assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert found == [by_file(new), by_set(new)]
+        assert found[0] == found[1] != read(written(tmp_path, write_table(base)))
+
+
+def test_the_removed_decoder_of_mlm_is_accepted_if_it_changes_nothing(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_recipe(written(tmp_path, "[mlm]\ndecoder = 'plain'\n")) == PretrainRecipe()
+        assert read_recipe(written(tmp_path, ""), ["mlm.decoder=plain"]) == PretrainRecipe()
+    with refused("unknown-key", "mlm.decoder"):
+        read_recipe(written(tmp_path, "[mlm]\ndecoder = 'enhanced'\n"))
+    with refused("unknown-key", "mlm.decoder"):
+        read_recipe(written(tmp_path, ""), ["mlm.decoder=enhanced"])
+
+
 # ---------------------------------------------------------------------- those that come with the library
 
 
@@ -134,11 +248,11 @@ def test_a_shipped_recipe_says_what_it_is(name: str) -> None:
     for word in ("# Gives ", "# Takes ", "# Command ", f"bothways pretrain {name} --data"):
         assert word in header, word
     assert pretrain_recipe(tomllib.loads(write_recipe(recipe))) == recipe
-    read(FinetuneRecipe, recipe.finetune)
+    finetune_recipe(recipe.finetune)
 
 
 def test_electras_advice_is_that_of_its_paper() -> None:
-    advised = read(FinetuneRecipe, read_recipe("electra-small").finetune).optim
+    advised = finetune_recipe(read_recipe("electra-small").finetune).optim
     assert (advised.lr, advised.layer_decay, advised.warmup, advised.schedule) == (3e-4, 0.8, 0.1, "linear")
 
 

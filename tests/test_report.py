@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from bothways.errors import BothwaysError
 from bothways.train import curve, report
 from bothways.train.curve import Thinned, draw_curve, entries
 from bothways.train.protocol import Evaluated, Event, Finished, Saved, Started, Stepped
 from bothways.train.report import Console, Log, TensorBoard
+from helpers import refused
 
 STARTED = Started(0, 1_234_567, "cpu", "fp32", 2e11)
 
@@ -141,11 +141,11 @@ def test_a_kill_while_the_log_is_cut_leaves_the_old_one(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_log_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with closing(Log(tmp_path / "m", 0)) as log:
         log._file.close()
         log._file = open("/dev/full", "a", buffering=1)  # noqa: SIM115
-        with pytest.raises(BothwaysError, match="m could not be written: No space left"):
+        with refused("unwritable", tmp_path / "m"):
             log(stepped(1))
         with pytest.raises(OSError, match="No space"):
             log._file.close()
@@ -189,9 +189,9 @@ def test_what_was_done_before_is_not_told_as_new(capsys: pytest.CaptureFixture[s
     with Console(100, None) as console:
         console(replace(STARTED, step=100))
         console(Finished(100, 200.0, True))
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "nothing was left to do: it is of an earlier run, finished at step 100 after 3 min 20 s"
-    )
+    end = capsys.readouterr().err.splitlines()[-1]
+    assert "step 100 after 3 min 20 s" in end
+    assert not end.startswith("finished")
 
 
 def test_a_line_says_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,7 +236,7 @@ def test_a_new_phase_does_not_blur_the_loss(capsys: pytest.CaptureFixture[str]) 
     console(Finished(50, 9.0, False))
     *_, last, end = capsys.readouterr().err.splitlines()
     assert "loss 2.0000" in last
-    assert end == "stopped, and the same command goes on from here, at step 50 after 9 s"
+    assert "step 50 after 9 s" in end
 
 
 def test_a_run_that_goes_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +244,7 @@ def test_a_run_that_goes_on_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     console(replace(STARTED, step=1500))
     console(stepped(1501))
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].endswith("going on from step 1,500")
+    assert lines[0].endswith("step 1,500")
     assert "step 1,501" in lines[1]
 
 
@@ -258,12 +258,8 @@ def test_a_checkpoint_is_told_with_the_step_it_is_of(
     console(Saved(2, Path("here")))
     console(Finished(2, 0.4, False))
     lines = capsys.readouterr().err.splitlines()
-    assert [line[:15].strip() for line in lines] == [
-        "1%  step 1 of",
-        "2%  step 2 of",
-        "step 2: saved h",
-        "stopped, and th",
-    ]
+    parts = ["1%  step 1 of", "2%  step 2 of", "step 2: saved here", "stopped at step 2 "]
+    assert all(part in line for line, part in zip(lines, parts, strict=True)), lines
 
 
 class Terminal(io.StringIO):
@@ -336,9 +332,9 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 # ------------------------------------------------------------------ tensorboard
 
 
-def test_tensorboard_that_is_missing_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_that_is_missing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(BothwaysError, match=r"^run.tensorboard needs tensorboard: pip install 'bothways\[track\]'$"):
+    with refused("missing-package", "tensorboard"):
         TensorBoard(tmp_path)
 
 

@@ -26,3 +26,9 @@ def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a value that is none of those allowed: a misspelt choice must not mean another one."""
     if value not in allowed:
         raise BothwaysError(f"{name} cannot be {value!r}: expected {', '.join(allowed)}", "unknown-choice", value)
+
+
+def require_range(name: str, value: object, holds: bool, expected: str) -> None:
+    """Refuse a value that is not as expected: `require_range("mlm.rate", rate, 0 < rate < 1, "between 0 and 1")`."""
+    if not holds:
+        raise BothwaysError(f"{name} must be {expected}, not {value}", "out-of-range", value)

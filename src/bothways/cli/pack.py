@@ -17,8 +17,8 @@ def pack(
         list[str],
         typer.Argument(
             metavar="[NAME=]PATH...",
-            help=".txt, .jsonl, .csv, .tsv, plain, .gz or .xz, .parquet; files, folders, patterns, or - for standard "
-            "input. NAME= puts them into a source of that name.",
+            help="Files, folders or patterns of .txt, .jsonl, .csv and .tsv (also .gz and .xz) or .parquet, or - for "
+            "standard input. NAME= sets the name of the source.",
             show_default=False,
         ),
     ],
@@ -32,36 +32,38 @@ def pack(
     valid: Annotated[
         str | None,
         typer.Option(
-            metavar="SHARE|FILE", help="Hold out this share of the documents, or a file of them.", show_default=False
+            metavar="SHARE|FILE",
+            help="Hold out this share of the documents, or the documents of a file.",
+            show_default=False,
         ),
     ] = None,
-    dedup: Annotated[bool, typer.Option("--dedup", help="Drop documents that repeat an earlier one exactly.")] = False,
+    dedup: Annotated[bool, typer.Option("--dedup", help="Drop exact copies of earlier documents.")] = False,
     each: Annotated[
-        Each, typer.Option(help="What one document of .txt is: the lines up to an empty one, or every line.")
+        Each, typer.Option(help="What a document is in .txt files: the lines up to an empty line, or each line.")
     ] = "paragraphs",
     words: Annotated[
         WordBoundaries,
         typer.Option(
-            help="What a word is, for masks that hide whole words. Chinese: jieba (with the extra chinese), or spaces "
-            "if they stand between the words of the text."
+            help="Word segmentation for whole-word masking. Chinese: jieba (needs the extra chinese), or spaces if the "
+            "text has spaces between words."
         ),
     ] = "pieces",
     field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
-    as_json: Annotated[bool, typer.Option("--json", help="The report for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Turn raw text into token shards to pretrain on.
+    """Tokenise raw text into shards for pretraining.
 
-    The text is streamed: memory stays flat. The folder appears when it is whole, and carries its tokenizer.
+    Streams in constant memory. The folder is written atomically and includes the tokenizer.
 
     Example: bothways pack books/*.txt.gz --model my-vocabulary --valid 0.5% --out packed
     """
+    from bothways.pretraining.pack import default_source
     from bothways.pretraining.pack import pack as run
-    from bothways.pretraining.pack import usual_source
     from bothways.text.tokenizer import Tokenizer
 
     sources: dict[str, list[Path | str]] = {}
     for written in inputs:
-        name, path = _source(written, usual_source(out))
+        name, path = _source(written, default_source(out))
         sources.setdefault(name, []).append(path)
     is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
     with bytes_bar("packing") as on_bytes:
@@ -88,7 +90,7 @@ def pack(
         ("unknown", f"{report.unknown:.3%}"),
         ("exact duplicates", f"{report.duplicates:.2%}" + (" dropped" if dedup else "")),
         ("held out", f"{report.valid_documents:,} documents, {report.valid_tokens:,} tokens"),
-        ("unigram entropy", f"{report.entropy:.2f} nats: the loss of a model that only counts words"),
+        ("unigram entropy", f"{report.entropy:.2f} nats: the loss of a model that knows only token frequencies"),
     ]
     print_table(("", ""), rows)
     most = max(report.lengths.values())
@@ -97,15 +99,15 @@ def pack(
     if report.split:
         say(f"{report.split} documents were longer than a million characters and were packed in parts")
     if report.documents == len([s for paths in sources.values() for s in paths]) and each == "paragraphs":
-        say("every file is one document: if each line is one, pack again with --each lines")
+        say("every file is one document: if each line is a document, pack again with --each lines")
     if valid is not None and not report.valid_documents:
-        say(f"no document was held out: {valid} of {report.documents:,} is too little")
+        say(f"no document was held out: {valid} of {report.documents:,} documents is too small a share")
     say(f"{out} is ready: bothways pretrain tiny --data {out} --out my-run")
 
 
-def _source(written: str, usual: str) -> tuple[str, str]:
-    """NAME=PATH, unless a file is really called that."""
+def _source(written: str, default: str) -> tuple[str, str]:
+    """Split NAME=PATH, unless a file has that name."""
     match = re.fullmatch(r"([\w.-]+)=(.+)", written)
     if match is None or Path(written).exists():
-        return usual, written
+        return default, written
     return match[1], match[2]

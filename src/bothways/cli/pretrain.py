@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.output import print_json, print_table, same_command, say
+from bothways.cli.output import print_json, print_table, same_command, say, with_options
 
 
 def pretrain(
@@ -18,44 +18,48 @@ def pretrain(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", metavar="DIR", help="The run's folder. If it has checkpoints, the run goes on.", show_default=False
+            "--out", metavar="DIR", help="The run's folder. If it has checkpoints, the run resumes.", show_default=False
         ),
     ],
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data", metavar="DIR", help="A folder that bothways pack made; may be repeated.", show_default=False
+            "--data", metavar="DIR", help="A folder written by bothways pack; may be repeated.", show_default=False
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe, as in optim.lr=3e-4.", show_default=False),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a key of the recipe, as in optim.lr=3e-4; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Pretrain an encoder as a recipe says. Interrupted, the same command goes on exactly where it was.
+    """Pretrain an encoder with a recipe. If interrupted, the same command resumes exactly where it stopped.
 
-    The run's folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/.
+    The run's folder holds the full recipe, metrics.jsonl, curve.png, checkpoints/, and at the end model/.
     For several GPUs: torchrun --nproc-per-node 8 -m bothways pretrain …
 
     Example: bothways pretrain tiny --data packed --out my-run
     """
     from bothways.pretraining.pretrain import pretrain as run
     from bothways.pretraining.recipe import read_recipe
-    from bothways.tasks.recipe import FinetuneRecipe
+    from bothways.tasks.recipe import finetune_recipe
     from bothways.train.report import Console
-    from bothways.train.strict_toml import read
 
     plan = read_recipe(recipe, settings or [])
-    read(FinetuneRecipe, plan.finetune, "finetune")  # which fails if it is none: now, and not when it is asked for
+    finetune_recipe(plan.finetune)  # fails now, and not when the model is fine-tuned
     if data:
         plan = replace(plan, data=replace(plan.data, train=tuple(data)))
     with Console(plan.run.steps or None, plan.run.minutes or None) as console:
-        result = run(plan, out, listen=[console], say=console.say)
+        result = run(plan, out, listen=[console], say=lambda words: console.say(with_options(words)))
     if os.environ.get("RANK", "0") != "0":
-        return  # torchrun started several of us, and one tells
+        return  # only the first process of torchrun prints the result
     if not result.complete:
-        say(f"stopped at step {result.steps:,} and saved; to go on: {same_command()}")
+        say(f"stopped at step {result.steps:,} and saved; to resume: {same_command()}")
         raise typer.Exit(130)
     if as_json:
         print_json({**asdict(result), "folder": str(result.folder)})
@@ -64,7 +68,7 @@ def pretrain(
     if names:
         rows = [(name, _shown(result.before.get(name)), _shown(result.after[name])) for name in names]
         print_table(("held out", "before", "after"), rows, right=("before", "after"))
-    beside = sorted(file.parent for file in out.glob("*/config.json"))  # the model, and what objectives have beside it
+    beside = sorted(file.parent for file in out.glob("*/config.json"))  # the model, and the models of objectives
     fills = next((folder for folder in (result.folder, *beside) if _fills(folder)), None)
     command = (
         f'fill "…[MASK]…" --model {shlex.quote(str(fills))}' if fills else f"info {shlex.quote(str(result.folder))}"

@@ -1,8 +1,8 @@
-"""Batches for pretraining: a pure function of (seed, phase, index), made ahead of time in numpy.
+"""Batches for pretraining: a pure function of (seed, phase, index), prefetched in numpy.
 
-A step takes the sequences from `index` on until its tokens are full. They are split into groups, one for each
-forward pass of each rank. Which sequences a step has, and how they are masked, does not depend on the split, so one
-process and many train on the same.
+A step takes the sequences from `index` on until it has enough tokens. They are split into groups, one for each forward
+pass of each rank. Neither the sequences of a step nor their masks depend on the split, so any number of processes
+trains on the same data.
 """
 
 import itertools
@@ -14,17 +14,17 @@ import torch
 
 from bothways.hash_rng import Keys, mix, permute
 from bothways.model.batch import Batch
-from bothways.pretraining.objective import Draft, Objective, Room
+from bothways.pretraining.objective import BatchBuilder, Capacity, Objective
 from bothways.pretraining.sampler import RawSequences, Sampler, Spans, Stream
-from bothways.pretraining.shards import Numbers
+from bothways.pretraining.shards import Numbers, ranges
 from bothways.train.protocol import MicroBatch, Step
 
-_BLOCK = 1_000  # sequences in which a mixture's weights hold exactly
+_BLOCK = 1_000  # sequences among which a mixture's weights hold exactly
 _SHUFFLE, _SAMPLE, _MIX = range(3)
 
 
 class Mixture:
-    """Samplers by source, drawn from by weight: sequence `index` is always the same one."""
+    """Sequences from several sources by weight. Sequence `index` is always the same one."""
 
     def __init__(self, samplers: Mapping[str, Sampler], weights: Mapping[str, float] | None, seed: int) -> None:
         self.samplers = list(samplers.values())
@@ -37,11 +37,11 @@ class Mixture:
 
     @property
     def size(self) -> int:
-        """Sequences in one epoch of everything."""
+        """Number of sequences in one epoch over all sources."""
         return int(self.starts[-1])
 
     def plan(self, index: Numbers, static: int = 0) -> list["SourcePlan"]:
-        """What the sequences of these numbers are made of, by source."""
+        """Where the text of these sequences comes from, by source."""
         source, number = self._locate(index)
         plans = []
         for k in np.unique(source).tolist():
@@ -50,14 +50,14 @@ class Mixture:
             epoch, place = np.divmod(number[here], size)
             if self.by_weight:
                 place = _shuffled(place, epoch, size, mix(self.seed, _SHUFFLE, k))
-            # Static masks: the randomness of a sequence comes back every `static` epochs.
+            # Static masks: the keys of a sequence repeat every `static` epochs.
             keys = mix(self.seed, _SAMPLE, k, epoch % static if static else epoch, place)
             plans.append(SourcePlan(k, here, self.samplers[k].plan(place, keys)))
         return plans
 
     def _locate(self, index: Numbers) -> tuple[Numbers, Numbers]:
-        """The source of each sequence, and its number in the endless list of that source's sequences."""
-        if not self.by_weight:  # one shuffle over everything
+        """The source of each sequence, and its number among all sequences of that source, over epochs."""
+        if not self.by_weight:  # one shuffle over all sources
             epoch, place = np.divmod(index, self.size)
             place = _shuffled(place, epoch, self.size, mix(self.seed, _SHUFFLE))
             source = np.searchsorted(self.starts, place, side="right") - 1
@@ -69,28 +69,28 @@ class Mixture:
         return source, block * self.shares[source] + slot - (ends - self.shares)[source]
 
     def build(self, plans: Sequence["SourcePlan"]) -> RawSequences:
-        """The sequences themselves, in the order of their index."""
+        """The token sequences, in the order of their index."""
         rows = [self.samplers[plan.source].build(plan.spans) for plan in plans]
         return rows[0] if len(rows) == 1 else _interleave(rows, [plan.here for plan in plans])
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """The sequences that come from one source."""
+    """The sequences of a batch that come from one source."""
 
     source: int
     here: Numbers
-    """Where they stand among all that were asked for, in rising order."""
+    """Their places in the batch, in rising order."""
     spans: Spans
 
     def slice(self, begin: int, end: int) -> "SourcePlan":
-        """Those among the numbers begin … end-1."""
+        """The sequences at places begin … end-1 of the batch."""
         first, last = np.searchsorted(self.here, [begin, end]).tolist()
         return SourcePlan(self.source, self.here[first:last], self.spans.slice(first, last))
 
 
 def _shuffled(places: Numbers, rounds: Numbers, size: int, key: Keys) -> Numbers:
-    """Where a shuffle of `size` puts each place, with another shuffle for each round."""
+    """The places after a shuffle of `size`, with a new shuffle for each round."""
     found = np.empty_like(places)
     for turn in np.unique(rounds).tolist():
         found[rounds == turn] = permute(places[rounds == turn], size, mix(key, turn))
@@ -98,7 +98,7 @@ def _shuffled(places: Numbers, rounds: Numbers, size: int, key: Keys) -> Numbers
 
 
 def _apportion(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int) -> Numbers:
-    """Whole numbers that sum up to `total`, each at most one off its share (largest remainder), none zero."""
+    """Integers that sum to `total`, each at most one off its share (largest remainder method), none zero."""
     exact = shares * total
     counts = np.maximum(np.floor(exact).astype(np.int64), 1)
     order = np.argsort(counts - exact, kind="stable")
@@ -110,22 +110,22 @@ def _apportion(shares: np.ndarray[tuple[int], np.dtype[np.float64]], total: int)
 
 
 def _interleave(parts: Sequence[RawSequences], heres: Sequence[Numbers]) -> RawSequences:
-    """Rows of several sources, put into one order."""
+    """Merge the sequences of several sources into one order."""
     order = np.argsort(np.concatenate(heres))
     lengths = np.concatenate([np.diff(rows.cu_seqlens) for rows in parts])
     bases = np.concatenate([[0], np.cumsum([len(rows.ids) for rows in parts])])
     starts = np.concatenate([rows.cu_seqlens[:-1] + base for rows, base in zip(parts, bases, strict=False)])
     lengths, starts = lengths[order], starts[order]
     cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-    take = np.arange(cu_seqlens[-1]) + np.repeat(starts - cu_seqlens[:-1], lengths)
+    take = ranges(starts, lengths)
 
     def joined(name: str) -> np.ndarray[tuple[int], np.dtype[np.generic]]:
         return np.concatenate([getattr(rows, name) for rows in parts])
 
-    follows = None if parts[0].follows is None else joined("follows")[order]
-    tokens = (joined(name)[take] for name in ("ids", "segments", "words", "special"))
+    pair_labels = None if parts[0].pair_labels is None else joined("pair_labels")[order]
+    tokens = (joined(name)[take] for name in ("ids", "segments", "word_starts", "special"))
     ids, segments, words, special = tokens
-    return RawSequences(ids, segments, cu_seqlens, words, special, joined("keys")[order], follows)  # type: ignore[arg-type]
+    return RawSequences(ids, segments, cu_seqlens, words, special, joined("keys")[order], pair_labels)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -136,30 +136,32 @@ class Loader:
     objectives: Sequence[Objective]
     length: int
     tokens: int | None
-    """Of a step, at most; or …"""
+    """Most tokens of a step; or …"""
     sequences: int | None
-    """… how many sequences a step has, however long they are."""
+    """… the number of sequences of a step."""
     groups: int
     """Forward passes in a step, over all ranks."""
     static_shapes: bool
-    """Fill every batch up to one shape."""
+    """Pad every batch to one shape."""
     static: int = 0
+    """Number of mask sets that take turns; 0: new masks in every epoch."""
     rate: float | None = None
+    """Masking rate, if it differs from the objective's own."""
 
-    def room(self) -> Room:
-        """The most that one forward pass can hold, and its shape if shapes are kept still."""
+    def capacity(self) -> Capacity:
+        """The most that one forward pass can hold; with static shapes, its shape."""
         most = self.tokens if self.tokens is not None else (self.sequences or 0) * self.length
         tokens = most // self.groups
         if self._is_even:
             sequences = max(tokens // self.length, 1)
-            return Room(sequences * self.length, sequences, self.length, even=True)
+            return Capacity(sequences * self.length, sequences, self.length, even=True)
         if self.groups > 1:
-            tokens += self.length  # groups are cut at sequences, so one may be a sequence longer than its share
+            tokens += self.length  # groups consist of whole sequences, so one may exceed its share by a sequence
         if self.sequences is not None and self.groups == 1:
-            return Room(tokens, self.sequences, self.length)
-        # As many sequences as their mean length makes likely, and a fifth more.
+            return Capacity(tokens, self.sequences, self.length)
+        # The number of sequences expected from their mean length, and a fifth more.
         mean = _lengths(self.mixture.plan(np.arange(2_000), self.static)).mean()
-        return Room(tokens, int(1.2 * tokens / mean) + 8, self.length)
+        return Capacity(tokens, int(1.2 * tokens / mean) + 8, self.length)
 
     @property
     def _is_even(self) -> bool:
@@ -167,29 +169,29 @@ class Loader:
         return isinstance(self.mixture.samplers[0], Stream)
 
     def steps(self, index: int, groups: range) -> Iterator[Step]:
-        """Steps from sequence `index` on, endless; of each only these groups, as range(rank, all, ranks)."""
-        room = self.room()
+        """The steps from sequence `index` on, without end; of each only these groups: range(rank, groups, ranks)."""
+        capacity = self.capacity()
         while True:
-            step = self.step(index, groups, room)
+            step = self.step(index, groups, capacity)
             yield step
             index += step.sequences
 
-    def step(self, index: int, groups: range, room: Room) -> Step:
+    def step(self, index: int, groups: range, capacity: Capacity) -> Step:
         """The step that begins at sequence `index`."""
-        likely = self.sequences or room.sequences * self.groups
+        likely = self.sequences or capacity.sequences * self.groups
         plans = self.mixture.plan(np.arange(index, index + likely), self.static)
         lengths = _lengths(plans)
-        cuts = self._cuts(lengths, room)
+        cuts = self._cuts(lengths, capacity)
         micros, counts = [], dict[str, int]()
         for group in groups:
             inside = [plan.slice(cuts[group], cuts[group + 1]) for plan in plans]
-            micro, terms = self.micro([plan for plan in inside if len(plan.here)], room)
+            micro, terms = self.micro([plan for plan in inside if len(plan.here)], capacity)
             micros.append(micro)
             counts = {name: counts.get(name, 0) + n for name, n in terms.items()}
         return Step(micros, counts, int(lengths[: cuts[-1]].sum()), cuts[-1])
 
-    def _cuts(self, lengths: Numbers, room: Room) -> list[int]:
-        """The first sequence of each group, and the first of the next step: equal shares of the tokens."""
+    def _cuts(self, lengths: Numbers, capacity: Capacity) -> list[int]:
+        """The first sequence of each group, and the first of the next step. Groups get equal shares of the tokens."""
         ends = np.cumsum(lengths)
         count = len(lengths)
         if self.tokens is not None and not self._is_even:
@@ -197,32 +199,34 @@ class Loader:
         starts = ends[:count] - lengths[:count]
         shares = np.arange(1, self.groups) * ends[count - 1] / self.groups
         cuts = [0, *np.searchsorted(starts, shares).tolist(), count]
-        for group in range(1, self.groups):  # nobody goes without: a sequence may be longer than a share
+        for group in range(1, self.groups):  # no group is empty, even if a sequence is longer than a share
             cuts[group] = min(max(cuts[group], cuts[group - 1] + 1), count - (self.groups - group))
-        if self.static_shapes:  # more short sequences than the room was made for wait for the next step
+        if self.static_shapes:  # sequences beyond the capacity are left for the next step
             for group in range(self.groups):
-                fits = int(np.searchsorted(ends, ends[cuts[group]] - lengths[cuts[group]] + room.tokens, side="right"))
-                cuts[group + 1] = min(cuts[group + 1], cuts[group] + room.sequences, fits)
+                fits = int(
+                    np.searchsorted(ends, ends[cuts[group]] - lengths[cuts[group]] + capacity.tokens, side="right")
+                )
+                cuts[group + 1] = min(cuts[group + 1], cuts[group] + capacity.sequences, fits)
         return cuts
 
-    def chunks(self, count: int, room: Room) -> Iterator[list[SourcePlan]]:
-        """The first `count` sequences in batches that fit the room, each once: for evaluation."""
+    def chunks(self, count: int, capacity: Capacity) -> Iterator[list[SourcePlan]]:
+        """The first `count` sequences in batches that fit the capacity: for evaluation."""
         plans = self.mixture.plan(np.arange(count), self.static)
         begin = tokens = 0
         for number, length in enumerate(_lengths(plans).tolist()):
-            if tokens + length > room.tokens or number - begin == room.sequences:
+            if tokens + length > capacity.tokens or number - begin == capacity.sequences:
                 yield [plan.slice(begin, number) for plan in plans]
                 begin, tokens = number, 0
             tokens += length
         yield [plan.slice(begin, count) for plan in plans]
 
-    def micro(self, plans: Sequence[SourcePlan], room: Room) -> tuple[MicroBatch, dict[str, int]]:
-        """These sequences, corrupted, as tensors; and how many terms each loss has."""
+    def micro(self, plans: Sequence[SourcePlan], capacity: Capacity) -> tuple[MicroBatch, dict[str, int]]:
+        """These sequences, masked, as tensors; and the number of terms of each loss."""
         rows = self.mixture.build(plans)
-        draft = Draft(rows, rows.ids)
+        builder = BatchBuilder(rows, rows.ids)
         for objective in self.objectives:
-            objective.prepare(draft, room, self.rate)
-        return collate(draft, room if self.static_shapes else None), draft.counts
+            objective.prepare(builder, capacity, self.rate)
+        return collate(builder, capacity if self.static_shapes else None), builder.counts
 
 
 def _lengths(plans: Sequence[SourcePlan]) -> Numbers:
@@ -232,25 +236,25 @@ def _lengths(plans: Sequence[SourcePlan]) -> Numbers:
     return lengths
 
 
-def collate(draft: Draft, room: Room | None) -> MicroBatch:
-    """A draft as tensors, filled up to the room if one is given."""
-    rows = draft.rows
-    ids, segments, positions, cu_seqlens = draft.ids, rows.segments, rows.positions, rows.cu_seqlens
+def collate(builder: BatchBuilder, capacity: Capacity | None) -> MicroBatch:
+    """A batch as tensors, padded to the capacity if one is given."""
+    rows = builder.rows
+    ids, segments, positions, cu_seqlens = builder.ids, rows.segments, rows.positions, rows.cu_seqlens
     longest = int(np.diff(cu_seqlens).max())
-    targets = {name: target.values for name, target in draft.targets.items()}
-    if room is not None:
+    targets = {name: target.values for name, target in builder.targets.items()}
+    if capacity is not None:
         tokens, sequences = len(ids), len(cu_seqlens) - 1
-        left, longest = room.tokens - tokens, room.length
-        assert left >= 0, "a batch has more tokens than its room"
-        assert sequences <= room.sequences, "a batch has more sequences than its room"
-        # Filler tokens are sequences of their own, so that no real one sees them; those left over are empty.
-        fillers = np.minimum(np.arange(1, room.rows - sequences + 1) * room.length, left)
+        left, longest = capacity.tokens - tokens, capacity.length
+        assert left >= 0, "a batch has more tokens than its capacity"
+        assert sequences <= capacity.sequences, "a batch has more sequences than its capacity"
+        # Padding tokens form sequences of their own, so that no real token attends to them; the rest are empty.
+        fillers = np.minimum(np.arange(1, capacity.rows - sequences + 1) * capacity.length, left)
         cu_seqlens = np.concatenate([cu_seqlens, tokens + fillers])
-        assert cu_seqlens[-1] == room.tokens, "a filler is in no sequence"
+        assert cu_seqlens[-1] == capacity.tokens, "a padding token is in no sequence"
         ids = np.pad(ids, (0, left))
         segments = np.pad(segments, (0, left))
-        positions = np.concatenate([positions, np.arange(left) % room.length])
-        for name, target in draft.targets.items():
+        positions = np.concatenate([positions, np.arange(left) % capacity.length])
+        for name, target in builder.targets.items():
             targets[name] = np.pad(target.values, (0, target.most - len(target.values)), constant_values=target.filler)
     tensors = (torch.from_numpy(np.ascontiguousarray(x)) for x in (ids, segments, positions, cu_seqlens))
     flat, kinds, places, bounds = tensors

@@ -1,7 +1,7 @@
-"""The contract of an objective: it changes what the model reads, and says how wrong the model was.
+"""The contract of an objective: it changes what the model reads, and computes losses on the model's output.
 
-Objectives add up: each gets the draft that those before it made. One file in objectives/ each.
-N tokens · B sequences · M asked for.
+Objectives combine: each one changes the batch after those before it. One file in objectives/ for each.
+N tokens · B sequences · M predicted tokens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class ModelPart(Protocol):
 
 
 class Recipe(Protocol):
-    """What an objective may know of the recipe that it is in."""
+    """The parts of a recipe that an objective may read."""
 
     @property
     def objectives(self) -> tuple[str, ...]: ...
@@ -45,52 +45,52 @@ class Recipe(Protocol):
 
 
 @dataclass(frozen=True)
-class Room:
-    """The most that one batch can hold. The compiler wants every batch to have the same shape, so fillers fill it."""
+class Capacity:
+    """The most that one batch can hold. With static shapes, every batch is padded to it."""
 
     tokens: int
     sequences: int
     length: int
     even: bool = False
-    """Every sequence has the full length, so real ones and fillers together are always `sequences`."""
+    """Every sequence has the full length, so real and padding sequences together are always `sequences`."""
 
     @property
     def rows(self) -> int:
-        """Sequences with fillers: enough of them to hold every token that is left, however few are real."""
+        """Number of sequences with padding: enough to hold every padding token, however few are real."""
         return self.sequences if self.even else self.sequences + -(-self.tokens // self.length)
 
 
 @dataclass(frozen=True)
 class Target:
-    """What an objective needs to compute its loss: one number for each asked token or sequence."""
+    """An input of an objective's loss: one number for each predicted token or sequence."""
 
     values: Numbers
     most: int
-    """How many there can be."""
+    """The largest number of values: static shapes are padded to it."""
     filler: int
-    """What stands in the places that are left; no loss reads it."""
+    """The padding value; no loss reads it."""
 
 
 @dataclass
-class Draft:
-    """A batch in the making."""
+class BatchBuilder:
+    """A batch that objectives are still changing."""
 
     rows: RawSequences
     ids: Numbers
     """(N,) what the model will read."""
     targets: dict[str, Target] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    """By loss, how many terms it sums up."""
+    """Number of terms of each loss."""
     selection: Selection | None = None
 
 
 @dataclass(frozen=True)
 class MaskingVocabulary:
-    """The facts about a vocabulary that masking needs."""
+    """The ids that masking needs."""
 
     mask: int
     ordinary: Numbers
-    """Every id that is a word or a piece of one: what a random replacement is drawn from."""
+    """Every id of a word or a subword piece: random replacements are drawn from these."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "MaskingVocabulary | None":
@@ -103,22 +103,22 @@ class MaskingVocabulary:
 
 @dataclass(frozen=True)
 class LossTerm:
-    """One loss over a batch: the sum of its terms; for evaluation also the predictions and the labels, if any."""
+    """One loss over a batch: the sum of its terms; for accuracy also logits and labels, if any."""
 
     loss: Tensor
     logits: Tensor = field(default_factory=lambda: torch.tensor(0.0))
-    wanted: Tensor = field(default_factory=lambda: torch.tensor(0))
+    labels: Tensor = field(default_factory=lambda: torch.tensor(0))
 
     @property
-    def right(self) -> Tensor:
-        """How many predictions are right; nan if nothing was predicted."""
-        if not self.wanted.ndim:
+    def correct(self) -> Tensor:
+        """Number of correct predictions; nan without labels."""
+        if not self.labels.ndim:
             return torch.full_like(self.loss, torch.nan)
-        return (self.logits.argmax(-1) == self.wanted).sum()
+        return (self.logits.argmax(-1) == self.labels).sum()
 
 
 Terms = dict[str, LossTerm]
-"""By name; each name has a count in the draft and a weight in `Objective.loss_weights`."""
+"""By name; each has a count in `BatchBuilder.counts` and a weight in `Objective.loss_weights`."""
 Weights = dict[str, Tensor]
 
 
@@ -128,13 +128,13 @@ class NoSettings:
 
 
 class Objective:
-    """A subclass overrides what it needs. What is not overridden does nothing."""
+    """Base class: a subclass overrides what it needs; the defaults do nothing."""
 
     name: ClassVar[str]
     Settings: ClassVar[type] = NoSettings
-    """A dataclass: the part of a recipe that is called as the objective."""
+    """A frozen dataclass: the part of a recipe that has the objective's name."""
     stands_alone: ClassVar[bool] = False
-    """Whether it can train a left-to-right model, or an adapter, for which nothing else may be trained."""
+    """Whether it can train a left-to-right model or a LoRA adapter. Other objectives cannot."""
     requires: ClassVar[tuple[str, ...]] = ("mlm",)
     """Other objectives that must be in the recipe …"""
     excludes: ClassVar[tuple[str, ...]] = ()
@@ -146,32 +146,32 @@ class Objective:
     short: float = 0.0
     """Share of the sequences with a random shorter target length."""
     static: int = 0
-    """The number of sets of masks that take turns; 0: new masks in every epoch."""
+    """Number of mask sets that take turns; 0: new masks in every epoch."""
     scales_others: float = 1.0
-    """By which the weights of the other objectives' losses are multiplied."""
+    """Factor for the loss weights of all other objectives."""
     qkv_layers: tuple[int, ...] = ()
     """Layers of the model whose queries, keys and values its losses read."""
     tallies: int = 0
-    """How many numbers `tally` counts."""
+    """Length of the vector that `tally` returns."""
     frozen: Model | None = None
-    """A model that goes with the trained one to its device, and is not trained."""
+    """A model that is not trained but follows the trained one to its device."""
     wraps: ClassVar[str] = ""
-    """Another objective that this one owns and runs itself."""
+    """The name of another objective that this one runs itself."""
 
     # ------------------------------------------------------------------ the recipe
 
     @classmethod
     def is_on(cls, recipe: Recipe) -> bool:
-        """Whether a recipe asks for it."""
+        """Whether a recipe uses it."""
         return cls.name in recipe.objectives
 
     @classmethod
     def check(cls, recipe: Recipe) -> None:
-        """Refuse a recipe in which it cannot take part."""
+        """Raise BothwaysError for a recipe that it cannot work with."""
 
     @classmethod
     def resolve(cls, recipe: Recipe) -> Any:
-        """Its settings, with what they leave open found beside the model to go on from."""
+        """Its settings, completed from the files beside model.init."""
         return recipe.settings[cls.name]
 
     @classmethod
@@ -181,29 +181,31 @@ class Objective:
 
     @property
     def loss_weights(self) -> dict[str, float]:
-        """Its losses by name, and the weight of each."""
+        """The weight of each of its losses, by name."""
         return {self.name: 1.0}
 
     # ------------------------------------------------------------------ the model
 
     def attach(self, model: Model) -> nn.Module | None:
-        """Called once with the model to be trained. Returns what is trained beside it, with weights yet to be drawn."""
+        """Called once with the model to train. Returns a module to train beside it, which is initialised afterwards."""
         return None
 
     def start(self, model: Model, part: nn.Module | None) -> None:
-        """Called when the weights of `part` are drawn: to share some with the model, or to load others."""
+        """Called after `part` is initialised: to share weights with the model, or to load some."""
 
     # ------------------------------------------------------------------ data
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
-        """Change the draft's ids and add targets and counts. In numpy, on the CPU, ahead of time.
+    def prepare(
+        self, builder: BatchBuilder, capacity: Capacity, rate: float | None, predicted: Numbers | None = None
+    ) -> None:
+        """Change the batch's ids and add targets and counts. Runs in numpy on the CPU, prefetched.
 
-        `rate` is the masking rate of this phase, if it differs from the objective's own. `asked`: ask for just these
-        tokens, instead of choosing some.
+        `rate` is the masking rate of this phase, if it differs from the objective's own. `predicted`: mask exactly
+        these tokens instead of a random choice.
         """
 
-    def most_asked(self, room: Room, rate: float | None) -> int | None:
-        """How many tokens one batch can be asked for; None if it asks for none."""
+    def max_predictions(self, capacity: Capacity, rate: float | None) -> int | None:
+        """The largest number of predicted tokens in one batch; None if it predicts no tokens."""
         return None
 
     # ------------------------------------------------------------------ losses
@@ -211,40 +213,40 @@ class Objective:
     def before(
         self, part: nn.Module | None, batch: Batch, targets: dict[str, Tensor], is_training: bool
     ) -> tuple[Batch, dict[str, Tensor], Terms]:
-        """What the model will read instead of the batch, and losses that are known before it does."""
+        """What the model reads instead of the batch, and losses that are known before it runs."""
         return batch, targets, {}
 
     def losses(
         self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
         targets: dict[str, Tensor],
     ) -> Terms:  # fmt: skip
-        """The losses over the model's last states (N, W). `seen` holds what `qkv_layers` asks for."""
+        """The losses on the last hidden states (N, W). `seen` holds queries, keys and values of `qkv_layers`."""
         raise NotImplementedError
 
     def tally(self, terms: Terms) -> Tensor:
-        """(tallies,) what is counted in evaluation beside losses and right predictions."""
+        """(tallies,) what evaluation sums up beside losses and correct predictions."""
         return torch.empty(0)
 
     def rates(self, tally: Sequence[float], counts: Mapping[str, float]) -> dict[str, float]:
-        """Scores by name, from the sums of tallies and of the losses' counts."""
+        """Scores by name, from the summed tally and the losses' counts."""
         return {}
 
     def flops(self, shape: EncoderConfig, length: int, rate: float | None) -> float:
-        """Floating-point operations of one training step for one token, beside those of the model's layers."""
+        """Floating-point operations of a training step per token, beside those of the model's layers."""
         return 0.0
 
     # ------------------------------------------------------------------ folders
 
     def folder_config(self, config: ModelConfig) -> ModelConfig:
-        """The config of the folder that the model is saved to."""
+        """The config that the model is saved with."""
         return config
 
     def to_folder(self, own: Weights, parts: Weights) -> None:
-        """Move weights for which the model's folder has no place from `own` to `parts`."""
+        """Move weights that the model folder cannot hold from `own` to `parts`."""
 
     def from_folder(self, own: Weights, parts: Weights) -> None:
         """The reverse of `to_folder`."""
 
     def other_models(self, part: nn.Module | None, own: Weights, parts: Weights) -> dict[str, Model]:
-        """Models to be saved beside the model, by the name of their folder."""
+        """Models to save beside the model, by folder name."""
         return {}

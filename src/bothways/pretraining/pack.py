@@ -1,4 +1,4 @@
-"""Raw text to packed shards: streamed, so that memory does not grow with the text."""
+"""Tokenise raw text into packed shards. Streams in constant memory."""
 
 import hashlib
 import itertools
@@ -33,7 +33,7 @@ _SHARD = 1 << 26  # tokens; one shard is held in memory until it is full, as 128
 
 @dataclass(frozen=True)
 class Report:
-    """What was packed."""
+    """Statistics of packed text."""
 
     documents: int
     sentences: int
@@ -41,17 +41,17 @@ class Report:
     words: int
     tokens_per_word: float
     unknown: float
-    """Share of the tokens that the vocabulary has no piece for."""
+    """Share of the tokens that are unknown to the vocabulary."""
     duplicates: float
-    """Share of the documents that repeat an earlier one, whether they were dropped or not."""
+    """Share of the documents that are exact copies of an earlier one, dropped or not."""
     valid_documents: int
     valid_tokens: int
     split: int
-    """How many documents were so long that they were packed in parts."""
+    """Number of documents that were so long that they were packed in parts."""
     lengths: dict[str, int]
-    """Documents by their number of tokens."""
+    """Number of documents by their length in tokens."""
     entropy: float
-    """The loss, in nats, of a model that knows how frequent each token is and nothing else."""
+    """Unigram entropy in nats: the loss of a model that knows only token frequencies."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,10 @@ class _Document:
 
 @dataclass
 class _Tally:
-    """Everything the report counts, as it goes along."""
+    """Running counts for the report."""
 
     counts: NDArray[np.int64]
-    """Of every token id."""
+    """Occurrences of each token id."""
     documents: dict[str, int] = field(default_factory=lambda: {"train": 0, "valid": 0})
     tokens: dict[str, int] = field(default_factory=lambda: {"train": 0, "valid": 0})
     sentences: int = 0
@@ -91,11 +91,10 @@ def pack(
 ) -> Report:
     """Turn text files into a folder of token shards.
 
-    `inputs` are files, folders or patterns, or a table of them by source name. A share `valid` of the documents,
-    or all of `valid_files`, is held out. Which documents are held out depends on their text alone, so a document
-    and its copies are always on the same side. `words` says what a word is, for masks that hide whole words: Chinese
-    needs a segmenter, a name or a function, or text with spaces between words. `on_bytes(done, total)` is told how far
-    it is.
+    `inputs` are files, folders or patterns, or a mapping from source names to them. A share `valid` of the documents,
+    or all of `valid_files`, is held out. The choice depends on the text alone, so a document and its copies are always
+    in the same split. `words` is the word segmentation for whole-word masking: Chinese needs the name of a segmenter, a
+    function, or text with spaces between words. `on_bytes(done, total)` reports progress.
     """
     out, share = Path(out), parse_share(valid)
     held_out = find_files(valid_files) if valid_files else []
@@ -105,70 +104,77 @@ def pack(
     total = sum(file.stat().st_size for _, _, file in files if file.exists())
     meter, tally = Meter(), _Tally(np.zeros(tokenizer.size, np.int64))
     documents = _documents(files, share, dedup, column, each, meter, tally)
-    with atomic.new_folder(out, replaces=_owned(out)) as fresh:
+    with atomic.new_folder(out, replaces=_owned(out)) as folder:
         segmenter = words if callable(words) else find_segmenter(words)
-        writer, encoder = _Writer(fresh, tokenizer.size), _Encoder(tokenizer, segmenter)
-        # Three at work: one thread reads and splits, one tokenises (on all cores), this one writes.
+        writer, encoder = _Writer(folder, tokenizer.size), _Encoder(tokenizer, segmenter)
+        # Three threads: one reads and splits, one tokenises (on all cores), this one writes.
         with closing(prefetch(_chunks(documents), 2)) as chunks, closing(prefetch(encoder.run(chunks), 2)) as encoded:
             for chunk, encodings in encoded:
                 _write(writer, encoder, chunk, encodings, tally)
                 if on_bytes:
                     on_bytes(meter.bytes, total)
         if not tally.tokens["train"]:
-            raise BothwaysError(f"no text to train on was found in {', '.join(str(f) for _, _, f in files[:3])}")
+            names = tuple(str(file) for _, _, file in files[:3])
+            raise BothwaysError(f"no text to train on was found in {', '.join(names)}", "no-text", names)
         report = _report(tally, meter, tokenizer)
-        tokenizer.save(fresh)
-        files_now = {file.name: checksum(file) for file in sorted(fresh.iterdir()) if file.name in TOKENIZER_FILES}
+        tokenizer.save(folder)
+        checksums = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.name in TOKENIZER_FILES}
         manifest: dict[str, Any] = {
             "format": FORMAT,
-            "tokenizer": {"fingerprint": tokenizer.fingerprint, "pieces": tokenizer.size, "files": files_now},
+            "tokenizer": {"fingerprint": tokenizer.fingerprint, "pieces": tokenizer.size, "files": checksums},
             "sources": {name: [file.name for file in paths] for name, paths in sources.items()},
             "report": asdict(report),
             "shards": writer.close(),
         }
         manifest = {**manifest, "checksum": manifest_checksum(manifest)}
-        (fresh / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return report
 
 
 def _sources(
     inputs: Path | str | Sequence[Path | str] | Mapping[str, Sequence[Path | str]], out: Path, held_out: Sequence[Path]
 ) -> dict[str, list[Path]]:
-    """The files by source, without those held out, and without what an older packed folder in a corpus has."""
+    """The files by source, without held-out files and without those of an older packed folder in `out`."""
     if isinstance(inputs, Path | str):
         inputs = [inputs]
-    named = inputs if isinstance(inputs, Mapping) else {usual_source(out): inputs}
+    named = inputs if isinstance(inputs, Mapping) else {default_source(out): inputs}
     if not named:
-        raise BothwaysError("no input file was given")
+        raise BothwaysError("no input file was given", "no-input")
     taken = {file.resolve() for file in held_out}
     sources = {}
     for name, paths in named.items():
         if not re.fullmatch(r"[\w.-]+", name):
-            raise BothwaysError(f"a source cannot be called {name!r}: its name is a part of file names")
+            raise BothwaysError(
+                f"{name!r} cannot be the name of a source: use letters, digits, dots, hyphens and underscores",
+                "bad-name",
+                name,
+            )
         files = [f for f in find_files(paths) if f.resolve() not in taken and out.resolve() not in f.resolve().parents]
         sources[name] = files
     return sources
 
 
-def usual_source(out: Path) -> str:
-    """What a source without a name is called: as the folder it is packed into."""
+def default_source(out: Path) -> str:
+    """The name of a source without one: that of the output folder."""
     return re.sub(r"[^\w.-]+", "-", out.name) or "text"
 
 
 def parse_share(written: float | str) -> float:
-    """0.005 and "0.5%" are the same share."""
+    """A share from a number or a percentage: 0.005 or "0.5%"."""
     try:
         text = str(written).strip()
         share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         share = math.nan
     if not 0 <= share < 1:
-        raise BothwaysError(f"{written!r} is not a share: expected something like 0.5% or 0.005")
+        raise BothwaysError(
+            f"{written!r} is not a share below 1: expected a number such as 0.005 or 0.5%", "out-of-range", written
+        )
     return share
 
 
 def _owned(out: Path) -> list[str]:
-    """The files of an older packed folder in this place, which may be replaced; none if it is not one."""
+    """The files of an older packed folder in `out`, which may be replaced; none if it is not one."""
     try:
         names = [row["name"] for row in json.loads((out / "manifest.json").read_text(encoding="utf-8"))["shards"]]
     except (OSError, ValueError, KeyError, TypeError):
@@ -189,7 +195,7 @@ def _documents(
     meter: Meter,
     tally: _Tally,
 ) -> Iterator[_Document]:
-    """Held-out files come first, so that with `dedup` a copy of one of their documents is not trained on."""
+    """Held-out files come first, so that `dedup` drops copies of their documents from the training text."""
     seen = _Seen()
     for split, source, file in files:
         for text in read_documents(file, field=column, each=each, meter=meter):
@@ -204,14 +210,14 @@ def _documents(
 
 
 class _Seen:
-    """A set of 64-bit numbers at eight bytes each: Python's own takes ten times as much."""
+    """A set of 64-bit numbers at eight bytes each: a Python set takes ten times as much."""
 
     def __init__(self) -> None:
         self._old = np.empty(0, np.uint64)
         self._new: set[int] = set()
 
     def add(self, number: int) -> bool:
-        """Whether it was there already."""
+        """Add a number; whether it was there already."""
         if number in self._new:
             return True
         place = int(np.searchsorted(self._old, np.uint64(number)))
@@ -241,31 +247,31 @@ def _chunks(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
 
 
 class _Encoder:
-    """Sentences to ids and word starts, without specials: a [MASK] in a raw text is five characters, not a mask."""
+    """Sentences to ids and word starts. "[MASK]" in a raw text is ordinary text, not the special token."""
 
     def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter | None) -> None:
         self.segmenter = segmenter
         self.backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
         self.backend.encode_special_tokens = True
         self.starts: NDArray[np.bool_] | None = None
-        self.spelt: re.Pattern[str] | None = None
-        """Specials as a text may spell them, where they must be broken up: Unigram has them among its words."""
+        self.special_text: re.Pattern[str] | None = None
+        """The special tokens as text, which must be broken up: Unigram has them in its vocabulary."""
         if tokenizer.kind == "Unigram":
             specials = sorted((tokenizer.piece(i) for i in tokenizer.special_ids), key=len, reverse=True)
-            self.spelt = re.compile("|".join(map(re.escape, specials)))
+            self.special_text = re.compile("|".join(map(re.escape, specials)))
         if tokenizer.kind == "WordPiece":
-            inside = self.backend.model.continuing_subword_prefix
-            self.starts = np.array([not piece.startswith(inside) for piece in tokenizer.pieces])
+            prefix = self.backend.model.continuing_subword_prefix
+            self.starts = np.array([not piece.startswith(prefix) for piece in tokenizer.pieces])
 
     def run(self, chunks: Iterable[list[_Document]]) -> Iterator[tuple[list[_Document], list[tokenizers.Encoding]]]:
         """The chunks, and an encoding for each of their sentences."""
-        # The fast way leaves out where words are; WordPiece's pieces tell that by themselves.
+        # The fast encoder returns no word boundaries; WordPiece marks them in its pieces.
         is_fast = self.starts is not None and self.segmenter is None
         encode = self.backend.encode_batch_fast if is_fast else self.backend.encode_batch
         for chunk in chunks:
             texts = [sentence for document in chunk for sentence in document.sentences]
-            if self.spelt is not None:
-                texts = [self.spelt.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]
+            if self.special_text is not None:
+                texts = [self.special_text.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]
             yield chunk, encode(texts, add_special_tokens=False)
 
     def words(
@@ -275,7 +281,7 @@ class _Encoder:
         sentences: Iterable[str],
         encodings: Sequence[tokenizers.Encoding],
     ) -> NDArray[np.bool_]:
-        """Whether a word starts at each token: every sentence begins with one."""
+        """Whether a word starts at each token. The first token of a sentence always starts one."""
         if self.starts is not None:
             starts = self.starts[ids]
         else:
@@ -326,7 +332,7 @@ def _write(
 
 
 class _Shard:
-    """A shard in the making, as compact in memory as it will be on disk."""
+    """A shard that is not written yet, as compact in memory as on disk."""
 
     def __init__(self) -> None:
         self.tokens, self.words = bytearray(), bytearray()
@@ -355,7 +361,7 @@ class _Writer:
         shard.documents.append(len(shard.sentences) - 1)
 
     def close(self) -> list[dict[str, Any]]:
-        """Write what is left; the manifest's rows."""
+        """Write the open shards; the manifest's rows."""
         for key in sorted(self.open):
             self._flush(key)
         return self.shards

@@ -1,4 +1,4 @@
-"""Pretrain an encoder: a recipe and packed text in, a run folder out."""
+"""Pretrain an encoder: takes a recipe and packed text, writes a run folder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,15 +27,15 @@ from bothways.train.strict_toml import write_table
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a run came to."""
+    """The result of a pretraining run."""
 
     folder: Path
-    """The model: a folder for `bothways.load`."""
+    """The model folder, for `bothways.load`."""
     steps: int
     complete: bool
-    """False if it was interrupted: the same call goes on from there."""
+    """False if it was interrupted: the same call resumes it."""
     before: dict[str, float] = field(default_factory=dict)
-    """Scores on held-out text before the first step …"""
+    """Scores on the held-out text before the first step …"""
     after: dict[str, float] = field(default_factory=dict)
     """… and after the last."""
 
@@ -47,9 +47,10 @@ def pretrain(
     listen: Sequence[Listener] = (),
     say: Say = lambda words: None,
 ) -> Pretrained:
-    """Train as the recipe says, or go on where an earlier call with the same `out` stopped.
+    """Train as the recipe says, or resume an interrupted run in `out`.
 
-    `listen` hears every event of the run; `say` gets sentences for a person, such as why training goes badly.
+    Every function in `listen` gets every event of the run; `say` gets sentences for the user, such as why training
+    goes badly.
     """
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
@@ -59,9 +60,11 @@ def pretrain(
         model = _model(recipe, tokenizer, say if ranks.is_first else lambda words: None)
         if recipe.finetune:
             model.config = replace(model.config, advice=write_table(recipe.finetune))
-            if pooling := recipe.finetune.get("model", {}).get("pooling"):  # others take it from config.json
+            if pooling := recipe.finetune.get("model", {}).get(
+                "pooling"
+            ):  # Hugging Face libraries read it from config.json
                 model.config = with_pooling(model.config, pooling)
-        if recipe.model.init:  # what is kept of the recipe shall be true
+        if recipe.model.init:  # the recipe that is written must describe this model
             recipe = replace(recipe, model=recipe.model.shaped_as(model.config.family, model.config.encoder))
             resolved = {name: OBJECTIVES[name].resolve(recipe) for name in recipe.active}
             recipe = replace(recipe, settings=recipe.settings | resolved)
@@ -74,24 +77,24 @@ def pretrain(
             claim(out, recipe, read_recipe, write_recipe, {"packed": checksums}, shares)
         ranks.wait()
         if not valid.sources and ranks.is_first:
-            say("no text is held out, so nothing is evaluated: pack with --valid 0.5% to see how well it learns")
+            say("no text is held out, so nothing is evaluated: pack with `valid` 0.5% to measure progress")
         if recipe.optim.warmup >= recipe.run.steps > 0 and ranks.is_first:
             say(
-                f"the learning rate never reaches its peak: it rises for {recipe.optim.warmup:,g} steps "
-                f"(optim.warmup), and the run has {recipe.run.steps:,}"
+                f"the learning rate never reaches its peak: optim.warmup is {recipe.optim.warmup:,g} steps, and the "
+                f"run has {recipe.run.steps:,}"
             )
         reports = [p.manifest["report"] for p in packed]
         tokens = sum(corpus.tokens for corpus in train.sources.values())
         plateau = sum(r["entropy"] * r["tokens"] for r in reports) / sum(r["tokens"] for r in reports)
-        diagnosis = HealthMonitor(
+        health = HealthMonitor(
             plateau=plateau,
             clip=recipe.optim.clip,
             duplicates=max(r["duplicates"] for r in reports),
             tokens_per_epoch=tokens,
             scaled=recipe.run.precision == "fp16",
         )
-        alone = plateau if len(work.losses) == 1 else None  # it is the loss of one objective, not a sum of losses
-        ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, diagnosis, alone)
+        line = plateau if len(work.losses) == 1 else None  # it does not compare with a sum of losses
+        ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, health, line)
         if ranks.is_first and ended.complete:
             _publish(out, recipe.run.keep)
         before, after = first_and_last_scores(out)
@@ -101,10 +104,14 @@ def pretrain(
 
 def _one_tokenizer(packed: Sequence[Packed]) -> Tokenizer:
     if not packed:
-        raise BothwaysError("the recipe names no packed text: set data.train, or give --data DIR")
+        raise BothwaysError("the recipe names no packed text: set data.train, or give `data`", "no-data")
     for other in packed[1:]:
         if other.tokenizer.fingerprint != packed[0].tokenizer.fingerprint:
-            raise BothwaysError(f"{other.folder} and {packed[0].folder} were packed with different tokenizers")
+            raise BothwaysError(
+                f"{other.folder} and {packed[0].folder} were packed with different tokenizers: pack them with one",
+                "other-tokenizer",
+                (other.folder, packed[0].folder),
+            )
     return packed[0].tokenizer
 
 
@@ -121,24 +128,26 @@ def _texts(packed: Sequence[Packed], recipe: PretrainRecipe, split: str) -> Text
         unknown, missing = set(weights) - set(corpora), set(corpora) - set(weights)
         if unknown or missing:
             raise BothwaysError(
-                f"data.weights names {', '.join(sorted(weights))}, and the packed text has "
-                f"{', '.join(sorted(corpora))}: name each source once"
+                f"data.weights names {', '.join(sorted(weights))}, but the packed text has the sources "
+                f"{', '.join(sorted(corpora))}: name each source once",
+                "unknown-source",
+                tuple(sorted(unknown | missing)),
             )
         if min(weights.values()) < 0 or not sum(weights.values()) > 0:
-            raise BothwaysError("data.weights must be 0 or more, and one of them above 0")
+            raise BothwaysError("data.weights must be 0 or more, and one of them above 0", "out-of-range", weights)
     used = {name: corpus for name, corpus in corpora.items() if weights.get(name, 0) > 0}
     return Texts(used, {name: weights[name] for name in used}) if split == "train" else Texts(corpora)
 
 
 def _model(recipe: PretrainRecipe, tokenizer: Tokenizer, say: Say = lambda words: None) -> Model:
-    """A new model, or the one to go on from, with the heads that the objectives train."""
+    """A new model, or that of model.init, with the heads that the objectives train."""
     objectives = make_objectives(recipe, tokenizer)
     heads = heads_for(objectives)
     if not recipe.model.init:
         _require_heads(recipe.model.family, objectives)
         shape = recipe.model.encoder(tokenizer.size)
         if isinstance(shape.positions, Learned) and shape.positions.offset and "pad_token" in tokenizer.roles:
-            # RoBERTa's count from the padding token on, wherever the vocabulary has it.
+            # RoBERTa's positions start after the id of the padding token.
             offset = tokenizer.id(tokenizer.roles["pad_token"]) + 1
             shape = replace(shape, positions=replace(shape.positions, rows=shape.max_length + offset, offset=offset))
         config = ModelConfig(shape, heads, family=recipe.model.family)
@@ -150,25 +159,29 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer, say: Say = lambda words
     if model.tokenizer is None or model.tokenizer.fingerprint != tokenizer.fingerprint:
         raise BothwaysError(
             f"the text was packed with another tokenizer than that of {recipe.model.init}: "
-            f"pack it again with --model {recipe.model.init}"
+            f"pack it again with `model` {recipe.model.init}",
+            "other-tokenizer",
+            recipe.model.init,
         )
     missing = [head for head in heads if head not in model.heads]
     if missing:
-        say(f"{recipe.model.init} has no head called {' or '.join(missing)}: it begins as a new one")
+        say(f"{recipe.model.init} has no head {' or '.join(missing)}: it is initialised at random")
     for head in missing:
         model = model.with_head(head, keep=heads, seed=recipe.run.seed)
-    return model.with_only(heads) if recipe.lora.rank else model  # an adapter has the head that it was trained with
+    return model.with_only(heads) if recipe.lora.rank else model  # an adapter is saved with the heads it trains
 
 
 def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
     for name, objective in objectives.items():
         if not set(objective.heads) <= set(FAMILIES[family].heads):
-            raise BothwaysError(f"{family} has no head for {name}: take other objectives, such as objectives = ['mlm']")
+            raise BothwaysError(
+                f"{family} has no head for {name}: change objectives or model.family", "family-without-head", family
+            )
 
 
 def _publish(out: Path, keep: int) -> None:
-    """The last checkpoint's model as out/model, and the models that objectives have beside it. An adapter is merged into
-    its base, and lies beside it as out/adapter."""
+    """Copy the models of the last checkpoint into `out`. An adapter is merged into its base model, and also copied as
+    out/adapter."""
     latest = Checkpoints(out, keep).latest()
     assert latest is not None  # a run that is complete has saved
     for file in latest.glob("*/config.json"):

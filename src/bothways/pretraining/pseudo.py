@@ -1,4 +1,4 @@
-"""Pseudo-perplexity: how surprised a model is by each token when it sees all the others (Salazar et al. 2020)."""
+"""Pseudo-perplexity: each token is predicted from all the others (Salazar et al. 2020)."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import numpy as np
 
 from bothways.hash_rng import Keys
 from bothways.pretraining.loader import Loader, collate
-from bothways.pretraining.objective import Draft, Room
+from bothways.pretraining.objective import BatchBuilder, Capacity
 from bothways.pretraining.sampler import RawSequences
 from bothways.pretraining.select import Selection
 from bothways.pretraining.shards import Numbers
@@ -15,50 +15,54 @@ from bothways.train.protocol import Forward
 from bothways.train.ranks import Ranks
 
 TOKENS = 1_000
-"""Predicted one by one, each at the cost of a sequence; fewer where the evaluation has fewer sequences than that."""
+"""Number of predicted tokens, each at the cost of a sequence; fewer if the evaluation has fewer sequences."""
 
 
-def pseudo_perplexity(loader: Loader, forward: Forward, room: Room, ranks: Ranks, tokens: int = TOKENS) -> float:
-    """exp of the mean loss over the first `tokens` held-out tokens or a few more, each masked alone."""
+def pseudo_perplexity(
+    loader: Loader, forward: Forward, capacity: Capacity, ranks: Ranks, tokens: int = TOKENS
+) -> float:
+    """exp of the mean loss over about the first `tokens` held-out tokens, each masked alone."""
     loss = count = 0.0
-    for (rows, asked), counted in ranks.share(_questions(loader, room, tokens)):
-        draft, masked = _one_by_one(rows, asked)
+    for (rows, predicted), counted in ranks.share(_chunks(loader, capacity, tokens)):
+        builder, masked = _one_by_one(rows, predicted)
         for objective in loader.objectives:
-            objective.prepare(draft, room, loader.rate, masked)
-        loss += counted * float(forward(collate(draft, room if loader.static_shapes else None))[0])
-        count += counted * len(asked)
+            objective.prepare(builder, capacity, loader.rate, masked)
+        loss += counted * float(forward(collate(builder, capacity if loader.static_shapes else None))[0])
+        count += counted * len(predicted)
     total, terms = ranks.sum([loss, count])
     return math.exp(min(total / max(terms, 1), 700.0))
 
 
-def _questions(loader: Loader, room: Room, tokens: int) -> Iterator[tuple[RawSequences, Numbers]]:
-    """Sequences, and as many of their tokens to be asked for as copies of the sequence fit into a batch."""
+def _chunks(loader: Loader, capacity: Capacity, tokens: int) -> Iterator[tuple[RawSequences, Numbers]]:
+    """A sequence, and tokens of it to predict: at most as many as copies of the sequence fit into a batch."""
     seen = 0
     for number in range(loader.mixture.size):
         rows = loader.mixture.build(loader.mixture.plan(np.array([number])))
-        asked = np.flatnonzero(~rows.special)
-        bounds = [bound for one in loader.objectives if (bound := one.most_asked(room, loader.rate)) is not None]
-        most = max(1, min(room.sequences, room.tokens // len(rows.ids), *bounds))
-        for start in range(0, len(asked), most):
-            yield rows, asked[start : start + most]
-        seen += len(asked)
+        predicted = np.flatnonzero(~rows.special)
+        bounds = [
+            bound for one in loader.objectives if (bound := one.max_predictions(capacity, loader.rate)) is not None
+        ]
+        most = max(1, min(capacity.sequences, capacity.tokens // len(rows.ids), *bounds))
+        for start in range(0, len(predicted), most):
+            yield rows, predicted[start : start + most]
+        seen += len(predicted)
         if seen >= tokens:
             return
 
 
-def _one_by_one(rows: RawSequences, asked: Numbers) -> tuple[Draft, Numbers]:
-    """As many copies of one sequence as tokens are asked for, and which token is to be masked in each."""
-    copies, length = len(asked), len(rows.ids)
+def _one_by_one(rows: RawSequences, predicted: Numbers) -> tuple[BatchBuilder, Numbers]:
+    """One copy of the sequence for each predicted token, and the token to mask in each copy."""
+    copies, length = len(predicted), len(rows.ids)
     keys: Keys = np.repeat(rows.keys, copies)
-    follows = None if rows.follows is None else np.repeat(rows.follows, copies)
+    pair_labels = None if rows.pair_labels is None else np.repeat(rows.pair_labels, copies)
     many = RawSequences(
         np.tile(rows.ids, copies),
         np.tile(rows.segments, copies),
         np.arange(copies + 1) * length,
-        np.tile(rows.words, copies),
+        np.tile(rows.word_starts, copies),
         np.tile(rows.special, copies),
         keys,
-        follows,
+        pair_labels,
     )
-    place = np.arange(copies) * length + asked
-    return Draft(many, many.ids, selection=Selection(place, place + 1)), place
+    place = np.arange(copies) * length + predicted
+    return BatchBuilder(many, many.ids, selection=Selection(place, place + 1)), place

@@ -1,4 +1,4 @@
-"""What a pretraining recipe can say, with BERT's values as defaults."""
+"""Pretraining recipes, with BERT's values as defaults."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -6,7 +6,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.config import EncoderConfig, Learned, Rotary
 from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives import OBJECTIVES
@@ -18,31 +18,31 @@ from bothways.train.strict_toml import read, read_table, with_settings, write_ta
 
 @dataclass(frozen=True)
 class DataSettings:
-    """The `[data]` part: folders that `bothways pack` made, and how they are mixed."""
+    """The `[data]` part: folders of `bothways pack`, and how to mix them."""
 
     train: tuple[str, ...] = ()
     rows: Literal["documents", "stream"] = "documents"
-    """Without nsp or sop: a sequence is a document or an equal part of one; or text as it comes, every one full."""
+    """Unless an objective decides it: a sequence is a document or an equal part of one, or full running text."""
     weights: dict[str, float] = field(default_factory=dict)
-    """How often each source is drawn from; without weights, as often as it has text."""
+    """Sampling weight of each source; by default in proportion to its text."""
     valid_sequences: int = 1_000
-    """Of each source's held-out text, at most so many sequences are evaluated."""
+    """Most held-out sequences to evaluate, for each source."""
     verify: bool = True
     """Check every shard's checksum when it is opened."""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The `[model]` part: a folder to go on from, or the shape of a new BERT."""
+    """The `[model]` part: a model folder to start from, or the shape of a new model."""
 
     init: str = ""
-    """A model folder; its shape is then the model's, and of the rest of this part only `take` has an effect."""
+    """A model folder to start from. It sets the shape: of the other keys only keep_layers has an effect."""
     keep_layers: int | tuple[int, ...] = 0
-    """Of init's layers, so many, evenly spread, or these, counted from 1: a smaller model. 0: all."""
+    """Keep this many layers of init, evenly spaced, or these, counted from 1. 0: all."""
     family: str = "bert"
-    """Whose layout a new model has: what the shape below leaves open is as that family has it."""
+    """The architecture of a new model: it decides what the keys below leave open."""
     embedding_width: int = 0
-    """Width of the token table, if it is not that of the layers."""
+    """Width of the token embeddings, if it differs from that of the layers."""
     width: int = 768
     layers: int = 12
     num_heads: int = 12
@@ -54,14 +54,14 @@ class ModelSettings:
     norm_eps: float = 1e-12
     init_std: float = 0.02
     window: int | None = None
-    """How many tokens a layer of narrow sight sees on either side (ModernBERT has such); 0: no layer is narrow."""
+    """Tokens on either side that layers with local attention see (ModernBERT); 0: all layers have global attention."""
     rotary: float | None = None
-    """The base of rotary angles in layers that see all (ModernBERT: 160,000); smaller turns faster, for short texts."""
+    """Base of the rotary angles in layers with global attention (ModernBERT: 160,000); smaller suits short texts."""
     causal: bool = False
-    """Left to right, with next-token prediction for mlm: the baseline of BERT's ablation."""
+    """Left-to-right attention with next-token prediction: the baseline of BERT's ablation."""
 
     def shaped_as(self, family: str, encoder: EncoderConfig) -> "ModelSettings":
-        """These settings with the shape of a model that is there."""
+        """These settings with the shape of an existing model."""
         names = ("width", "layers", "num_heads", "ffn_width", "activation", "dropout", "attention_dropout", "norm_eps",
                  "init_std", "causal", "embedding_width")  # fmt: skip
         shape = {name: getattr(encoder, name) for name in names}
@@ -69,10 +69,10 @@ class ModelSettings:
         window = max(encoder.windows, default=0)
         return replace(self, family=family, positions=encoder.max_length, window=window, rotary=rotary, **shape)
 
-    def encoder(self, vocabulary: int) -> EncoderConfig:
-        """The shape, for this number of token rows."""
+    def encoder(self, vocab_size: int) -> EncoderConfig:
+        """The encoder's config for this vocabulary size."""
         shape = EncoderConfig(
-            vocab_size=vocabulary,
+            vocab_size=vocab_size,
             embedding_width=self.embedding_width,
             width=self.width,
             layers=self.layers,
@@ -96,41 +96,48 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         require_choice("model.family", self.family, tuple(FAMILIES))
-        if self.window is not None and self.window < 0:
-            raise BothwaysError(f"model.window is a number of tokens, 0 or more, not {self.window}")
-        usual = FAMILIES[self.family].fresh(EncoderConfig())
-        if self.window and not any(usual.windows):
-            raise BothwaysError(f"model.window is {self.window}, and {self.family} has no layers of narrow sight")
-        if self.rotary is not None and not isinstance(usual.positions, Rotary):
-            raise BothwaysError(f"model.rotary is {self.rotary:g}, and {self.family} has no rotary positions")
-        if self.rotary is not None and self.rotary <= 1:
-            raise BothwaysError(f"model.rotary is the base of angles, above 1, not {self.rotary:g}")
+        require_range("model.window", self.window, self.window is None or self.window >= 0, "0 or more")
+        require_range("model.rotary", self.rotary, self.rotary is None or self.rotary > 1, "above 1")
+        default = FAMILIES[self.family].fresh(EncoderConfig())
+        if self.window and not any(default.windows):
+            raise BothwaysError(
+                f"model.window is {self.window}, but {self.family} has no layers with local attention",
+                "unsupported-by-family",
+                self.family,
+            )
+        if self.rotary is not None and not isinstance(default.positions, Rotary):
+            raise BothwaysError(
+                f"model.rotary is {self.rotary:g}, but {self.family} has no rotary positions",
+                "unsupported-by-family",
+                self.family,
+            )
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One of the `[[phases]]`: a share of the run with its own length and batch."""
+    """One of the `[[phases]]`: a share of the run with its own sequence length and batch size."""
 
     share: float = 1.0
     length: int = 128
     tokens: int | None = None
-    """In a step; or …"""
+    """Tokens of a step; or …"""
     sequences: int | None = None
-    """… how many sequences a step has."""
+    """… sequences of a step."""
     rate: float | None = None
-    """Share of the tokens asked for, if it differs from mlm.rate."""
+    """Masking rate, if it differs from that of the objective."""
 
     def __post_init__(self) -> None:
         if (self.tokens is None) == (self.sequences is None):
-            raise BothwaysError("a phase needs tokens or sequences (of one step), one of the two")
-        if self.share <= 0 or self.length < 8:
-            raise BothwaysError(f"a phase needs a share above 0 and a length of 8 or more, not {self}")
+            raise BothwaysError("a phase needs either tokens or sequences, for the size of a step", "bad-phase", self)
+        require_range("the share of a phase", self.share, self.share > 0, "above 0")
+        require_range("the length of a phase", self.length, self.length >= 8, "8 or more")
+        if self.sequences is not None:
+            require_range("the sequences of a phase", self.sequences, self.sequences >= 1, "1 or more")
+        require_range("the rate of a phase", self.rate, self.rate is None or 0 < self.rate < 1, "between 0 and 1")
         if self.tokens is not None and self.tokens < self.length:
-            raise BothwaysError(f"a step of {self.tokens} tokens does not hold one sequence of {self.length}")
-        if self.sequences is not None and self.sequences < 1:
-            raise BothwaysError("a phase needs one sequence in a step or more")
-        if self.rate is not None and not 0 < self.rate < 1:
-            raise BothwaysError(f"a phase's rate must lie between 0 and 1, not {self.rate}")
+            raise BothwaysError(
+                f"a step of {self.tokens} tokens does not hold one sequence of {self.length}", "bad-phase", self
+            )
 
 
 def _default_settings() -> dict[str, Any]:
@@ -139,11 +146,11 @@ def _default_settings() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PretrainRecipe:
-    """A whole recipe."""
+    """A pretraining recipe."""
 
     objectives: tuple[str, ...] = ("mlm", "nsp")
     settings: dict[str, Any] = field(default_factory=_default_settings)
-    """Those of every objective by its name: in a file, a part of its own each."""
+    """The settings of every objective by its name. In a file, each has a part of its own."""
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     lora: LoraSettings = field(default_factory=LoraSettings)
@@ -151,8 +158,8 @@ class PretrainRecipe:
     run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))
     phases: tuple[Phase, ...] = (Phase(length=128, sequences=256),)
     finetune: dict[str, Any] = field(default_factory=dict)
-    """How the model is best fine-tuned, as a part of such a recipe: it comes into the model's folder as finetune.toml,
-    from which `bothways finetune` takes what its user leaves open."""
+    """Advice for fine-tuning the model, as part of a fine-tuning recipe: it is written to the model folder as
+    finetune.toml, from which `bothways finetune` takes its defaults."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", _default_settings() | self.settings)
@@ -164,24 +171,26 @@ class PretrainRecipe:
                 "bad-objectives",
                 self.objectives,
             )
+        if off := [name for name in self.objectives if name not in self.active]:
+            raise BothwaysError(f"{off[0]} is in objectives, but its settings leave it off", "bad-objectives", off[0])
         self._check_objectives()
         self._require_alone("model.causal", self.model.causal)
         self._require_alone("lora.rank", self.lora.rank > 0)
         if self.lora.rank and (not self.model.init or self.model.keep_layers):
             raise BothwaysError(
-                "lora.rank trains layers beside a whole model that is there: set model.init, without model.keep_layers",
+                "lora.rank needs an existing model with all its layers: set model.init, without model.keep_layers",
                 "no-model",
             )
         if self.run.epochs:
             raise BothwaysError(
-                "the length of pretraining is set by run.steps or run.minutes, not by run.epochs", "bad-length"
+                "pretraining needs run.steps or run.minutes, not run.epochs", "bad-length", self.run.epochs
             )
         if not self.phases:
             raise BothwaysError("a recipe needs one phase or more", "no-phases")
         for phase in self.phases:
             if not self.model.init and phase.length > self.model.positions:
                 raise BothwaysError(
-                    f"a phase has sequences of {phase.length} tokens, and model.positions is {self.model.positions}",
+                    f"a phase has sequences of {phase.length} tokens, but model.positions is {self.model.positions}",
                     "too-long",
                     phase.length,
                 )
@@ -190,21 +199,21 @@ class PretrainRecipe:
         for name in self.active:
             objective = OBJECTIVES[name]
             if missing := [other for other in objective.requires if other not in self.objectives]:
-                raise BothwaysError(f"{name} needs the objective {missing[0]} beside it", "bad-objectives", name)
+                raise BothwaysError(f"{name} needs the objective {missing[0]} too", "bad-objectives", name)
             if clash := [other for other in objective.excludes if other in self.active]:
-                raise BothwaysError(f"{name} and {clash[0]} do not go together", "bad-objectives", (name, clash[0]))
+                raise BothwaysError(f"{name} and {clash[0]} cannot be combined", "bad-objectives", (name, clash[0]))
             objective.check(self)
 
     def _require_alone(self, key: str, is_set: bool) -> None:
         if is_set and (others := [name for name in self.active if not OBJECTIVES[name].stands_alone]):
             alone = [name for name, one in OBJECTIVES.items() if one.stands_alone]
             raise BothwaysError(
-                f"{key} goes with objectives = {alone} alone, not with {others[0]}", "bad-objectives", others[0]
+                f"{key} works with objectives = {alone} only, not with {others[0]}", "bad-objectives", others[0]
             )
 
     @property
     def active(self) -> tuple[str, ...]:
-        """The objectives that take part: those named, and those whose settings switch them on."""
+        """The names of the objectives in use: those listed, and those that their settings turn on."""
         return tuple(name for name, objective in OBJECTIVES.items() if objective.is_on(self))
 
     def with_settings(self, name: str, **changed: Any) -> "PretrainRecipe":
@@ -219,7 +228,7 @@ class PretrainRecipe:
 
 
 def read_pretrain_recipe(source: Path | str, settings: Sequence[str] = ()) -> PretrainRecipe:
-    """A recipe file, or the name of a shipped one, with changes as `--set` writes them.
+    """A recipe file, or the name of a shipped one, with changes as "key=value".
 
     >>> from bothways.pretraining.recipe import read_pretrain_recipe
     >>> read_pretrain_recipe("bert-base", ["run.steps=10"]).run.steps
@@ -232,27 +241,35 @@ read_recipe = read_pretrain_recipe
 
 
 def pretrain_recipe(table: Mapping[str, Any], settings: Sequence[str] = ()) -> PretrainRecipe:
-    """A recipe from a table, with changes as `--set` writes them."""
+    """A recipe from a table, with changes as "key=value"."""
     table = with_settings(table, settings)
+    if "settings" in table:  # a field of the dataclass, but no key of a recipe
+        raise BothwaysError(
+            "the recipe has no key settings: each objective has its own part", "unknown-key", "settings"
+        )
     own: dict[str, Any] = {name: read(one.Settings, table.pop(name, {}), name) for name, one in OBJECTIVES.items()}
     return replace(read(PretrainRecipe, {**table, "settings": {}}), settings=own)
 
 
 def write_recipe(recipe: PretrainRecipe) -> str:
-    """A recipe as TOML, every key written out: what `read_recipe` reads back to the same."""
+    """A recipe as TOML with every key: `read_recipe` reads it back to an equal one."""
     table = asdict(recipe)
     own = {name: values for name, values in table.pop("settings").items() if values}
     return write_table({**own, **table})
 
 
 def find_recipe(source: Path | str) -> Path:
-    """The file of a recipe: a path, or one of those that come with the library."""
+    """The file of a recipe: a path, or the name of a shipped recipe."""
     path = Path(source)
     if path.suffix == ".toml" or path.exists():
         return path
     known = shipped_recipes()
     if str(source) not in known:
-        raise BothwaysError(f"there is no recipe {source}: expected a .toml file or one of {', '.join(sorted(known))}")
+        raise BothwaysError(
+            f"there is no recipe {source}: expected a .toml file or one of {', '.join(sorted(known))}",
+            "no-file",
+            str(source),
+        )
     return known[str(source)]
 
 

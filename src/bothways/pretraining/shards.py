@@ -1,13 +1,13 @@
-"""Packed text, read by memory-mapping: tokens, word starts, sentences and documents, by number.
+"""Memory-mapped packed text: tokens, word starts, sentences and documents, by number.
 
 A packed folder holds manifest.json, the tokenizer, and shards. A shard is four .npy files:
 
-    tokens      every token of its documents, one after the other, no specials
-    words       one bit for each token: does a word start here?
-    sentences   where each sentence starts, and the end
+    tokens      all tokens of its documents, concatenated, without special tokens
+    words       one bit for each token: whether a word starts there
+    sentences   the start of each sentence, and the end
     documents   the number of each document's first sentence, and the end
 
-T a place in all tokens of a corpus, S of all its sentences, D of all its documents: shards follow one another.
+A corpus concatenates its shards. T a token's position in the corpus, S a sentence's number in it.
 """
 
 import json
@@ -31,7 +31,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Shard:
-    """Some documents of one source, memory-mapped. All places are counted from the shard's own start."""
+    """Documents of one source, memory-mapped. All positions are relative to the shard's start."""
 
     name: str
     source: str
@@ -42,7 +42,7 @@ class Shard:
 
 
 class Corpus:
-    """The documents of some shards as one long text: `take` reads, the rest finds its way."""
+    """The documents of several shards as one long text."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self.shards = list(shards)
@@ -64,12 +64,12 @@ class Corpus:
 
     @cached_property
     def document_starts(self) -> Numbers:
-        """(documents + 1,) where each document starts, as T."""
+        """(documents + 1,) the start of each document, as T, and the end."""
         return self._joined(lambda shard: shard.sentences[shard.documents[:-1]], self._tokens)
 
     @cached_property
     def document_sentences(self) -> Numbers:
-        """(documents + 1,) the number of each document's first sentence, as S."""
+        """(documents + 1,) each document's first sentence, as S, and the end."""
         return self._joined(lambda shard: shard.documents[:-1], self._sentences)
 
     def _joined(self, each: Callable[[Shard], NDArray[np.int32]], bases: Numbers) -> Numbers:
@@ -77,14 +77,14 @@ class Corpus:
         return np.concatenate([*parts, bases[-1:]]).astype(np.int64)
 
     def sentence_starts(self, sentences: Numbers) -> Numbers:
-        """Where these sentences start, as T; the number past the last one is the end of all."""
+        """The start of these sentences, as T; the number after the last sentence gives the end."""
         found = np.full(sentences.shape, self.tokens)
         for k, here in self._by_shard(sentences, self._sentences):
             found[here] = self._tokens[k] + self.shards[k].sentences[sentences[here] - self._sentences[k]]
         return found
 
     def sentences_from(self, places: Numbers) -> Numbers:
-        """The first sentence that starts at or after each place."""
+        """The first sentence that starts at or after each position."""
         found = np.full(places.shape, self.sentences)
         for k, here in self._by_shard(places, self._tokens):
             starts = self.shards[k].sentences
@@ -93,9 +93,8 @@ class Corpus:
         return found
 
     def take(self, starts: Numbers, lengths: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
-        """The tokens of these stretches one after the other, and whether a word starts at each."""
-        ends = np.cumsum(lengths)
-        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+        """The tokens of these stretches, concatenated, and whether a word starts at each."""
+        places = ranges(starts, lengths)
         ids = np.empty(len(places), np.int64)
         words = np.empty(len(places), bool)
         for k, here in self._by_shard(places, self._tokens):
@@ -105,7 +104,7 @@ class Corpus:
         return ids, words
 
     def _by_shard(self, places: Numbers, bases: Numbers) -> Iterator[tuple[int, Any]]:
-        """Which shard each place lies in: (its number, where in `places`). Places past the end are in none."""
+        """(shard number, index into `places`) for each shard. Positions after the end are in none."""
         if len(self.shards) == 1:
             inside = places < bases[-1]
             yield 0, slice(None) if inside.all() else inside
@@ -118,7 +117,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class Packed:
-    """A folder that `bothways pack` made, open and checked."""
+    """A folder of `bothways pack`, open and checked."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -136,25 +135,35 @@ class Packed:
 
 
 def open_packed(folder: Path | str, *, verify: bool = True) -> Packed:
-    """Open a packed folder. Every file is checked now, so that nothing damaged is met in the middle of a run."""
+    """Open a packed folder and check every file, so that damage is found before a run and not during it."""
     folder = Path(folder)
     path = folder / "manifest.json"
     if not path.exists():
-        raise BothwaysError(f"{folder} is not a packed folder (it has no manifest.json): make one with bothways pack")
+        raise BothwaysError(
+            f"{folder} is not a packed folder, since it has no manifest.json: make one with bothways pack",
+            "not-a-packed-folder",
+            folder,
+        )
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            raise BothwaysError(f"{path} has the format {manifest['format']}, and this version reads {FORMAT}")
+            raise BothwaysError(
+                f"{path} has format {manifest['format']}, but this version reads {FORMAT}: pack the text again",
+                "unknown-format",
+                manifest["format"],
+            )
         if manifest["checksum"] != manifest_checksum(manifest):
-            raise ValueError("its content is not what was written")
+            raise ValueError("wrong checksum")
         for name, known in manifest["tokenizer"]["files"].items():
             if not (folder / name).exists() or checksum(folder / name) != known:
                 raise BothwaysError(
-                    f"{folder / name} is damaged: the tokenizer is not the one that the text was packed with"
+                    f"{folder / name} is damaged, since its checksum is wrong: pack the text again",
+                    "damaged-file",
+                    folder / name,
                 )
         shards = tuple((row["split"], _open_shard(folder, row, verify)) for row in manifest["shards"])
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise BothwaysError(f"{path} is damaged ({error}): pack the text again") from error
+        raise BothwaysError(f"{path} is damaged ({error}): pack the text again", "damaged-file", path) from error
     return Packed(folder, manifest, Tokenizer.load(folder), shards)
 
 
@@ -164,30 +173,41 @@ def _open_shard(folder: Path, row: dict[str, Any], verify: bool) -> Shard:
     for part in PARTS:
         file = folder / f"{name}.{part}.npy"
         if not file.exists():
-            raise BothwaysError(f"the shard {file} is missing: pack the text again")
+            raise BothwaysError(f"the shard {file} is missing: pack the text again", "no-file", file)
         if file.stat().st_size != row["files"][part]["bytes"] or (
             verify and checksum(file) != row["files"][part]["crc32"]
         ):
-            raise BothwaysError(f"the shard {file} is damaged: its content is not what was packed; pack the text again")
+            raise BothwaysError(
+                f"the shard {file} is damaged, since its checksum is wrong: pack the text again", "damaged-file", file
+            )
         try:
             parts[part] = np.load(file, mmap_mode="r")
-        except Exception as error:  # numpy's parser raises whatever it stumbles over
-            raise BothwaysError(f"the shard {file} is damaged and cannot be opened: pack the text again") from error
+        except Exception as error:  # numpy's parser can raise any exception
+            raise BothwaysError(
+                f"the shard {file} is damaged and cannot be opened: pack the text again", "damaged-file", file
+            ) from error
     return Shard(name, row["source"], **parts)
 
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> int:
-    """Of everything in it but the checksum itself."""
+    """The checksum of everything in it but the checksum itself."""
     rest = {name: value for name, value in manifest.items() if name != "checksum"}
     return zlib.crc32(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode())
 
 
 def checksum(file: Path) -> int:
-    """CRC-32 of a file's bytes: finds damage at a gigabyte a second, is no protection against malice."""
+    """CRC-32 of a file's bytes: finds damage at a gigabyte per second, but does not protect against tampering."""
     found = 0
     with open(file, "rb") as stream:
         while block := stream.read(1 << 20):
             found = zlib.crc32(block, found)
+    return found
+
+
+def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
+    """starts[0], starts[0]+1, … for each start and length, concatenated."""
+    ends = np.cumsum(lengths)
+    found: Numbers = np.arange(int(lengths.sum())) + np.repeat(starts - (ends - lengths), lengths)
     return found
 
 

@@ -1,6 +1,6 @@
-"""Pretraining as the training loop sees it: a module with its losses, a feed of steps, an evaluation.
+"""Pretraining for the training loop: a module with its losses, steps of data, an evaluation.
 
-It knows objectives by their contract only. K losses · N tokens · B sequences.
+It knows objectives only by their contract. K losses · N tokens · B sequences.
 """
 
 import math
@@ -27,17 +27,17 @@ from bothways.pretraining.objective import Objective, Terms
 from bothways.pretraining.objectives import heads_for, make_objectives
 from bothways.pretraining.pseudo import TOKENS, pseudo_perplexity
 from bothways.pretraining.recipe import PretrainRecipe
-from bothways.pretraining.sampler import SpecialIds, sampler
+from bothways.pretraining.sampler import SpecialIds, make_sampler
 from bothways.pretraining.shards import Corpus
 from bothways.train.distill import StudentModule
 from bothways.train.protocol import Forward, Step
 from bothways.train.ranks import Ranks
 
-_HELD_OUT = 1_000_003  # the seed of evaluation: the same masks at every step and in every run
+_EVALUATION_SEED = 1_000_003  # the same masks in every evaluation of every run
 
 
 class PretrainingModule(StudentModule):
-    """A model and what its objectives train beside it: batch and targets in, losses out."""
+    """A model with its objectives, and the modules that they train beside it."""
 
     def __init__(self, model: Model, objectives: Mapping[str, Objective], seed: int) -> None:
         super().__init__()
@@ -53,10 +53,10 @@ class PretrainingModule(StudentModule):
         self.names = [name for one in objectives.values() for name in one.loss_weights]
         used = heads_for(objectives)
         for name, head in model.heads.items():
-            head.requires_grad_(name in used)  # a head that no loss reads is kept as it is
+            head.requires_grad_(name in used)  # a head that no loss uses stays as it is
 
     def forward(self, batch: Batch, targets: dict[str, Tensor]) -> Tensor:
-        """(K,) the sums of the losses; in evaluation (2K + …): with the right predictions, then the tallies."""
+        """(K,) the sums of the losses; in evaluation also (K,) correct predictions, and the tallies."""
         terms: Terms = {}
         for name, objective in self.objectives.items():
             batch, targets, known = objective.before(self._part(name), batch, targets, self.training)
@@ -67,14 +67,14 @@ class PretrainingModule(StudentModule):
         losses = torch.stack([terms[name].loss for name in self.names])
         if self.training:
             return losses
-        right = torch.stack([terms[name].right for name in self.names]).float()
-        return torch.cat([losses, right, *(one.tally(terms) for one in self.objectives.values() if one.tallies)])
+        correct = torch.stack([terms[name].correct for name in self.names]).float()
+        return torch.cat([losses, correct, *(one.tally(terms) for one in self.objectives.values() if one.tallies)])
 
     def _part(self, name: str) -> nn.Module | None:
-        return self.parts[name] if name in self.parts else None
+        return self.parts[name] if name in self.parts else None  # noqa: SIM401 (a ModuleDict has no get)
 
     def _read(self, batch: Batch) -> tuple[Tensor, Activations]:
-        """The last states (N, W), and what objectives want to see of other layers."""
+        """The last hidden states (N, W), and the activations that objectives need."""
         if not self.qkv_layers:
             return self.model.encoder(batch), Activations({}, {})
         last = self.model.config.encoder.layers
@@ -84,14 +84,14 @@ class PretrainingModule(StudentModule):
 
 @dataclass(frozen=True)
 class Texts:
-    """The sources of one split."""
+    """The corpora of one split by source, and their sampling weights."""
 
     sources: dict[str, Corpus]
     weights: Mapping[str, float] | None = None
 
 
 class Pretraining:
-    """The work of `fit`."""
+    """Implements `Trainable` for the training loop."""
 
     def __init__(self, model: Model, train: Texts, valid: Texts, recipe: PretrainRecipe) -> None:
         assert model.tokenizer is not None
@@ -102,7 +102,10 @@ class Pretraining:
         for phase in recipe.phases:
             if phase.length > model.config.encoder.max_length:
                 raise BothwaysError(
-                    f"a phase has sequences of {phase.length} tokens, and this model reads {model.config.encoder.max_length}"
+                    f"a phase has sequences of {phase.length} tokens, but this model reads "
+                    f"{model.config.encoder.max_length}",
+                    "too-long",
+                    phase.length,
                 )
         model.encoder.gradient_checkpointing = recipe.run.gradient_checkpointing
         self.module = PretrainingModule(model, self.objectives, recipe.run.seed)
@@ -112,7 +115,7 @@ class Pretraining:
             for name, weight in one.loss_weights.items()
         }
         self.loader = cache(self._loader)
-        for number in range(len(recipe.phases)):  # what cannot be made into sequences is said now, not in mid-run
+        for number in range(len(recipe.phases)):  # unusable text must fail now, not during the run
             self.loader(number, 1, False)
             if valid.sources:
                 self.loader(number, 1, False, "valid")
@@ -133,18 +136,20 @@ class Pretraining:
         samplers = {}
         for name, corpus in texts.sources.items():
             try:
-                samplers[name] = sampler(kind, corpus, self.special_ids, settings.length, short)
+                samplers[name] = make_sampler(kind, corpus, self.special_ids, settings.length, short)
             except BothwaysError as error:
                 held_out = "the held-out part of " if split == "valid" else ""
-                raise BothwaysError(f"{held_out}the source {name}: {error}") from error
+                raise BothwaysError(f"{held_out}the source {name}: {error}", error.code, name) from error
         most = settings.tokens or (settings.sequences or 1) * settings.length
         passes = -(-most // (ranks * max(self.recipe.run.micro_tokens, settings.length)))
         if most // settings.length < ranks * passes:
             raise BothwaysError(
-                f"a step of {most // settings.length} sequences of {settings.length} tokens cannot be shared by "
-                f"{ranks} processes in {passes} passes: make the step larger"
+                f"a step of {most // settings.length} sequences of {settings.length} tokens is too small for {ranks} "
+                f"processes with {passes} forward passes each: make the step larger",
+                "too-few-sequences",
+                most // settings.length,
             )
-        seed = int(mix(self.recipe.run.seed, phase) >> np.uint64(1)) if split == "train" else _HELD_OUT
+        seed = int(mix(self.recipe.run.seed, phase) >> np.uint64(1)) if split == "train" else _EVALUATION_SEED
         return Loader(
             mixture=Mixture(samplers, texts.weights, seed),
             objectives=list(self.objectives.values()),
@@ -166,23 +171,23 @@ class Pretraining:
     def evaluate(
         self, forward: Forward, phase: int, ranks: Ranks, static_shapes: bool, final: bool
     ) -> dict[str, float]:
-        """Loss and accuracy of every objective on the held-out text, for all sources and for each."""
+        """Loss and accuracy of every objective on the held-out text, over all sources and by source."""
         found: dict[str, float] = {}
         totals: dict[str, list[float]] = {}
-        room = self.loader(phase, ranks.size, static_shapes).room()
+        capacity = self.loader(phase, ranks.size, static_shapes).capacity()
         for number, source in enumerate(self.valid.sources):
             one = self._held_out(number, phase, ranks, static_shapes)
             size = min(one.mixture.size, self.recipe.data.valid_sequences)
             sums: list[float] = []
-            for plans, counted in ranks.share(one.chunks(size, room)):
-                micro, counts = one.micro(plans, room)
+            for plans, counted in ranks.share(one.chunks(size, capacity)):
+                micro, counts = one.micro(plans, capacity)
                 seen = [*(float(counts[name]) for name in self.losses), *forward(micro).double().tolist()]
                 sums = [a + b * counted for a, b in zip(sums or [0.0] * len(seen), seen, strict=True)]
             totals[source] = ranks.sum(sums)
             if final and not self.config.encoder.causal:
                 prefix = f"{source}/" if len(self.valid.sources) > 1 else ""
                 most = min(size, TOKENS // len(self.valid.sources))
-                found[f"{prefix}pseudo_perplexity"] = pseudo_perplexity(one, forward, room, ranks, most)
+                found[f"{prefix}pseudo_perplexity"] = pseudo_perplexity(one, forward, capacity, ranks, most)
         if not totals:
             return {}
         found |= self._scores([sum(column) for column in zip(*totals.values(), strict=True)], "")
@@ -192,22 +197,22 @@ class Pretraining:
         return found
 
     def _held_out(self, source: int, phase: int, ranks: Ranks, static_shapes: bool) -> Loader:
-        """The loader of one source's held-out text."""
+        """The loader of the held-out text of one source."""
         every = self.loader(phase, ranks.size, static_shapes, "valid")
-        return replace(every, mixture=Mixture({"": every.mixture.samplers[source]}, None, _HELD_OUT))
+        return replace(every, mixture=Mixture({"": every.mixture.samplers[source]}, None, _EVALUATION_SEED))
 
     def _scores(self, sums: Sequence[float], prefix: str) -> dict[str, float]:
         kinds = len(self.losses)
         scores = {f"{prefix}loss": 0.0}
         counts = dict(zip(self.losses, sums, strict=False))
         for k, (name, weight) in enumerate(self.losses.items()):
-            count, loss, right = sums[k], sums[kinds + k], sums[2 * kinds + k]
+            count, loss, correct = sums[k], sums[kinds + k], sums[2 * kinds + k]
             if not count:
                 continue
             scores[f"{prefix}loss"] += weight * loss / count
             scores[f"{prefix}{name}_loss"] = loss / count
-            if not math.isnan(right):
-                scores[f"{prefix}{name}_accuracy"] = right / count
+            if not math.isnan(correct):
+                scores[f"{prefix}{name}_accuracy"] = correct / count
         left = list(sums[3 * kinds :])
         for one in self.objectives.values():
             tally, left = left[: one.tallies], left[one.tallies :]
@@ -218,7 +223,7 @@ class Pretraining:
         return scores["loss"]
 
     def flops(self, phase: int) -> float:
-        """Six for every weight a token meets, twelve for every token it looks at and every width and layer."""
+        """6 for each weight that a token uses, and 12 · width for each token it attends to, in each layer."""
         shape, settings = self.config.encoder, self.recipe.phases[phase]
         layers = shape.layers * (6 * shape.block_weights + 12 * shape.width * settings.length)
         return layers + sum(one.flops(shape, settings.length, settings.rate) for one in self.objectives.values())
@@ -226,8 +231,8 @@ class Pretraining:
     # ------------------------------------------------------------------ folders
 
     def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
-        """The model as a folder of its own, and beside it what objectives own; with LoRA an adapter, and beside it the
-        trained weights under our own names."""
+        """Save a model folder, and the objectives' modules in parts.safetensors; with LoRA, save an adapter, and in
+        parts.safetensors the trained weights under our own names."""
         own, parts = _under(weights, "model."), _under(weights, "parts.")
         config = self.config
         for name, objective in self.objectives.items():

@@ -1,8 +1,8 @@
-"""What a student learns from a teacher: its guesses, its states, and how its tokens relate to each other.
+"""Losses of knowledge distillation: a teacher's predictions, hidden states and self-attention relations.
 
 Hinton et al. 2015; DistilBERT (Sanh et al. 2019); MiniLM (Wang et al. 2020, 2021).
 
-N tokens · B sequences · L the longest · W width · R heads of relations · C classes.
+N tokens · B sequences · L the longest · W width · R relation heads · C classes.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 
-_HIDDEN = -1e9  # of a place that is not there; a true infinity would make 0 · ∞ of it
+_MASKED = -1e9  # the score of a padding position; a true infinity would give 0 · ∞ = nan
 
 
 @dataclass(frozen=True)
@@ -25,72 +25,94 @@ class DistillSettings:
     """The `[distill]` part of a recipe; the defaults are DistilBERT's."""
 
     teacher: str = ""
-    """A model folder with the student's vocabulary, and for a task with its labels. Empty: there is no teacher."""
+    """A model folder with the student's vocabulary and, for a task, its labels. Empty: no distillation."""
     hard: float = 2.0
-    """The weight of what is learned from the data themselves …"""
+    """Weight of the losses on the data themselves."""
     soft: float = 5.0
-    """… of the teacher's guesses …"""
+    """Weight of the loss on the teacher's predictions (soft targets)."""
     cosine: float = 1.0
-    """… of the direction of its last states, if both are equally wide …"""
+    """Weight of the cosine loss on the last hidden states; both models must have the same width."""
     relations: float = 0.0
-    """… and of how its queries, its keys and its values relate among themselves (MiniLM), whatever the widths."""
+    """Weight of the loss on query, key and value relations (MiniLM), for models of any width."""
     temperature: float = 2.0
-    """Guesses are compared as softmax(logits / temperature)."""
+    """Predictions are compared as softmax(logits / temperature)."""
     over: Literal["asked", "all"] = "asked"
-    """In pretraining: compare guesses where words are asked for, or at every token, as DistilBERT did: much slower."""
+    """In pretraining: compare predictions at masked tokens ("asked"), or at all as in DistilBERT, much slower."""
     relation_layer: int = 0
-    """The teacher's layer whose relations are learned by the student's last; 0: its last."""
+    """The teacher's layer whose relations the student's last layer learns; 0: the last."""
     relation_heads: int = 0
-    """The number of heads into which both split their vectors for relations; 0: as many as the teacher has."""
+    """Number of relation heads; 0: the teacher's number of attention heads."""
 
     def __post_init__(self) -> None:
         require_choice("distill.over", self.over, ("asked", "all"))
-        if min(self.hard, self.soft, self.cosine, self.relations) < 0 or not self.temperature > 0:
-            raise BothwaysError("the weights in distill must be 0 or more, and distill.temperature above 0")
-        if self.relation_layer < 0 or self.relation_heads < 0:
-            raise BothwaysError("distill.relation_layer and distill.relation_heads must be 0 or more")
+        for name in ("hard", "soft", "cosine", "relations", "relation_layer", "relation_heads"):
+            require_range(f"distill.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        require_range("distill.temperature", self.temperature, self.temperature > 0, "above 0")
         if self.teacher and not self.weights:
-            raise BothwaysError("a teacher is named, and distill.soft, distill.cosine and distill.relations are all 0")
+            raise BothwaysError(
+                "distill.teacher is set, but distill.soft, distill.cosine and distill.relations are all 0: set one of "
+                "them above 0",
+                "nothing-to-learn",
+                self.teacher,
+            )
 
     @property
     def weights(self) -> dict[str, float]:
-        """What is learned from the teacher, by name."""
+        """The losses that compare with the teacher, by name, with their weights."""
         found = {"soft": self.soft, "cosine": self.cosine, "relations": self.relations}
         return {name: weight for name, weight in found.items() if weight}
 
 
 @dataclass(frozen=True)
 class EncoderOutputs:
-    """What the student or the teacher made of a batch."""
+    """What the distillation losses read of the student or the teacher."""
 
     states: Tensor
     """(N, W)."""
     vectors: tuple[Tensor, ...]
-    """Queries, keys and values of one layer, (N, W) each; none if relations are not learned."""
+    """Queries, keys and values of one layer, (N, W) each; empty without the relation loss."""
 
 
 class Teacher:
-    """A model that is only looked at. Not a module, so that it is no part of what is trained and saved."""
+    """A frozen model. Not a module, so that it is neither trained nor saved with the student."""
 
     def __init__(self, model: Model, settings: DistillSettings, student: Model) -> None:
         self.model, self.settings = model.eval().requires_grad_(False), settings
-        here, there = student.config.encoder, model.config.encoder
-        self.num_heads = settings.relation_heads or there.num_heads
-        self.layer = settings.relation_layer or there.layers
+        own, taught = student.config.encoder, model.config.encoder
+        self.num_heads = settings.relation_heads or taught.num_heads
+        self.layer = settings.relation_layer or taught.layers
         if student.tokenizer and (not model.tokenizer or model.tokenizer.fingerprint != student.tokenizer.fingerprint):
-            raise BothwaysError("the teacher has another vocabulary than the student, and must read what it reads")
-        if there.max_length < here.max_length:
-            raise BothwaysError(f"the teacher reads {there.max_length} tokens, and the student {here.max_length}")
-        if settings.cosine and here.width != there.width:
             raise BothwaysError(
-                f"states of {here.width} and {there.width} numbers cannot be compared: set distill.cosine to 0, "
-                "and distill.relations above 0 to learn from the teacher's inside all the same"
+                "the teacher's vocabulary differs from the student's: both must read the same tokens",
+                "other-tokenizer",
+                settings.teacher,
             )
-        if settings.relations and self.layer > there.layers:
-            raise BothwaysError(f"distill.relation_layer is {self.layer}, and the teacher has {there.layers} layers")
-        if settings.relations and (here.width % self.num_heads or there.width % self.num_heads):
+        if taught.max_length < own.max_length:
             raise BothwaysError(
-                f"widths of {here.width} and {there.width} do not both split into {self.num_heads} heads"
+                f"the teacher reads {taught.max_length} tokens and the student {own.max_length}: take a teacher that "
+                "reads as many",
+                "too-long",
+                (own.max_length, taught.max_length),
+            )
+        if settings.cosine and own.width != taught.width:
+            raise BothwaysError(
+                f"distill.cosine needs equal widths, not {own.width} and {taught.width}: set distill.cosine to 0, and "
+                "distill.relations above 0 to learn from the teacher's layers",
+                "shape-mismatch",
+                (own.width, taught.width),
+            )
+        if settings.relations and self.layer > taught.layers:
+            raise BothwaysError(
+                f"distill.relation_layer is {self.layer}, but the teacher has {taught.layers} layers",
+                "no-such-layer",
+                self.layer,
+            )
+        if settings.relations and (own.width % self.num_heads or taught.width % self.num_heads):
+            raise BothwaysError(
+                f"the widths {own.width} and {taught.width} cannot both be split into {self.num_heads} heads: set "
+                "distill.relation_heads",
+                "shape-mismatch",
+                (own.width, taught.width),
             )
 
     def student_outputs(self, student: Model, batch: Batch) -> EncoderOutputs:
@@ -108,7 +130,7 @@ class Teacher:
     def inside(
         self, student: EncoderOutputs, taught: EncoderOutputs, batch: Batch, counts: Tensor
     ) -> dict[str, Tensor]:
-        """How far their insides are apart: sums over the tokens, each of which counts (N,) so much."""
+        """The losses on hidden states and relations: sums over the tokens, each with its weight in `counts` (N,)."""
         found: dict[str, Tensor] = {}
         if self.settings.cosine:
             found["cosine"] = (cosine_distance(student.states, taught.states) * counts).sum()
@@ -118,7 +140,7 @@ class Teacher:
 
 
 class StudentModule(nn.Module):
-    """A module with frozen models beside it, which go with it to its device and its precision."""
+    """A module with frozen models that follow it to its device and precision."""
 
     frozen: tuple[Model, ...] = ()
 
@@ -129,37 +151,37 @@ class StudentModule(nn.Module):
         return self
 
 
-# ---------------------------------------------------------------------- how far apart
+# ---------------------------------------------------------------------- losses
 
 
 def soft_distance(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """KL(teacher ‖ student) of each row, times T², so that the gradient does not shrink with T. (…, C) → (…)."""
+    """T² · KL(teacher ‖ student) of each row; T² keeps the gradient's size at any temperature T. (…, C) → (…)."""
     own, other = ((x.float() / temperature).log_softmax(-1) for x in (logits, taught))
     return (other.exp() * (other - own)).sum(-1) * temperature**2
 
 
 def cosine_distance(states: Tensor, taught: Tensor) -> Tensor:
-    """1 - cos of each token's two states: (N, W) → (N,)."""
+    """1 - cosine of each token's two hidden states: (N, W) → (N,)."""
     return 1 - F.cosine_similarity(states.float(), taught.float(), dim=-1)
 
 
 def relation_distance(
     own: tuple[Tensor, ...], taught: tuple[Tensor, ...], batch: Batch, heads: int, counts: Tensor
 ) -> Tensor:
-    """How differently tokens look at each other: KL between softmax(x xᵀ / √d) of both, for x the queries, the keys
-    and the values, the mean over these and over heads, the sum over tokens."""
-    place = torch.arange(batch.max_seqlen, device=batch.cu_seqlens.device)
-    is_real = place < batch.lengths[:, None]
-    rows = torch.where(is_real, batch.cu_seqlens[:-1, None] + place, 0)  # (B, L)
+    """KL between teacher's and student's softmax(x xᵀ / √d), for x the queries, the keys and the values (MiniLM):
+    the mean over the three and over heads, the sum over tokens."""
+    position = torch.arange(batch.max_seqlen, device=batch.cu_seqlens.device)
+    is_real = position < batch.lengths[:, None]
+    rows = torch.where(is_real, batch.cu_seqlens[:-1, None] + position, 0)  # (B, L)
     total = torch.zeros((), device=counts.device)
     for mine, other in zip(own, taught, strict=True):
-        here, there = (_relations(x, rows, is_real, heads) for x in (mine, other))
-        total = total + ((there.exp() * (there - here)).sum(-1).mean(1) * counts[rows] * is_real).sum()
+        student, teacher = (_relations(x, rows, is_real, heads) for x in (mine, other))
+        total = total + ((teacher.exp() * (teacher - student)).sum(-1).mean(1) * counts[rows] * is_real).sum()
     return total / len(own)
 
 
 def _relations(x: Tensor, rows: Tensor, is_real: Tensor, heads: int) -> Tensor:
-    """(N, W) → the logarithms of softmax(x xᵀ / √d) within each sequence, (B, R, L, L)."""
+    """(N, W) → log softmax(x xᵀ / √d) within each sequence, (B, R, L, L)."""
     split = x.float()[rows].unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, R, L, d)
     scores: Tensor = split @ split.mT / split.shape[-1] ** 0.5
-    return scores.masked_fill(~is_real[:, None, None, :], _HIDDEN).log_softmax(-1)
+    return scores.masked_fill(~is_real[:, None, None, :], _MASKED).log_softmax(-1)

@@ -1,8 +1,8 @@
-"""The one training loop. It knows neither objectives nor tasks, only the work's protocol.
+"""The training loop. It knows neither objectives nor tasks, only the `Trainable` protocol.
 
-`fit` is a generator of events: console, log, picture and diagnosis are listeners. Randomness is set from (seed, step,
-rank) before every forward pass, and the work's data are a function of their index, so that a run which was killed
-goes on as if it had not been.
+`fit` is a generator of events: the console, the log, the plot and the health monitor are listeners. The random seed is
+set from (seed, step, rank) before every forward pass, and data are a function of their index, so a killed run resumes
+bit for bit.
 """
 
 import math
@@ -21,7 +21,7 @@ from bothways.hash_rng import mix
 from bothways.prefetch import prefetch
 from bothways.train.fp32_master import MasterWeights
 from bothways.train.machine import DTYPES, deterministic, interruptible, measure_ceiling, pick_device, pick_precision
-from bothways.train.optim import OptimSettings, make_optimizers, rate, set_rate
+from bothways.train.optim import OptimSettings, lr_factor, make_optimizers, set_lr
 from bothways.train.protocol import (
     Evaluated,
     Event,
@@ -35,15 +35,15 @@ from bothways.train.protocol import (
     Trainable,
     WholeStep,
     phase_at,
-    sent,
+    to_device,
 )
-from bothways.train.ranks import Ranks, held_back, spread, whole
+from bothways.train.ranks import Ranks, full_tensor, no_gradient_sync, parallelize
 from bothways.train.settings import RunSettings
 from bothways.train.state import Checkpoints, State, collect, restore
 
 
 def fit(work: Trainable, run: RunSettings, optim: OptimSettings, out: Path, ranks: Ranks) -> Iterator[Event]:
-    """Train until the steps or the minutes are over. If `out` has checkpoints, go on from the latest."""
+    """Train for the steps or minutes of `run`. If `out` has checkpoints, resume from the latest."""
     loop = _Loop(work, run, optim, out, ranks)
     with deterministic(run.deterministic), interruptible() as interrupted, closing(loop):
         yield from loop.run_all(interrupted)
@@ -56,27 +56,31 @@ class _Loop:
         self.precision = pick_precision(run.precision, self.device)
         self.static_shapes = run.compile if run.compile is not None else self.device.type == "cuda"
         self.checkpoints = Checkpoints(out, run.keep)
-        # In bf16 on a GPU the module itself is bf16; elsewhere autocast chooses, operation by operation.
+        # In bf16 on a GPU the module itself is bf16; elsewhere autocast chooses for each operation.
         half = torch.bfloat16 if self.precision == "bf16" and self.device.type == "cuda" else None
         self.autocast = self.precision != "fp32" and half is None
         module, splits = work.module.to(self.device), ranks.size > 1 and run.parallel == "fsdp"
         if splits and optim.name == "muon":
-            raise BothwaysError("muon needs whole matrices, and fsdp splits them: use run.parallel = 'ddp'")
+            raise BothwaysError(
+                "optim.name = 'muon' needs whole matrices, but fsdp shards them: set run.parallel to 'ddp'",
+                "muon-with-fsdp",
+                run.parallel,
+            )
         self.weights = MasterWeights(module, None if splits else half)
-        self.module = spread(module, work.blocks(), ranks, run.parallel, half)
-        if splits:  # FSDP2 has put its own parameters in place of the module's
+        self.module = parallelize(module, work.blocks(), ranks, run.parallel, half)
+        if splits:  # FSDP2 replaces the module's parameters
             self.weights = MasterWeights(self.module, None)
         self.call = torch.compile(self.module, dynamic=False) if self.static_shapes else self.module
         self.parameters = list(self.weights.trained.values())
         self.optimizers = make_optimizers(self.weights.trained, optim)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
-        self.shares = self._sent(list(work.losses.values()))
+        self.shares = self._to_device(list(work.losses.values()))
         self.state = State()
         self.feed: prefetch[Step] | None = None
         self.pending: list[tuple[Stepped, Tensor, torch.cuda.Event | None]] = []
-        """Steps not yet told of: their losses and gradient norm, on their way to the CPU until the event."""
+        """Steps not yet reported: their losses and gradient norm, on the CPU once the event has happened."""
         self.score: tuple[int, float] | None = None
-        """The step last evaluated, and how bad it was."""
+        """The step last evaluated, and its selection loss."""
 
     def run_all(self, interrupted: threading.Event) -> Iterator[Event]:
         self._resume()
@@ -86,7 +90,7 @@ class _Loop:
         if self.state.complete:
             yield Finished(self.state.step, self.state.elapsed, complete=True)
             return
-        self.module.train()  # from here on it always is, but inside _evaluate
+        self.module.train()  # only _scores switches to eval() and back
         self._compile_ahead()
         if self.state.step == 0 and self.run.evaluate_first:
             yield from self._evaluate()
@@ -105,16 +109,19 @@ class _Loop:
                 break
             self._take(done)
             save = save or self._every(self.run.save_every)
-            look = save or self._every(self.run.evaluate_every)
-            if flush or look:
-                yield from self._flush(everything=look)
-            if look and self.state.step != self.run.steps:  # the last step is evaluated and saved below
+            evaluate = save or self._every(self.run.evaluate_every)
+            if flush or evaluate:
+                yield from self._flush(everything=evaluate)
+            if evaluate and self.state.step != self.run.steps:  # the last step is evaluated and saved below
                 yield from self._evaluate()
                 if save:
                     yield from self._save()
                 if self.run.patience and self.state.stale >= self.run.patience:
                     break
-                self.flushed, self.flushed_tokens = time.monotonic(), self.state.tokens  # no training, so no speed
+                self.flushed, self.flushed_tokens = (
+                    time.monotonic(),
+                    self.state.tokens,
+                )  # evaluation must not count as training time
         yield from self._flush()
         yield from self._evaluate(final=True)
         self.state = replace(self.state, complete=True)
@@ -122,7 +129,7 @@ class _Loop:
         yield Finished(self.state.step, self.state.elapsed, complete=True)
 
     def close(self) -> None:
-        """End the thread that works ahead."""
+        """Stop the prefetching thread."""
         if self.feed is not None:
             self.feed.close()
         self.feed = None
@@ -133,17 +140,17 @@ class _Loop:
         """One optimiser step. Nothing here waits for the GPU."""
         phase = phase_at(self.work.phases(), done)
         if phase != self.state.phase:
-            # Losses on other lengths and masks do not compare: what was best is the best of its phase.
+            # Losses at other lengths and masking rates do not compare, so the best checkpoint is that of its phase.
             self.state = replace(self.state, phase=phase, index=0, best=None, best_step=None, stale=0, lowest=None)
             self.close()
         if self.feed is None:
             steps = self.work.feed(phase, self.state.index, self.ranks, self.static_shapes)
             self.feed = prefetch(map(self._pinned, steps), 2)
         step = next(self.feed)
-        factor = rate(self.optim, self.state.step, done)
-        set_rate(self.optimizers, factor)
+        factor = lr_factor(self.optim, self.state.step, done)
+        set_lr(self.optimizers, factor)
         terms = self.ranks.sum([step.counts[name] for name in self.work.losses])
-        counts = self._sent([n or 1.0 for n in terms])
+        counts = self._to_device([n or 1.0 for n in terms])
         total = self._backward(step, counts) if step.whole is None else self._backward_whole(step, step.whole, counts)
         norm = self._update()
         self.state = replace(
@@ -154,30 +161,32 @@ class _Loop:
         )
         lr = self.optim.lr * factor
         taken = Stepped(self.state.step, phase, 0.0, {}, lr, 0.0, self.state.tokens, 0.0, 0.0, done, 0.0)
-        self.pending.append((taken, *self._fetched(torch.cat([total, norm.view(1)]))))
+        self.pending.append((taken, *self._to_cpu(torch.cat([total, norm.view(1)]))))
 
     def _backward(self, step: Step, counts: Tensor) -> Tensor:
-        """The gradients of a step, micro-batch by micro-batch; (K,) the means of its losses over this rank's share."""
+        """Accumulate the gradients of a step; (K,) this rank's part of the mean losses."""
         total = torch.zeros(len(counts), device=self.device)
         for number, micro in enumerate(step.micros):
             with self._pass(number, step):
                 means = self._forward(micro) / counts
-                # DDP and FSDP2 take the mean over ranks, and this is a share of a sum.
+                # DDP and FSDP2 average over ranks, but each rank has a part of the sum: multiply by their number.
                 self.scaler.scale((means * self.shares).sum() * self.ranks.size).backward()
             self.weights.gather()
             total += means.detach()
         return total
 
     def _backward_whole(self, step: Step, whole: WholeStep, counts: Tensor) -> Tensor:
-        """The same for a loss over all vectors of the step (GradCache, Gao et al. 2021).
+        """The same for a loss over all vectors of the step at once (GradCache, Gao et al. 2021).
 
-        First the vectors, without gradients; then the loss over those of all ranks, and its gradient for each vector;
-        then every micro-batch again, with the same dropout, and back through it.
+        First compute the vectors without gradients, then the loss over those of all ranks and its gradient for each
+        vector; then run every micro-batch again with the same dropout and backpropagate that gradient.
         """
         found = []
         if len(step.micros) == 1 and self.ranks.size == 1:
             with self._pass(0, step):
-                means = whole.loss(self._forward(step.micros[0]).float(), sent(whole.targets, self.device)) / counts
+                means = (
+                    whole.loss(self._forward(step.micros[0]).float(), to_device(whole.targets, self.device)) / counts
+                )
                 self.scaler.scale((means * self.shares).sum()).backward()
             self.weights.gather()
             return means.detach()
@@ -187,7 +196,7 @@ class _Loop:
                     vectors = self._forward(micro)
                 found.append(vectors[:0] if micro.is_spare else vectors)
         everyone = self.ranks.gather(torch.cat(found).float(), whole.sizes).requires_grad_()
-        means = whole.loss(everyone, sent(whole.targets, self.device)) / counts
+        means = whole.loss(everyone, to_device(whole.targets, self.device)) / counts
         self.scaler.scale((means * self.shares).sum()).backward()
         assert everyone.grad is not None
         mine = everyone.grad.split(list(whole.sizes))[self.ranks.rank]
@@ -198,17 +207,17 @@ class _Loop:
                     gradient = torch.zeros_like(vectors)
                 ((vectors * gradient).sum() * self.ranks.size).backward()
             self.weights.gather()
-        return means.detach() / self.ranks.size  # every rank has all of it, and they will be added up
+        return means.detach() / self.ranks.size  # every rank has the full loss, and they will be summed
 
     @contextmanager
     def _pass(self, number: int, step: Step) -> Iterator[None]:
-        """One of a step's passes: its own dropout, and gradients that stay on their rank until the last."""
-        self._set_draws(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
-        with held_back(self.module, hold=self.weights.is_own and number + 1 < len(step.micros)):
+        """One pass of a step: its own dropout seed, and gradients that are synchronised in the last pass only."""
+        self._set_seed(int(mix(self.run.seed, self.state.step, self.ranks.rank, number)) % 2**63)
+        with no_gradient_sync(self.module, enabled=self.weights.is_own and number + 1 < len(step.micros)):
             yield
 
     def _update(self) -> Tensor:
-        """Clip, move the weights; the gradient's norm."""
+        """Clip the gradient and update the weights; the gradient's norm."""
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(self.parameters, self.optim.clip or math.inf, foreach=True)
@@ -217,7 +226,7 @@ class _Loop:
             optimizer.zero_grad(set_to_none=True)
         self.scaler.update()
         self.weights.publish()
-        return whole(norm.detach())
+        return full_tensor(norm.detach())
 
     def _forward(self, micro: MicroBatch) -> Tensor:
         micro = micro.to(self.device)
@@ -225,19 +234,19 @@ class _Loop:
             out: Tensor = self.call(micro.batch, micro.targets)
         return out
 
-    def _set_draws(self, seed: int) -> None:
-        """As torch.manual_seed, which also writes a stack trace for every kind of device that is not there."""
+    def _set_seed(self, seed: int) -> None:
+        """As torch.manual_seed, which also formats a stack trace for every device type that is not there."""
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def _sent(self, numbers: list[float]) -> Tensor:
-        """Numbers on the device, without waiting for it."""
+    def _to_device(self, numbers: list[float]) -> Tensor:
+        """Copy numbers to the device without blocking."""
         here = torch.tensor(numbers, dtype=torch.float32)
         return here.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else here
 
-    def _fetched(self, numbers: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
-        """Numbers on the CPU, there when the event has come."""
+    def _to_cpu(self, numbers: Tensor) -> tuple[Tensor, torch.cuda.Event | None]:
+        """Copy numbers to the CPU without blocking: they are there once the event has happened."""
         if self.device.type != "cuda":
             return numbers, None
         here = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
@@ -252,21 +261,21 @@ class _Loop:
         return replace(step, micros=[micro.pin() for micro in step.micros])
 
     def _compile_ahead(self) -> None:
-        """Every shape of batch goes through once before the clock starts."""
+        """Run one batch of every shape, so that compilation does not count as training time."""
         if not self.static_shapes:
             return
-        looks_first = self.state.step == 0 and self.run.evaluate_first
+        evaluates_first = self.state.step == 0 and self.run.evaluate_first
         for phase in range(self.state.phase, len(self.work.phases())):
             step = next(self.work.feed(phase, 0, self.ranks, self.static_shapes))
             self._forward(step.micros[0]).sum().backward()
             self.module.zero_grad(set_to_none=True)
-            if phase > self.state.phase or not looks_first:
+            if phase > self.state.phase or not evaluates_first:
                 self._scores(phase)
 
     # ------------------------------------------------------------------ time
 
     def _agree(self, interrupted: threading.Event) -> tuple[float, bool, bool, bool]:
-        """The share done, and whether to stop, save, and show what happened: the same on all ranks."""
+        """Progress from 0 to 1, and whether to stop, to save and to report: the same on all ranks."""
         now = time.monotonic()
         mine = [0.0, float(interrupted.is_set()), 0.0, 0.0]
         if self.ranks.is_first:
@@ -282,10 +291,10 @@ class _Loop:
     def _every(self, steps: int) -> bool:
         return steps > 0 and self.state.step % steps == 0
 
-    # ------------------------------------------------------------------ what comes out
+    # ------------------------------------------------------------------ events
 
     def _flush(self, everything: bool = True) -> Iterator[Stepped]:
-        """Tell of the steps that are done; unless of everything, the GPU keeps two to work on meanwhile."""
+        """Report finished steps; all but the last two unless `everything`, so that the GPU never idles."""
         ready = self.pending if everything or self.device.type != "cuda" else self.pending[:-2]
         if not ready:
             return
@@ -308,13 +317,13 @@ class _Loop:
     def _evaluate(self, final: bool = False) -> Iterator[Evaluated]:
         self._require_numbers()
         if scores := self._scores(self.state.phase, final):
-            bad, lowest = self.work.selection_loss(scores), self.state.lowest
-            if self.score is None or self.score[0] != self.state.step:  # the last may be looked at twice
-                better = lowest is None or bad < lowest
+            loss, lowest = self.work.selection_loss(scores), self.state.lowest
+            if self.score is None or self.score[0] != self.state.step:  # the last step may be evaluated twice
+                better = lowest is None or loss < lowest
                 self.state = replace(
-                    self.state, stale=0 if better else self.state.stale + 1, lowest=bad if better else lowest
+                    self.state, stale=0 if better else self.state.stale + 1, lowest=loss if better else lowest
                 )
-            self.score = (self.state.step, bad)
+            self.score = (self.state.step, loss)
             yield Evaluated(self.state.step, scores, final)
 
     def _scores(self, phase: int, final: bool = False) -> dict[str, float]:
@@ -327,13 +336,15 @@ class _Loop:
     # ------------------------------------------------------------------ saving
 
     def _require_numbers(self) -> None:
-        """Stop where the weights have become infinite or worse: nothing good can be told of them, or saved."""
-        gone = torch.stack([~torch.isfinite(whole(p.detach())).all() for p in self.parameters]).any()
-        if float(gone):
+        """Stop when weights are no longer finite: such a model must be neither evaluated nor saved."""
+        diverged = torch.stack([~torch.isfinite(full_tensor(p.detach())).all() for p in self.parameters]).any()
+        if float(diverged):
             latest = self.checkpoints.latest()
             raise BothwaysError(
-                f"training has diverged: at step {self.state.step:,} some weights are no longer numbers; begin anew "
-                f"with a smaller optim.lr than {self.optim.lr:g}{f' ({latest} is from before)' if latest else ''}"
+                f"training has diverged: at step {self.state.step:,} some weights are nan or infinite; start a new run "
+                f"with optim.lr below {self.optim.lr:g}{f' ({latest} is from before)' if latest else ''}",
+                "diverged",
+                self.state.step,
             )
 
     def _save(self) -> Iterator[Saved]:

@@ -1,8 +1,8 @@
-"""What the optimiser moves: the module's own parameters, or fp32 masters of 16-bit ones.
+"""What the optimiser updates: the module's own parameters, or fp32 master weights of 16-bit ones.
 
 In bf16 on a GPU the module computes with bf16 weights, and every tensor between its layers is bf16: 5 % faster than
-casting fp32 weights in each step (benchmarks/pretrain_speed.py). A step of the optimiser is smaller than bf16 can
-resolve, so it moves fp32 masters, of which the module gets rounded copies. Gradients are summed in fp32.
+casting fp32 weights in each step (benchmarks/pretrain_speed.py). An optimiser step is smaller than bf16 can resolve,
+so it updates fp32 master weights, and the module gets rounded copies. Gradients are summed in fp32.
 """
 
 import torch
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class MasterWeights:
-    """The parameters by name, as the optimiser sees them."""
+    """The parameters by name, as the optimiser updates them."""
 
     def __init__(self, module: nn.Module, half: torch.dtype | None) -> None:
-        own = {_plain(name): p for name, p in module.named_parameters()}
+        own = {_unwrapped(name): p for name, p in module.named_parameters()}
         self.named: dict[str, nn.Parameter] = own
         self._rounded: list[nn.Parameter] = []
         if half is None:
@@ -24,7 +24,7 @@ class MasterWeights:
 
     @property
     def is_own(self) -> bool:
-        """Whether these are the module's own parameters, and not masters."""
+        """Whether these are the module's own parameters rather than master weights."""
         return not self._rounded
 
     @property
@@ -32,14 +32,14 @@ class MasterWeights:
         return {name: p for name, p in self.named.items() if p.requires_grad}
 
     def gather(self) -> None:
-        """Add the gradients that a backward pass left in the module to those of the masters."""
+        """Move the gradients of a backward pass from the module to the master weights, adding them up."""
         pairs = [(m, p) for m, p in zip(self.named.values(), self._rounded, strict=False) if p.grad is not None]
         if not pairs:
             return
-        fresh = [torch.empty_like(master) for master, _ in pairs]
-        torch._foreach_copy_(fresh, [_gradient(rounded) for _, rounded in pairs])
-        later = [(master, grad) for (master, _), grad in zip(pairs, fresh, strict=True) if master.grad is not None]
-        for (master, rounded), grad in zip(pairs, fresh, strict=True):
+        grads = [torch.empty_like(master) for master, _ in pairs]
+        torch._foreach_copy_(grads, [_gradient(rounded) for _, rounded in pairs])
+        later = [(master, grad) for (master, _), grad in zip(pairs, grads, strict=True) if master.grad is not None]
+        for (master, rounded), grad in zip(pairs, grads, strict=True):
             if master.grad is None:
                 master.grad = grad
             rounded.grad = None
@@ -47,7 +47,7 @@ class MasterWeights:
             torch._foreach_add_([_gradient(master) for master, _ in later], [grad for _, grad in later])
 
     def publish(self) -> None:
-        """Give the module rounded copies of the masters."""
+        """Copy the rounded master weights into the module."""
         if self._rounded:
             with torch.no_grad():
                 torch._foreach_copy_([*self._rounded], [*self.named.values()])
@@ -58,6 +58,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _plain(name: str) -> str:
-    """The name it had before anything was wrapped around the module."""
+def _unwrapped(name: str) -> str:
+    """The parameter's name without the prefixes of torch.compile and DDP."""
     return name.replace("_orig_mod.", "").removeprefix("module.")

@@ -1,4 +1,4 @@
-"""The device: which, how fast, how exactly; and the signals that end a run politely."""
+"""The device, its precision and speed, and the signals that end a run."""
 
 import math
 import os
@@ -18,27 +18,27 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def pick_device(wanted: str, ranks: Ranks) -> torch.device:
-    """The device to train on: a GPU if there is one, unless said."""
+    """The device to train on; "auto": a GPU if there is one."""
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise BothwaysError("run.device is cuda, and torch finds no GPU here")
+        raise BothwaysError("run.device is cuda, but torch finds no GPU: set run.device to cpu", "no-gpu", wanted)
     kind = wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(kind, ranks.local) if kind == "cuda" else torch.device(kind)
 
 
 def pick_precision(wanted: str, device: torch.device) -> str:
-    """bf16 on a GPU that has it, fp32 elsewhere, unless said."""
+    """The precision to train in; "auto": bf16 on a GPU that supports it, fp32 elsewhere."""
     if wanted != "auto":
         return wanted
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
 def measure_ceiling(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations a second of a plain matrix product: the best of a few, within a second or so."""
+    """Floating-point operations per second of a matrix product: the best of several in about a second."""
     size = 4096 if device.type == "cuda" else 512
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     best, first = math.inf, time.perf_counter()
-    for _ in range(6 if device.type == "cuda" else 30):  # a CPU's cores may be busy with something else
-        if time.perf_counter() - first > 1:  # 16 bit on a CPU that has none: a second for each product
+    for _ in range(6 if device.type == "cuda" else 30):  # the CPU may be busy with something else
+        if time.perf_counter() - first > 1:  # a CPU without 16-bit support takes a second for each product
             break
         _wait(device)
         begin = time.perf_counter()
@@ -55,13 +55,13 @@ def _wait(device: torch.device) -> None:
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """In this block, only kernels that give the same bits every time."""
+    """Use only deterministic kernels in this block."""
     filling: Any = torch.utils.deterministic
     before = torch.are_deterministic_algorithms_enabled(), filling.fill_uninitialized_memory
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses
         torch.use_deterministic_algorithms(True)
-        filling.fill_uninitialized_memory = False  # finds bugs, costs time, changes no result
+        filling.fill_uninitialized_memory = False  # a debugging aid that costs time and changes no result
     try:
         yield
     finally:
@@ -71,21 +71,21 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """SIGTERM and the first Ctrl-C only ask the loop to save and stop; a second one means it."""
-    asked = threading.Event()
+    """SIGTERM and the first Ctrl-C set the event, so that the loop saves and stops; a second one ends the process."""
+    requested = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield requested
         return
     usual = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
 
-    def ask(kind: int, frame: object) -> None:
-        asked.set()
+    def request(kind: int, frame: object) -> None:
+        requested.set()
         signal.signal(kind, usual[signal.Signals(kind)])
 
     for kind in usual:
-        signal.signal(kind, ask)
+        signal.signal(kind, request)
     try:
-        yield asked
+        yield requested
     finally:
         for kind, handler in usual.items():
             signal.signal(kind, handler)

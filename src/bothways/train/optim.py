@@ -1,7 +1,7 @@
-"""Optimisers and learning rates.
+"""Optimisers and learning-rate schedules.
 
-Decay as in BERT: all matrices and tables, no bias and no norm. `muon` moves the hidden matrices of the blocks by
-orthogonalised momentum and leaves the rest to AdamW.
+Weight decay as in BERT: matrices and embedding tables, but no biases and norms. `muon` updates the matrices of the
+encoder's blocks by orthogonalised momentum and leaves the rest to AdamW.
 """
 
 import math
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import require_choice, require_range
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 
@@ -29,45 +29,41 @@ class OptimSettings:
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip: float = 1.0
-    """The gradient is scaled down to this norm if it is larger; 0 leaves it alone."""
+    """Maximum gradient norm; 0: no clipping."""
     schedule: Schedule = "linear"
     warmup: float = 0.1
-    """The rate rises for so many steps, or for this share of the run if it is below 1."""
+    """Warm-up: a number of steps, or a share of the run if below 1."""
     cooldown: float = 0.2
-    """For wsd: the share of the run in which the rate falls to zero."""
+    """For wsd: the share of the run in which the learning rate falls to zero."""
     head_lr: float = 0.0
-    """The rate of everything that is not the encoder; 0: the same."""
+    """Learning rate of everything outside the encoder; 0: lr."""
     layer_decay: float = 1.0
-    """The rate of the last layer is so much of lr (and of muon_lr), that of the layer below so much of this, down to
-    the embeddings."""
+    """Layer-wise decay of lr (and muon_lr): the last layer has lr · layer_decay, the layer below lr · layer_decay², and
+    so on down to the embeddings."""
     muon_lr: float = 0.02
     muon_momentum: float = 0.95
     muon_weight_decay: float = 0.1
-    """Muon's steps are as large however small the gradient is. With a tenth of this (and of AdamW's decay, which
-    was 0.1 too) matrices grew four times as large: the encoder guessed words as well and fine-tuned badly."""
+    """Muon's steps do not shrink with the gradient. With a tenth of this (and of AdamW's weight decay, also 0.1)
+    matrices grew four times as large: masked language modelling was as good, but fine-tuning was bad."""
 
     def __post_init__(self) -> None:
         require_choice("optim.name", self.name, ("adamw", "muon"))
         require_choice("optim.schedule", self.schedule, ("linear", "cosine", "wsd", "constant"))
         for name in ("lr", "eps", "muon_lr"):
-            if not getattr(self, name) > 0:
-                raise BothwaysError(f"optim.{name} must be above 0, not {getattr(self, name)}")
+            require_range(f"optim.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
         for name in ("weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr"):
-            if not getattr(self, name) >= 0:
-                raise BothwaysError(f"optim.{name} must be 0 or more, not {getattr(self, name)}")
-        if not (len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)):
-            raise BothwaysError(f"optim.betas are two numbers from 0 up to 1, not {self.betas}")
-        if not 0 < self.layer_decay <= 1:
-            raise BothwaysError(f"optim.layer_decay is a number above 0, at most 1, not {self.layer_decay}")
-        if not 0 < self.cooldown <= 1:
-            raise BothwaysError(f"optim.cooldown is a share of the run above 0, not {self.cooldown}")
+            require_range(f"optim.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        are_betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        require_range("optim.betas", self.betas, are_betas, "two numbers, 0 or more and below 1")
+        for name in ("layer_decay", "cooldown"):
+            require_range(f"optim.{name}", getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
 
 
-def rate(settings: OptimSettings, step: int, done: float) -> float:
-    """What the learning rate is multiplied with: `step` counts from 0, `done` is the share of the run behind us.
+def lr_factor(settings: OptimSettings, step: int, done: float) -> float:
+    """The factor of the peak learning rate: `step` counts from 0, `done` is the progress from 0 to 1.
 
-    >>> from bothways.train.optim import OptimSettings, rate
-    >>> [round(rate(OptimSettings(warmup=0.5), step, step / 4), 2) for step in range(5)]
+    >>> from bothways.train.optim import OptimSettings, lr_factor
+    >>> [round(lr_factor(OptimSettings(warmup=0.5), step, step / 4), 2) for step in range(5)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
     in_steps = settings.warmup >= 1
@@ -76,7 +72,7 @@ def rate(settings: OptimSettings, step: int, done: float) -> float:
         return warm
     if settings.schedule == "wsd":
         return min(warm, _share(1 - done, settings.cooldown))
-    # Where the rise ends: known as a share, or, in steps, when it has come to an end.
+    # The progress at which the warm-up ends: given as a share, or computed from the steps once it has ended.
     start = 0.0 if in_steps else settings.warmup
     if in_steps and step:
         start = settings.warmup * done / step
@@ -91,7 +87,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def make_optimizers(trained: Mapping[str, nn.Parameter], settings: OptimSettings) -> list[Optimizer]:
-    """One optimiser, or two with Muon. Every parameter is in exactly one group of one of them."""
+    """One optimiser, or two with Muon. Each parameter is in exactly one group."""
     matrices = {name: p for name, p in trained.items() if settings.name == "muon" and _is_hidden(name, p)}
     rest = {name: p for name, p in trained.items() if name not in matrices}
     layers = 1 + max((int(found[1]) for found in map(_BLOCK.search, trained) if found), default=-1)
@@ -123,20 +119,20 @@ _BLOCK = re.compile(r"\bblocks\.(\d+)\.")
 
 
 def _peak(name: str, layers: int, settings: OptimSettings) -> float:
-    """The rate of one parameter at the top of the schedule."""
+    """The peak learning rate of one parameter."""
     if "encoder." not in name:
         return settings.head_lr or settings.lr
     return settings.lr * _layer_share(name, layers, settings)
 
 
 def _layer_share(name: str, layers: int, settings: OptimSettings) -> float:
-    """What layer-wise decay leaves of the rate of an encoder's parameter."""
+    """The factor of layer-wise decay for an encoder parameter."""
     block = _BLOCK.search(name)
     below_top = layers - int(block[1]) if block else layers + 1
     return settings.layer_decay**below_top
 
 
-def set_rate(optimizers: Iterable[Optimizer], factor: float) -> None:
+def set_lr(optimizers: Iterable[Optimizer], factor: float) -> None:
     """Set every group's learning rate to `factor` times its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -148,10 +144,10 @@ def _is_hidden(name: str, parameter: nn.Parameter) -> bool:
 
 
 class Muon(Optimizer):
-    """Momentum, orthogonalised: every update turns a matrix's singular directions by the same amount.
+    """Orthogonalised momentum: every update changes all singular directions of a matrix equally (Jordan et al. 2024).
 
-    Jordan et al. 2024. The stacked query-key-value matrix counts as three. All matrices of one shape are
-    orthogonalised together, in a few batched products. `lr`: one rate, or that of each name.
+    The fused query-key-value matrix counts as three. All matrices of one shape are orthogonalised together, in a few
+    batched products. `lr`: one learning rate, or one by parameter name.
     """
 
     def __init__(
@@ -183,7 +179,7 @@ class Muon(Optimizer):
             momenta = [self.state[p]["momentum"] for p in parameters]
             gradients = [p.grad for p in parameters]
             torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
-            # Nesterov: look one step ahead along the momentum.
+            # Nesterov momentum.
             seen = torch._foreach_lerp(gradients, momenta, group["momentum"])
             ahead.update(zip(parameters, seen, strict=True))
         updates = _orthogonal(ahead, self._parts)
@@ -194,7 +190,7 @@ class Muon(Optimizer):
 
 
 def _orthogonal(updates: dict[nn.Parameter, Tensor], parts: dict[nn.Parameter, int]) -> dict[nn.Parameter, Tensor]:
-    """Each update with its singular values made about 1, scaled so that tall matrices move as much as wide ones."""
+    """Updates with singular values near 1, scaled so that tall matrices change as much as wide ones."""
     by_shape: dict[torch.Size, list[tuple[nn.Parameter, Tensor]]] = {}
     for p, update in updates.items():
         piece = update.unflatten(0, (parts[p], -1))
@@ -210,17 +206,17 @@ def _orthogonal(updates: dict[nn.Parameter, Tensor], parts: dict[nn.Parameter, i
 
 
 def newton_schulz(x: Tensor, steps: int = 5) -> Tensor:
-    """The nearest matrices with singular values near 1 (0.7 to 1.2), by five products. x: (matrices, rows, columns).
+    """The nearest matrices with singular values near 1 (0.7 to 1.2), by five iterations. x: (matrices, rows, columns).
 
-    In 16 bit on a GPU: the iteration mends its own rounding.
+    In 16 bit on a GPU: the iteration corrects its own rounding errors.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     y = x.bfloat16() if x.is_cuda else x
-    wide = y.shape[-2] > y.shape[-1]
-    y = y.mT if wide else y
+    tall = y.shape[-2] > y.shape[-1]
+    y = y.mT if tall else y
     y = y / (y.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(steps):
         square = y @ y.mT
         y = a * y + (b * square + c * square @ square) @ y
-    turned: Tensor = y.mT if wide else y
-    return turned
+    out: Tensor = y.mT if tall else y
+    return out

@@ -1,4 +1,4 @@
-"""The protocol between the training loop and what is trained, and the events that the loop yields."""
+"""The protocol between the training loop and what it trains, and the events that the loop yields."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,45 +15,45 @@ from bothways.train.state import Storable
 
 
 def phase_at(shares: Sequence[float], done: float) -> int:
-    """Which of the phases, that take these shares of a run, a moment belongs to."""
+    """The number of the phase at progress `done` (0 to 1), if the phases take these shares of the run."""
     ends = list(itertools.accumulate(shares))
     return min(sum(done >= end / ends[-1] - 1e-9 for end in ends), len(ends) - 1)
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What goes through the model at once."""
+    """The sequences of one forward pass."""
 
     batch: Batch
     targets: dict[str, Tensor]
     tokens: int
-    """Real ones, without fillers."""
+    """Without padding."""
     is_spare: bool = False
-    """True if it counts nothing, and only keeps this rank in step with the others."""
+    """True if it is a repeat that only keeps this rank in step with the others."""
 
     def pin(self) -> "MicroBatch":
-        """In memory that a GPU copies from without waiting."""
+        """Copy to pinned memory, from which a GPU copies without blocking."""
         targets = {name: target.pin_memory() for name, target in self.targets.items()}
         return replace(self, batch=self.batch.pin(), targets=targets)
 
     def to(self, device: torch.device | str) -> "MicroBatch":
-        return replace(self, batch=self.batch.to(device), targets=sent(self.targets, device))
+        return replace(self, batch=self.batch.to(device), targets=to_device(self.targets, device))
 
 
-def sent(targets: Mapping[str, Tensor], device: torch.device | str) -> dict[str, Tensor]:
-    """Targets on a device, without waiting for it."""
+def to_device(targets: Mapping[str, Tensor], device: torch.device | str) -> dict[str, Tensor]:
+    """Copy targets to a device without blocking."""
     return {name: target.to(device, non_blocking=True) for name, target in targets.items()}
 
 
 @dataclass(frozen=True)
 class WholeStep:
-    """A loss over the vectors of all sequences of a step at once, whatever the micro-batches and the ranks."""
+    """A loss over the vectors of all sequences of a step at once, over all micro-batches and ranks (GradCache)."""
 
     loss: Callable[[Tensor, Mapping[str, Tensor]], Tensor]
     """Vectors of all sequences (S, …), in the order of ranks and of their micro-batches, and targets → (K,) sums."""
     targets: Mapping[str, Tensor]
     sizes: Sequence[int]
-    """How many vectors each rank has."""
+    """The number of vectors of each rank."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Step:
 
     micros: list[MicroBatch]
     counts: Mapping[str, float]
-    """By loss, what the sum over this rank's share is divided by: how many terms it has, or their weight."""
+    """By loss, what this rank adds to the divisor of the sum: the number of its terms, or their total weight."""
     tokens: int
     """Of all ranks."""
     sequences: int
-    """Of all ranks: the next step begins so much later."""
+    """Of all ranks: the next step begins at this offset."""
     whole: WholeStep | None = None
-    """With it, the module gives the vectors of each micro-batch in training, and no losses."""
+    """If set, the module returns the vectors of each micro-batch in training instead of losses."""
 
 
 Forward = Callable[[MicroBatch], Tensor]
@@ -79,31 +79,31 @@ class Trainable(Storable, Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """module(batch, targets) → (K,) the sums of the K losses, or vectors for `Step.whole`; in evaluation, whatever
-        `evaluate` scores."""
+        """module(batch, targets) → (K,) the sums of the K losses, or vectors for `Step.whole`; in evaluation, what
+        `evaluate` reads."""
 
     losses: Mapping[str, float]
-    """K names, and the weight of each in the sum that is minimised."""
+    """K names, and the weight of each in the total loss."""
 
     def blocks(self) -> Sequence[nn.Module]:
-        """The parts that FSDP2 splits one by one."""
+        """The modules that FSDP2 shards one by one."""
 
     def phases(self) -> Sequence[float]:
-        """The shares of the run that the phases take."""
+        """Each phase's share of the run."""
 
     def feed(self, phase: int, index: int, ranks: Ranks, static_shapes: bool) -> Iterator[Step]:
-        """The steps of a phase from sequence `index` on, endless; with `still`, of one shape."""
+        """The steps of a phase from sequence `index` on, without end; all of one shape if `static_shapes`."""
 
     def evaluate(
         self, forward: Forward, phase: int, ranks: Ranks, static_shapes: bool, final: bool
     ) -> dict[str, float]:
-        """Scores on held-out text by name. Empty if there is none."""
+        """Scores on the held-out set by name. Empty if there is none."""
 
     def selection_loss(self, scores: Mapping[str, float]) -> float:
-        """What of the scores decides which checkpoint is best: the lower the better."""
+        """The score that selects the best checkpoint: lower is better."""
 
     def flops(self, phase: int) -> float:
-        """Floating-point operations of one training step for one token."""
+        """Floating-point operations of a training step per token."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,15 @@ class Stepped:
     losses: dict[str, float]
     lr: float
     norm: float
-    """Of the gradient, before clipping."""
+    """Gradient norm before clipping."""
     tokens: int
-    """Since the beginning."""
+    """Since the start of the run."""
     speed: float
-    """Tokens a second."""
+    """Tokens per second."""
     flops: float
-    """Floating-point operations a second."""
+    """Floating-point operations per second."""
     done: float
-    """The share of the run behind us."""
+    """Progress from 0 to 1."""
     elapsed: float
 
 
@@ -144,14 +144,14 @@ class Saved:
 @dataclass(frozen=True)
 class Started:
     step: int
-    """0, or the step of the checkpoint from which the run goes on."""
+    """0, or the step of the checkpoint that the run resumes from."""
     parameters: int
     device: str
     precision: str
     ceiling: float
-    """Floating-point operations a second that plain matrix products reach on all ranks together."""
+    """Floating-point operations per second of plain matrix products, over all ranks."""
     steps: int = 0
-    """How many there will be; 0 if the clock decides."""
+    """The number of steps of the run; 0 if it is set in minutes."""
 
 
 @dataclass(frozen=True)
@@ -159,12 +159,12 @@ class Finished:
     step: int
     elapsed: float
     complete: bool
-    """False if it was interrupted: the same command goes on from here."""
+    """False if it was interrupted: the same command resumes it."""
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """Somebody asked for it: a checkpoint is saved first."""
+    """The run was interrupted and saves a checkpoint before it stops."""
 
     step: int
 

@@ -1,4 +1,4 @@
-"""One process or many: DDP and FSDP2 as torch has them, started by torchrun."""
+"""One process or several: torch's DDP and FSDP2, started by torchrun."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,21 +16,21 @@ Parallel = Literal["ddp", "fsdp"]
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is."""
+    """The rank of this process and the world size."""
 
     rank: int = 0
     size: int = 1
     local: int = 0
-    """The number of this process on its machine, and so of its GPU."""
+    """The local rank: the number of this process's GPU."""
     control: Any = None
-    """A group for small messages between the CPUs, so that no GPU is waited for."""
+    """A gloo group for small messages between CPUs, which does not block on a GPU."""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
-        """The sums over all ranks, exchanged between the CPUs."""
+        """The sums over all ranks, exchanged between CPUs."""
         if self.size == 1:
             return list(numbers)
         table = torch.tensor(numbers, dtype=torch.float64)
@@ -39,7 +39,7 @@ class Ranks:
         return found
 
     def share(self, items: Iterable[T]) -> Iterator[tuple[T, bool]]:
-        """This rank's part of some items. All ranks get equally many, as FSDP2 wants it: the last may not count.
+        """This rank's items, and whether each counts. FSDP2 needs as many on every rank, so the last may be a repeat.
 
         >>> from bothways.train.ranks import Ranks
         >>> list(Ranks(0, 2).share("abc")), list(Ranks(1, 2).share("abc"))
@@ -53,7 +53,7 @@ class Ranks:
             yield item, False
 
     def gather(self, rows: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The rows of all ranks, one rank after the other, of which each has as many as `sizes` says."""
+        """Concatenate the rows of all ranks; `sizes` are the numbers of rows of each."""
         if self.size == 1:
             return rows
         padded = rows.new_zeros(max(sizes), *rows.shape[1:])
@@ -63,14 +63,14 @@ class Ranks:
         return torch.cat([part[:size] for part, size in zip(everyone, sizes, strict=True)])
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Block until all ranks have reached this point."""
         if self.size > 1:
             dist.barrier(group=self.control)
 
 
 @contextmanager
 def joined(device: str) -> Iterator[Ranks]:
-    """This process among those that torchrun started; alone if it did not."""
+    """Join the process group that torchrun started; a single rank without torchrun."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         yield Ranks()
@@ -88,12 +88,12 @@ def joined(device: str) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
-def spread(
+def parallelize(
     module: nn.Module, blocks: Sequence[nn.Module], ranks: Ranks, parallel: Parallel, half: torch.dtype | None
 ) -> nn.Module:
-    """The module, its gradients shared between the ranks (ddp) or its weights split over them too (fsdp).
+    """Wrap the module: gradients are averaged over ranks (ddp), or weights are sharded over them too (fsdp).
 
-    With `half`, fsdp keeps fp32 weights and computes with these 16 bits.
+    With `half`, fsdp keeps fp32 weights and computes in this 16-bit type.
     """
     if ranks.size == 1:
         return module
@@ -110,27 +110,27 @@ def spread(
 
 
 @contextmanager
-def held_back(module: nn.Module, hold: bool) -> Iterator[None]:
-    """Gradients stay on their rank in this block: for all but the last forward pass of a step."""
-    share: Any = getattr(module, "set_requires_gradient_sync", None)  # FSDP2's modules have it
-    if share is not None:
-        share(not hold)
+def no_gradient_sync(module: nn.Module, enabled: bool) -> Iterator[None]:
+    """Do not synchronise gradients in this block: for all but the last forward pass of a step."""
+    set_sync: Any = getattr(module, "set_requires_gradient_sync", None)  # FSDP2's modules have it
+    if set_sync is not None:
+        set_sync(not enabled)
         yield
-    elif hold and isinstance(module, nn.parallel.DistributedDataParallel):
+    elif enabled and isinstance(module, nn.parallel.DistributedDataParallel):
         with module.no_sync():
             yield
     else:
         yield
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The full tensor of which FSDP2 has a part on each rank. All ranks must ask together."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The full tensor of one that FSDP2 has sharded. All ranks must call this together."""
     found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return found
 
 
-def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """The part of a full tensor that belongs where `like` is."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """The full tensor on the device of `like`, sharded as `like` is."""
     if not hasattr(like, "device_mesh"):
         return tensor.to(like.device)
     from torch.distributed.tensor import distribute_tensor

@@ -1,4 +1,4 @@
-"""Who listens to a run: its log, its console, TensorBoard."""
+"""Listeners of a run: the log, the console, TensorBoard."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.train.curve import entries
-from bothways.train.health import Smooth
+from bothways.train.health import MovingAverage
 from bothways.train.protocol import Evaluated, Event, Finished, Saved, Started, Stepped, Stopping
 
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 QUIET = 10.0
-"""Seconds between two lines if nobody watches."""
+"""Seconds between two lines if standard error is not a terminal."""
 
 
 class Log:
-    """metrics.jsonl: a line for every step and every evaluation, on disk as it comes."""
+    """metrics.jsonl: one line for each step and each evaluation, written at once."""
 
     def __init__(self, path: Path, resumed_at: int) -> None:
-        """What a killed session wrote after step `resumed_at` is dropped; at 0 the file starts empty."""
+        """Drop what a killed session wrote after step `resumed_at`; at 0 the file starts empty."""
         self._path, self._resumed_at, self._ceiling = path, resumed_at, math.nan
-        with atomic.new_file(path) as fresh, fresh.open("wb") as file:
+        with atomic.new_file(path) as temporary, temporary.open("wb") as file:
             if resumed_at and path.exists():
                 file.writelines(line for line, entry in entries(path) if entry["step"] <= resumed_at)
         self._file = path.open("a", encoding="utf-8", buffering=1)
@@ -52,7 +52,9 @@ class Log:
         try:
             self._file.write(json.dumps(_finite(entry), ensure_ascii=False, allow_nan=False) + "\n")
         except OSError as error:
-            raise BothwaysError(f"{self._path} could not be written: {error.strerror or error}") from error
+            raise BothwaysError(
+                f"{self._path} could not be written: {error.strerror or error}", "unwritable", self._path
+            ) from error
 
 
 def _metrics(event: Stepped, ceiling: float) -> dict[str, Any]:
@@ -71,14 +73,14 @@ def _metrics(event: Stepped, ceiling: float) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no word for nan and infinity but null."""
+    """JSON has no nan and no infinity: they become null."""
     if isinstance(value, Mapping):
         return {name: _finite(one) for name, one in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Console:
-    """Progress on standard error: a display on a terminal, elsewhere a line now and then. Use it in a `with`."""
+    """Progress on standard error: a live display on a terminal, else a line every 10 seconds. A context manager."""
 
     def __init__(self, total_steps: int | None, minutes: float | None) -> None:
         from rich.console import Console as Screen
@@ -87,11 +89,11 @@ class Console:
         self._screen = Screen(stderr=True, markup=False, highlight=False, emoji=False)
         self._live: Live | None = None
         self._last: Stepped | None = None
-        self._smooth: dict[str, Smooth] = {}
+        self._smooth: dict[str, MovingAverage] = {}
         self._ceiling = math.nan
         self._marks: deque[tuple[int, float]] = deque(maxlen=50)
-        """Step and time of the last moments: how fast it goes now."""
-        self._told, self._told_step = -math.inf, -1
+        """Recent (step, time) pairs, for the current speed."""
+        self._printed_at, self._printed_step = -math.inf, -1
 
     def __enter__(self) -> "Console":
         from rich.live import Live
@@ -113,36 +115,35 @@ class Console:
             case Started():
                 self._ceiling = event.ceiling
                 self._steps = event.steps or self._steps
-                self._last, self._told_step = None, -1
+                self._last, self._printed_step = None, -1
                 self._marks.clear()
-                goes_on = f", going on from step {event.step:,}" if event.step else ""
-                self.say(f"{event.parameters:,} parameters on {event.device} in {event.precision}{goes_on}")
+                resumed = f", resuming from step {event.step:,}" if event.step else ""
+                self.say(f"{event.parameters:,} parameters on {event.device} in {event.precision}{resumed}")
             case Stepped():
                 self._follow(event)
-                if not self._live and monotonic() - self._told >= QUIET:
-                    self._tell()
+                if not self._live and monotonic() - self._printed_at >= QUIET:
+                    self._print()
             case Evaluated():
-                self._tell()
+                self._print()
                 shown = [f"{name} {value:.4g}" for name, value in event.scores.items() if name != "loss"]
-                told = ", ".join(shown[:6])
+                scores = ", ".join(shown[:6])
                 if "loss" in event.scores:
-                    told = f"validation loss {event.scores['loss']:.4f}" + (f" ({told})" if told else "")
-                self.say(f"step {event.step:,}: {told}")
+                    scores = f"validation loss {event.scores['loss']:.4f}" + (f" ({scores})" if scores else "")
+                self.say(f"step {event.step:,}: {scores}")
             case Saved():
-                self._tell()
+                self._print()
                 self.say(f"step {event.step:,}: saved {event.folder}")
             case Stopping():
-                self.say("stopping: a checkpoint is saved first; Ctrl-C once more ends it at once, without")
+                self.say("stopping after saving a checkpoint; press Ctrl-C again to stop at once without one")
             case Finished():
-                self._tell()
-                how = "finished" if event.complete else "stopped, and the same command goes on from here,"
-                if event.complete and self._last is None:
-                    how = "nothing was left to do: it is of an earlier run, finished"
-                self.say(f"{how} at step {event.step:,} after {_duration(event.elapsed)}")
+                self._print()
+                begin = "nothing to do: the run had " if event.complete and self._last is None else ""
+                how, then = ("finished", "") if event.complete else ("stopped", "; the same command resumes the run")
+                self.say(f"{begin}{how} at step {event.step:,} after {_duration(event.elapsed)}{then}")
 
     def _follow(self, event: Stepped) -> None:
         if self._last is None or event.phase != self._last.phase:
-            self._smooth = {name: Smooth(50) for name in ("", *event.losses)}
+            self._smooth = {name: MovingAverage(50) for name in ("", *event.losses)}
         for name, value in {"": event.loss, **event.losses}.items():
             self._smooth[name].add(value)
         if not self._marks or event.elapsed > self._marks[-1][1]:
@@ -152,11 +153,11 @@ class Console:
     def say(self, words: str) -> None:
         self._screen.print(words, soft_wrap=self._live is None)
 
-    def _tell(self) -> None:
-        """The last step as a line, unless it has been told or is on display."""
-        if self._live or not self._last or self._last.step == self._told_step:
+    def _print(self) -> None:
+        """Print the last step as a line, unless it was printed or is on display."""
+        if self._live or not self._last or self._last.step == self._printed_step:
             return
-        self._told, self._told_step = monotonic(), self._last.step
+        self._printed_at, self._printed_step = monotonic(), self._last.step
         self.say(f"{self._share():4.0%}  {self._place()}  {self._numbers()}")
 
     def _display(self) -> "RenderableType":
@@ -204,27 +205,31 @@ def _duration(seconds: float) -> str:
     >>> _duration(42), _duration(60 * 3 + 5), _duration(3600 * 7 + 300)
     ('42 s', '3 min 05 s', '7 h 05 min')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60:02} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    return f"{total // 60} min {total % 60:02} s" if total < 3600 else f"{total // 3600} h {total % 3600 // 60:02} min"
 
 
 class TensorBoard:
-    """The run's numbers for TensorBoard, if that is installed."""
+    """Writes the run's numbers for TensorBoard, if it is installed."""
 
     def __init__(self, folder: Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise BothwaysError("run.tensorboard needs tensorboard: pip install 'bothways[track]'") from error
+            raise BothwaysError(
+                "run.tensorboard needs the package tensorboard: pip install 'bothways[track]'",
+                "missing-package",
+                "tensorboard",
+            ) from error
         self._make, self._folder, self._ceiling = SummaryWriter, folder, math.nan
         self._writer: SummaryWriter | None = None
 
     def __call__(self, event: Event) -> None:
         match event:
             case Started():
-                # What a killed session wrote after this step is hidden.
+                # purge_step hides what a killed session wrote after this step.
                 after = event.step + 1 if event.step else 0
                 self._writer, self._ceiling = self._make(str(self._folder), purge_step=after), event.ceiling
             case Stepped():

@@ -1,4 +1,4 @@
-"""A run from its beginning or its last checkpoint to its end, with everyone who listens."""
+"""Run training from its start or its last checkpoint to its end, with all listeners."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from bothways.errors import BothwaysError
 from bothways.train.curve import draw_curve, entries
 from bothways.train.fit import fit
 from bothways.train.health import HealthMonitor
-from bothways.train.optim import OptimSettings, rate
+from bothways.train.optim import OptimSettings, lr_factor
 from bothways.train.protocol import Event, Finished, Started, Trainable, phase_at
 from bothways.train.ranks import Ranks
 from bothways.train.report import Log, TensorBoard
@@ -23,18 +23,18 @@ from bothways.train.state import Checkpoints, read_state
 
 _LOCK = ".lock"
 FINAL = -1
-"""In place of a step: the end, wherever that is."""
+"""In place of a step number: the end of the run."""
 Listener = Callable[[Event], None]
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Listeners:
-    """Who hears of a run beside its own log."""
+    """The listeners of a run beside its own log."""
 
     events: Sequence[Listener] = ()
     say: Say = lambda words: None
-    """Gets sentences for a person, such as why training goes badly."""
+    """Gets sentences for the user, such as why training goes badly."""
 
 
 def run_session(
@@ -44,48 +44,48 @@ def run_session(
     out: Path,
     ranks: Ranks,
     listeners: Listeners,
-    diagnosis: HealthMonitor | None = None,
+    health: HealthMonitor | None = None,
     plateau: float | None = None,
 ) -> Finished:
-    """Train, writing metrics.jsonl and at the end curve.png, in which `plateau` is a line to compare with."""
+    """Train; write metrics.jsonl and at the end curve.png, with a reference line at `plateau`."""
     ended = Finished(0, 0.0, complete=False)
-    with _held(out, ranks), ExitStack() as stack:
-        hear = list(listeners.events) if ranks.is_first else []
+    with _locked(out, ranks), ExitStack() as stack:
+        hearing = list(listeners.events) if ranks.is_first else []
         for event in fit(work, run, optim, out, ranks):
             if isinstance(event, Started) and ranks.is_first:
-                hear.append(Log(out / "metrics.jsonl", event.step))
+                hearing.append(Log(out / "metrics.jsonl", event.step))
                 if run.tensorboard:
-                    hear.append(TensorBoard(out / "tensorboard"))
-                for listener in hear:
+                    hearing.append(TensorBoard(out / "tensorboard"))
+                for listener in hearing:
                     if hasattr(listener, "close"):
                         stack.callback(listener.close)
-            for listener in hear:
+            for listener in hearing:
                 listener(event)
-            for words in diagnosis(event) if diagnosis else ():
+            for sentence in health(event).values() if health else ():
                 if ranks.is_first:
-                    listeners.say(words)
+                    listeners.say(sentence)
             if isinstance(event, Finished):
                 ended = event
     ranks.wait()
     if ranks.is_first and not draw_curve(out / "metrics.jsonl", out / "curve.png", plateau):
-        listeners.say("no picture of the curve was drawn, for lack of matplotlib: pip install 'bothways[plots]'")
+        listeners.say("curve.png was not drawn because matplotlib is missing: pip install 'bothways[plots]'")
     return ended
 
 
 def first_and_last_scores(out: Path) -> tuple[dict[str, float], dict[str, float]]:
-    """The evaluations before the first step and after the last, whichever session made them."""
+    """The scores before the first step and after the last, from any session of the run."""
     found = dict(_evaluations(out))
     return found.get(0, {}), found.get(FINAL, {})
 
 
 def scores_at(out: Path, step: int | None) -> dict[str, float]:
-    """The latest evaluation at this step."""
+    """The scores of the latest evaluation at this step."""
     found = [scores for place, scores in _evaluations(out) if place == step]
     return found[-1] if found else {}
 
 
 def _evaluations(out: Path) -> Iterator[tuple[int, dict[str, float]]]:
-    """The scores of each evaluation by step; the final ones at FINAL too. What JSON could not write is nan again."""
+    """(step, scores) of each evaluation; the final ones also at FINAL. A null becomes nan again."""
     for _, entry in entries(out / "metrics.jsonl"):
         if "valid" in entry:
             scores = {name: math.nan if value is None else value for name, value in entry["valid"].items()}
@@ -94,28 +94,29 @@ def _evaluations(out: Path) -> Iterator[tuple[int, dict[str, float]]]:
                 yield FINAL, scores
 
 
-# What may differ when a run goes on: where and how it computes, and what it tells; not what it learns.
-_FREE = ("device", "precision", "compile", "gradient_checkpointing", "deterministic", "micro_tokens", "parallel", "evaluate_every",
-         "evaluate_first", "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
+# Settings that may differ when a run is resumed: they do not change what it learns.
+_FREE = ("device", "precision", "compile", "gradient_checkpointing", "deterministic", "micro_tokens", "parallel",
+         "evaluate_every", "evaluate_first", "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
 
-
-# And this, while it makes no difference yet.
+# These may differ too, as long as they have made no difference yet.
 _LENGTH = ("steps", "minutes")
 
 
 @contextmanager
-def _held(out: Path, ranks: Ranks) -> Iterator[None]:
-    """Nobody else trains in this folder meanwhile."""
+def _locked(out: Path, ranks: Ranks) -> Iterator[None]:
+    """Keep other processes from training in this folder."""
     if not ranks.is_first or os.name != "posix":
         yield
         return
-    import fcntl  # not everywhere
+    import fcntl  # POSIX only
 
     with (out / _LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BothwaysError(f"another process is training in {out}: take another --out, or wait for it") from None
+            raise BothwaysError(
+                f"another process is training in {out}: set another `out`, or wait for it", "locked-folder", out
+            ) from None
         yield
 
 
@@ -129,50 +130,56 @@ def claim(
 ) -> None:
     """Write the recipe, and what identifies its data, into the run's folder.
 
-    A folder in which another recipe ran, or the same on other data, is refused; and one that is no run's. A run may be
-    made longer or shorter as long as its learning rate and its phase (of these shares) are now what they would be.
+    Refuses a folder with other files, or with a run of another recipe or on other data. A run may become longer or
+    shorter as long as its learning rate and its phase (of these shares) are now what they would have been.
     """
     path = out / "recipe.toml"
     others = [file.name for file in out.iterdir() if file.name != _LOCK] if out.exists() else []
     if others and not path.exists():
-        raise BothwaysError(f"{out} already holds other files, such as {min(others)}: name a new or empty folder")
+        raise BothwaysError(
+            f"{out} already holds other files, such as {min(others)}: name a new or empty folder", "other-files", out
+        )
     if path.exists():
         earlier = read(path)
         free = (*_FREE, *_LENGTH) if recipe.run.epochs == earlier.run.epochs else _FREE
         same = replace(recipe.run, **{name: getattr(earlier.run, name) for name in free})
         if replace(recipe, run=same) != earlier:
             raise BothwaysError(
-                f"{out} holds a run of another recipe (see {path}): take another --out, or go on with that recipe"
+                f"{out} holds a run of another recipe (see {path}): set another `out`, or resume with that recipe",
+                "other-settings",
+                out,
             )
-        _require_no_seam(out, recipe, earlier.run, shares)
-    told, known = json.dumps(data) + "\n", out / "data.json"
-    if known.exists() and known.read_text(encoding="utf-8") != told:
-        raise BothwaysError(f"{out} holds a run on other data: take another --out")
-    for file, content in ((path, write(recipe)), (known, told)):
-        with atomic.new_file(file) as fresh:
-            fresh.write_text(content, encoding="utf-8")
+        _require_same_schedule(out, recipe, earlier.run, shares)
+    identity, known = json.dumps(data) + "\n", out / "data.json"
+    if known.exists() and known.read_text(encoding="utf-8") != identity:
+        raise BothwaysError(f"{out} holds a run on other data: set another `out`", "other-data", out)
+    for file, content in ((path, write(recipe)), (known, identity)):
+        with atomic.new_file(file) as temporary:
+            temporary.write_text(content, encoding="utf-8")
 
 
-def _require_no_seam(out: Path, recipe: Any, earlier: RunSettings, shares: Sequence[float]) -> None:
-    """If the run has another length now, nothing may jump where it goes on."""
+def _require_same_schedule(out: Path, recipe: Any, earlier: RunSettings, shares: Sequence[float]) -> None:
+    """A new length must not change the learning rate or the phase at the step where the run resumes."""
     lengths = {name: getattr(recipe.run, name) for name in _LENGTH}
     latest = Checkpoints(out, recipe.run.keep).latest()
     if latest is None or lengths == {name: getattr(earlier, name) for name in _LENGTH}:
         return
     state = read_state(latest)
-    was, would = (run.done(state.step, state.elapsed) for run in (earlier, recipe.run))
-    rates = [rate(recipe.optim, state.step, done) for done in (was, would)]
-    said = " and ".join(f"run.{name} = {value:g}" for name, value in lengths.items() if value)
+    before, after = (run.done(state.step, state.elapsed) for run in (earlier, recipe.run))
+    rates = [lr_factor(recipe.optim, state.step, done) for done in (before, after)]
+    wanted = " and ".join(f"run.{name} = {value:g}" for name, value in lengths.items() if value)
     if state.complete:
-        trouble = "its run is over"
-    elif would >= 1:
-        trouble = "that is behind it already"
+        code, reason = "run-over", "the run is over"
+    elif after >= 1:
+        code, reason = "run-over", "it is already past that length"
     elif not math.isclose(*rates, abs_tol=1e-6):
-        trouble = f"the learning rate would jump from {rates[0]:.3g} to {rates[1]:.3g} of its peak"
-    elif phase_at(shares, was) != phase_at(shares, would):
-        trouble = "it would jump to another phase"
+        code, reason = "lr-jump", f"the learning rate would jump from {rates[0]:.3g} to {rates[1]:.3g} of its peak"
+    elif phase_at(shares, before) != phase_at(shares, after):
+        code, reason = "phase-jump", "it would jump to another phase"
     else:
         return
     raise BothwaysError(
-        f"{out} cannot go on with {said}: at step {state.step:,}, {trouble}; take the length it had, or another --out"
+        f"{out} cannot be resumed with {wanted}: at step {state.step:,}, {reason}; keep its length or change `out`",
+        code,
+        state.step,
     )

@@ -1,11 +1,11 @@
-"""A run on disk: checkpoints that appear whole, from which training goes on bit for bit.
+"""Checkpoints of a run, written atomically, from which training resumes bit for bit.
 
 out/checkpoints/step-00001000/
-    model/                  a model folder like any other
-    generator/              of rtd, likewise
-    parts.safetensors       what an objective trains beside the model, if anything
+    model/                  a model folder
+    generator/              a model folder, of rtd
+    parts.safetensors       what objectives train beside the model, if anything
     optimizer.safetensors   by parameter name, the same for any number of processes
-    state.json              where in the data and the schedule
+    state.json              the position in the data and the schedule
 """
 
 import json
@@ -23,12 +23,12 @@ from torch.optim import Optimizer
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.train.ranks import part_of, whole
+from bothways.train.ranks import full_tensor, shard_like
 
 
 @dataclass(frozen=True)
 class State:
-    """How far a run is."""
+    """The progress of a run."""
 
     step: int = 0
     phase: int = 0
@@ -38,17 +38,17 @@ class State:
     elapsed: float = 0.0
     """Seconds of training, over all sessions."""
     best: float | None = None
-    """The lowest badness that a saved model had …"""
+    """The lowest selection loss of a saved model …"""
     best_step: int | None = None
     """… and its step."""
     stale: int = 0
-    """Evaluations since the last that was better than all before."""
+    """Evaluations since the last improvement."""
     lowest: float | None = None
-    """The lowest badness of all evaluations."""
+    """The lowest selection loss of all evaluations."""
     complete: bool = False
-    """The run is over, at its end or for want of progress."""
+    """The run is over: at its end, or by early stopping."""
     scaler: dict[str, Any] | None = None
-    """Of fp16's loss scaling."""
+    """The state of fp16 loss scaling."""
 
 
 def read_state(path: Path) -> State:
@@ -57,7 +57,7 @@ def read_state(path: Path) -> State:
 
 
 class Storable(Protocol):
-    """Who can write a model's weights as a folder and read them back."""
+    """Writes a model's weights to a folder and reads them back."""
 
     def save(self, weights: Mapping[str, Tensor], folder: Path) -> None: ...
 
@@ -67,14 +67,14 @@ class Storable(Protocol):
 def collect(
     named: Mapping[str, nn.Parameter], optimizers: Iterable[Optimizer]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The weights and the optimiser's memory by name, whole, on the CPU. All ranks must ask together."""
-    weights = {name: whole(p.detach()).cpu() for name, p in named.items()}
+    """The weights and the optimiser state by name, unsharded, on the CPU. All ranks must call this together."""
+    weights = {name: full_tensor(p.detach()).cpu() for name, p in named.items()}
     names: dict[Tensor, str] = {p: name for name, p in named.items()}
     memory = {}
     for optimizer in optimizers:
         for parameter, own in optimizer.state.items():
             for key, value in own.items():
-                memory[f"{key}/{names[parameter]}"] = whole(torch.as_tensor(value)).cpu()
+                memory[f"{key}/{names[parameter]}"] = full_tensor(torch.as_tensor(value)).cpu()
     return weights, memory
 
 
@@ -84,10 +84,10 @@ def restore(
     weights: Mapping[str, Tensor],
     memory: Mapping[str, Tensor],
 ) -> None:
-    """Put both back, wherever the parameters live now."""
+    """Load weights and optimiser state into parameters on any device, sharded or not."""
     with torch.no_grad():
         for name, parameter in named.items():
-            parameter.copy_(part_of(weights[name], parameter))
+            parameter.copy_(shard_like(weights[name], parameter))
     names = {p: name for name, p in named.items()}
     by_name: dict[str, dict[str, Tensor]] = {}
     for full, value in memory.items():
@@ -97,8 +97,8 @@ def restore(
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 for key, value in by_name.get(names[parameter], {}).items():
-                    # The fused kernels count steps where the parameter is, the others on the CPU.
-                    placed = part_of(value, parameter) if value.ndim else _scalar(value, parameter, group)
+                    # Fused kernels keep the step count on the parameter's device, the others on the CPU.
+                    placed = shard_like(value, parameter) if value.ndim else _scalar(value, parameter, group)
                     optimizer.state[parameter][key] = placed.clone()
 
 
@@ -113,27 +113,29 @@ class Checkpoints:
         self.folder, self.keep = folder / "checkpoints", keep
 
     def save(self, work: Storable, state: State, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> Path:
-        """Write one, then delete the oldest beyond `keep`, but never the best."""
+        """Write a checkpoint, then delete the oldest beyond `keep`, but never the best."""
         path = self.folder / f"step-{state.step:08}"
         before = self.latest()
         try:
             with atomic.new_folder(
                 path, replaces=("model", "generator", "parts.safetensors", "optimizer.safetensors", "state.json")
-            ) as fresh:
-                work.save(weights, fresh)
+            ) as temporary:
+                work.save(weights, temporary)
                 safetensors.torch.save_file(
-                    {name: tensor.contiguous() for name, tensor in memory.items()}, fresh / "optimizer.safetensors"
+                    {name: tensor.contiguous() for name, tensor in memory.items()}, temporary / "optimizer.safetensors"
                 )
-                (fresh / "state.json").write_text(json.dumps(asdict(state), indent=1) + "\n", encoding="utf-8")
+                (temporary / "state.json").write_text(json.dumps(asdict(state), indent=1) + "\n", encoding="utf-8")
         except (BothwaysError, safetensors.SafetensorError) as error:
-            kept = f"the checkpoint {before} is whole" if before else "there is no earlier checkpoint"
-            raise BothwaysError(f"the checkpoint of step {state.step} was not saved ({error}); {kept}") from error
+            kept = f"the checkpoint {before} is intact" if before else "there is no earlier checkpoint"
+            raise BothwaysError(
+                f"the checkpoint of step {state.step} was not saved ({error}); {kept}", "unwritable", path
+            ) from error
         for old in [p for p in self.all()[: -self.keep] if p.name != f"step-{state.best_step or 0:08}"]:
             shutil.rmtree(old)
         return path
 
     def all(self) -> list[Path]:
-        """Oldest first."""
+        """All checkpoints, oldest first."""
         return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").exists())
 
     def latest(self) -> Path | None:
@@ -141,16 +143,18 @@ class Checkpoints:
         return found[-1] if found else None
 
     def clean(self) -> None:
-        """Remove what a kill left half-written."""
+        """Remove half-written checkpoints of a killed session."""
         for left in self.folder.glob(".step-*"):
             shutil.rmtree(left, ignore_errors=True)
 
     @staticmethod
     def load(work: Storable, path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:
-        """State, weights, and the optimiser's memory."""
+        """State, weights, and optimiser state."""
         try:
             state = read_state(path)
             memory = safetensors.torch.load_file(path / "optimizer.safetensors")
             return state, work.load(path), memory
         except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
-            raise BothwaysError(f"{path} cannot be read ({error}): delete it to go on from the one before") from error
+            raise BothwaysError(
+                f"{path} cannot be read ({error}): delete it to resume from the checkpoint before", "damaged-file", path
+            ) from error

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
 
 Recipe = TypeVar("Recipe")
 LENGTHS = ("steps", "minutes", "epochs")
-"""Of `[run]`: how long it takes, in one of these."""
-
+"""The keys of `[run]` that set its length."""
 
 RENAMED = {
     "model.hidden": "ffn_width",
@@ -36,8 +35,8 @@ RENAMED = {
     "distill.layer": "relation_layer",
 }
 """Keys of version 0.1 and their names since 0.2, which accepts both; 0.3 will not."""
-_GONE = {"mlm.decoder": "plain"}
-"""Keys of version 0.1 that are no more, with the only value that still means something."""
+_REMOVED = {"mlm.decoder": "plain"}
+"""Removed keys of version 0.1, with the one value that is still accepted because it changes nothing."""
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -45,20 +44,20 @@ def read_table(path: Path) -> dict[str, Any]:
     try:
         return with_new_names(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
-        raise BothwaysError(f"there is no recipe {path}") from error
+        raise BothwaysError(f"there is no recipe {path}", "no-file", path) from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BothwaysError(f"{path} is not a TOML file: {error}") from error
+        raise BothwaysError(f"{path} is not a TOML file: {error}", "damaged-file", path) from error
 
 
 def with_new_names(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with the keys of version 0.1 as they are called now, and a warning for each."""
+    """The table with keys of version 0.1 renamed, and a warning for each."""
     found: dict[str, Any] = {}
     for section, values in table.items():
         if isinstance(values, Mapping):
             values = {
                 _new_name(f"{section}.{key}").rpartition(".")[2]: value
                 for key, value in values.items()
-                if _GONE.get(f"{section}.{key}") != value
+                if _REMOVED.get(f"{section}.{key}") != value
             }
         found[section] = values
     return found
@@ -68,24 +67,24 @@ def _new_name(path: str) -> str:
     if path not in RENAMED:
         return path
     new = f"{path.partition('.')[0]}.{RENAMED[path]}"
-    warnings.warn(f"the recipe key {path} is called {new} now: the old name will not be read any more", stacklevel=2)
+    warnings.warn(f"the recipe key {path} is now {new}: version 0.3 will not read the old name", stacklevel=2)
     return new
 
 
 def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The table with changes as they are written after --set: `optim.lr=3e-5`, `run.steps=100`.
+    """The table with changes as in `["optim.lr=3e-5", "run.steps=100"]`.
 
-    A number in the path picks from a list: `phases.0.length=64`.
+    A number in the path is an index into a list: `phases.0.length=64`.
     """
     changed: dict[str, Any] = json.loads(json.dumps(with_new_names(table)))
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path:
-            raise BothwaysError(f"--set {setting} is not of the form key=value, as in optim.lr=3e-5")
+            raise BothwaysError(f"`set` {setting}: expected key=value, as in optim.lr=3e-5", "bad-setting", setting)
         try:
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            parsed = value  # a bare word is a string
+            parsed = value  # a string without quotes
         *parents, last = _new_name(path).split(".")
         place: Any = changed
         for name in parents:
@@ -95,28 +94,30 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
             place[int(last)] = parsed
         else:
             place[last] = parsed
-        if parents == ["run"] and last in LENGTHS and parsed:  # who says how long means it instead of what was said
+        if parents == ["run"] and last in LENGTHS and parsed:  # a new length replaces the recipe's
             for other in LENGTHS:
                 if other != last:
                     place.pop(other, None)
-    return changed
+    return with_new_names(changed)
 
 
 def _enter(place: Any, name: str, setting: str) -> Any:
     if isinstance(place, list):
         if not name.isdigit() or int(name) >= len(place):
-            raise BothwaysError(f"--set {setting}: there is no entry {name} in a list of {len(place)}")
+            raise BothwaysError(
+                f"`set` {setting}: there is no entry {name} in a list of {len(place)}", "bad-setting", setting
+            )
         return place[int(name)]
     found = place.setdefault(name, {})
     if not isinstance(found, dict | list):
-        raise BothwaysError(f"--set {setting}: {name} is a value, not a table")
+        raise BothwaysError(f"`set` {setting}: {name} is a value, not a table", "bad-setting", setting)
     return found
 
 
 def read(kind: type[Recipe], table: Any, where: str = "") -> Recipe:
-    """The dataclass that a table describes; its own checks run, and so do the types' and names'."""
+    """The dataclass that a table describes. Names and types are checked, then the dataclass checks itself."""
     if not isinstance(table, Mapping):
-        raise BothwaysError(f"{where or 'the recipe'} should be a table, not {table!r}")
+        raise BothwaysError(f"{where or 'the recipe'} should be a table, not {table!r}", "wrong-type", where)
     fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(kind)
     values = {}
@@ -125,13 +126,13 @@ def read(kind: type[Recipe], table: Any, where: str = "") -> Recipe:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, 1, 0.5)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(fields)}"
-            raise BothwaysError(f"the recipe has no key {full}: {hint}")
+            raise BothwaysError(f"the recipe has no key {full}: {hint}", "unknown-key", full)
         values[name] = _value(hints[name], value, full)
     return kind(**values)
 
 
 def _value(kind: Any, value: Any, where: str) -> Any:
-    """The value as this type, or an error that says what was expected."""
+    """The value as this type; BothwaysError if it is another."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
@@ -149,13 +150,12 @@ def _value(kind: Any, value: Any, where: str) -> Any:
                 last = error
         raise last
     if origin is typing.Literal:
-        if value not in arguments:
-            raise BothwaysError(f"{where} cannot be {value!r}: expected {', '.join(map(str, filter(None, arguments)))}")
+        require_choice(where, value, tuple(filter(None, arguments)) if value else arguments)
         return value
     if origin is tuple and isinstance(value, list | tuple):
         inner = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         if len(inner) != len(value):
-            raise BothwaysError(f"{where} should have {len(inner)} entries, not {len(value)}")
+            raise BothwaysError(f"{where} should have {len(inner)} entries, not {len(value)}", "wrong-type", where)
         return tuple(_value(one, v, f"{where}.{i}") for i, (one, v) in enumerate(zip(inner, value, strict=True)))
     if origin is dict and isinstance(value, Mapping):
         return {str(name): _value(arguments[1], v, f"{where}.{name}") for name, v in value.items()}
@@ -165,16 +165,11 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return value
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes"}
     expected = names.get(kind, "a list" if origin is tuple else "a table")
-    raise BothwaysError(f"{where} should be {expected}, not {value!r}")
-
-
-def write(recipe: Any) -> str:
-    """A recipe as TOML, every key written out: what `read` reads back to the same."""
-    return write_table(dataclasses.asdict(recipe))
+    raise BothwaysError(f"{where} should be {expected}, not {value!r}", "wrong-type", where)
 
 
 def write_table(table: Mapping[str, Any]) -> str:
-    """What `read_table` reads back to the same, but for keys without a value."""
+    """A table as TOML; keys whose value is None are left out."""
     plain = {name: value for name, value in table.items() if not _is_section(value)}
     lines = [f"{name} = {_toml(value)}" for name, value in plain.items() if value is not None]
     for name, value in table.items():
@@ -194,7 +189,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # the one that JSON allows and TOML not
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # allowed in JSON, but not in TOML
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The objectives by the names that recipes call them. A new one is a file here and a line in this list."""
+"""The objectives by their names in recipes. A new one is a file here and a line in this list."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from bothways.pretraining.objectives.sop import SentenceOrderPrediction
 from bothways.text.tokenizer import Tokenizer
 
 _ALL: tuple[type[Objective], ...] = (
-    MaskedLM,  # first: the others may read what it chose
+    MaskedLM,  # first: the others may read its selection
     NextSentencePrediction,
     SentenceOrderPrediction,
     SpanBoundaryObjective,
@@ -23,7 +23,7 @@ OBJECTIVES: dict[str, type[Objective]] = {objective.name: objective for objectiv
 
 
 def make_objectives(recipe: Recipe, tokenizer: Tokenizer) -> dict[str, Objective]:
-    """Those that a recipe asks for, by name; without those that another one runs itself."""
+    """The objectives that a recipe uses, by name; without those that another one runs itself."""
     made: dict[str, Objective] = {}
     for name, objective in OBJECTIVES.items():
         if objective.is_on(recipe):

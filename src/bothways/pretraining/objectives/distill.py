@@ -1,4 +1,4 @@
-"""Distillation: a student learns from what a trained model makes of the same text. See train/distill.py."""
+"""Knowledge distillation: a student learns from a teacher's output on the same text. See train/distill.py."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from bothways.model.batch import Batch
 from bothways.model.encoder import Activations
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, LossTerm, Objective, Recipe, Room, Target, Terms
+from bothways.pretraining.objective import BatchBuilder, Capacity, LossTerm, Objective, Recipe, Target, Terms
 from bothways.pretraining.shards import Numbers
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.distill import DistillSettings, EncoderOutputs, Teacher, soft_distance
@@ -53,12 +53,14 @@ class Distillation(Objective):
         self.frozen = self.teacher.model
         self.qkv_layers = (model.config.encoder.layers,) if self.settings.relations else ()
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
-        """Every token's state is compared, and the predictions where tokens are asked for."""
-        tokens = len(draft.ids)
-        draft.targets["is_token"] = Target(np.ones(tokens, np.int64), room.tokens, 0)
-        counts = {"soft": tokens if self.over_all else draft.counts["mlm"], "cosine": tokens, "relations": tokens}
-        draft.counts |= {name: counts[name] for name in self.settings.weights}
+    def prepare(
+        self, builder: BatchBuilder, capacity: Capacity, rate: float | None, predicted: Numbers | None = None
+    ) -> None:
+        """Hidden states are compared at every token, predictions at the masked tokens (or at all)."""
+        tokens = len(builder.ids)
+        builder.targets["is_token"] = Target(np.ones(tokens, np.int64), capacity.tokens, 0)
+        counts = {"soft": tokens if self.over_all else builder.counts["mlm"], "cosine": tokens, "relations": tokens}
+        builder.counts |= {name: counts[name] for name in self.settings.weights}
 
     def losses(
         self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
@@ -67,9 +69,10 @@ class Distillation(Objective):
         taught, is_token = self.teacher.outputs(batch), targets["is_token"]
         found: Terms = {}
         if self.settings.soft:
-            asked, counts = targets["asked"], (targets["words"] >= 0).long()
-            own_states, other_states = (x if self.over_all else x[asked] for x in (states, taught.states))
-            counts = is_token if self.over_all else counts
+            counts = is_token if self.over_all else (targets["labels"] >= 0).long()
+            own_states, other_states = (
+                x if self.over_all else x[targets["predicted"]] for x in (states, taught.states)
+            )
             own, other = model.masked(own_states), self.teacher.model.masked(other_states)
             each = soft_distance(own, other, self.settings.temperature) * counts
             found["soft"] = LossTerm(each.sum(), own.detach(), other.argmax(-1).masked_fill(counts == 0, -1))

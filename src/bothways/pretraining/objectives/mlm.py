@@ -15,21 +15,30 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.hash_rng import below, mix, uniform
 from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig
 from bothways.model.encoder import Activations
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, LossTerm, MaskingVocabulary, Objective, Recipe, Room, Target, Terms
+from bothways.pretraining.objective import (
+    BatchBuilder,
+    Capacity,
+    LossTerm,
+    MaskingVocabulary,
+    Objective,
+    Recipe,
+    Target,
+    Terms,
+)
 from bothways.pretraining.sampler import RawSequences
 from bothways.pretraining.select import Unit, geometric, select
 from bothways.pretraining.shards import Numbers
 from bothways.text.tokenizer import Tokenizer
 
-_FATE, _WORD = range(300, 302)
-NOTHING = -100
-"""The target of a filler: no loss reads it."""
+_CHOICE, _RANDOM = range(300, 302)
+IGNORE_INDEX = -100
+"""The label of padding, which no loss counts, as in torch's cross_entropy."""
 
 
 @dataclass(frozen=True)
@@ -41,39 +50,30 @@ class MaskedLMSettings:
     select: Unit = "token"
     """Mask single tokens, whole words or spans."""
     mask: float = 0.8
-    """Share of the chosen tokens that become [MASK]."""
+    """Share of the selected tokens that become [MASK]."""
     random: float = 0.1
-    """Share of the chosen tokens that become a random token. The rest stays."""
+    """Share of the selected tokens that become a random token. The rest stays."""
     static: int = 0
-    """0: new masks in every epoch. n: the text has n sets of masks that take turns (BERT's duplication factor, 10)."""
+    """0: new masks in every epoch. n: n sets of masks take turns (BERT's dupe_factor, 10)."""
     span_mean: float = 5.0
-    """Spans have a geometric number of words with p = 1 / span_mean …"""
+    """The number of words of a span is geometric with p = 1 / span_mean …"""
     span_longest: int = 10
-    """… and never more than this …"""
+    """… and at most this …"""
     span_shares: tuple[float, ...] = ()
-    """… unless these say how often one has 1, 2, 3 … words, as [6, 3, 2] (ALBERT)."""
+    """… unless these relative frequencies of 1, 2, 3 … words are set, as [6, 3, 2] (ALBERT)."""
 
     def __post_init__(self) -> None:
         require_choice("mlm.select", self.select, ("token", "word", "span"))
-        if not 0 < self.rate < 1:
-            raise BothwaysError(f"mlm.rate is between 0 and 1, not {self.rate}", "out-of-range", self.rate)
-        if self.mask < 0 or self.random < 0 or self.mask + self.random > 1:
-            given = (self.mask, self.random)
-            raise BothwaysError(
-                f"mlm.mask and mlm.random are shares that add up to at most 1, not {self.mask} and {self.random}",
-                "out-of-range",
-                given,
-            )
-        if self.static < 0 or self.span_mean <= 1 or self.span_longest < 1:
-            raise BothwaysError(
-                "mlm.static must be 0 or more, mlm.span_mean above 1, mlm.span_longest 1 or more", "out-of-range"
-            )
-        if self.span_shares and (min(self.span_shares) < 0 or not 0 < sum(self.span_shares) < math.inf):
-            raise BothwaysError(
-                f"mlm.span_shares are numbers of 0 or more, one above 0: not {list(self.span_shares)}",
-                "out-of-range",
-                self.span_shares,
-            )
+        require_range("mlm.rate", self.rate, 0 < self.rate < 1, "between 0 and 1")
+        shares = (self.mask, self.random)
+        require_range(
+            "(mlm.mask, mlm.random)", shares, min(shares) >= 0 and sum(shares) <= 1, "shares of at most 1 in sum"
+        )
+        require_range("mlm.static", self.static, self.static >= 0, "0 or more")
+        require_range("mlm.span_mean", self.span_mean, self.span_mean > 1, "above 1")
+        require_range("mlm.span_longest", self.span_longest, self.span_longest >= 1, "1 or more")
+        are_shares = min(self.span_shares, default=0) >= 0 and 0 < sum(self.span_shares or (1,)) < math.inf
+        require_range("mlm.span_shares", self.span_shares, are_shares, "0 or more, and one of them above 0")
 
 
 class MaskedLM(Objective):
@@ -85,71 +85,73 @@ class MaskedLM(Objective):
     requires = ()
     heads: tuple[str, ...] = ("masked",)
 
-    def __init__(self, settings: MaskedLMSettings, words: MaskingVocabulary | None, causal: bool = False) -> None:
-        if words is None and not causal:
+    def __init__(self, settings: MaskedLMSettings, vocabulary: MaskingVocabulary | None, causal: bool = False) -> None:
+        if vocabulary is None and not causal:
             raise BothwaysError(
                 "this tokenizer has no mask token, which masked language modelling needs", "no-mask-token"
             )
-        self.settings, self.words, self.causal = settings, words, causal
+        self.settings, self.vocabulary, self.causal = settings, vocabulary, causal
         self.static = settings.static
 
     @classmethod
     def make(cls, recipe: Recipe, tokenizer: Tokenizer, others: Mapping[str, Objective]) -> "MaskedLM":
         return cls(recipe.settings[cls.name], MaskingVocabulary.of(tokenizer), recipe.model.causal)
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
+    def prepare(
+        self, builder: BatchBuilder, capacity: Capacity, rate: float | None, predicted: Numbers | None = None
+    ) -> None:
         rate = rate or self.settings.rate
         if self.causal:
-            asked = np.flatnonzero(draft.rows.positions > 0)
-            self._add(draft, asked - 1, draft.rows.ids[asked], room.tokens)
+            predicted = np.flatnonzero(builder.rows.positions > 0)
+            self._add(builder, predicted - 1, builder.rows.ids[predicted], capacity.tokens)
             return
-        if asked is None:
+        if predicted is None:
             shares = self.settings.span_shares or geometric(self.settings.span_mean, self.settings.span_longest)
-            draft.selection = chosen = select(draft.rows, self.settings.select, rate, shares)
-            asked = chosen.asked
-            whole = chosen.start[chosen.unit] if self.settings.select == "span" else asked
-            read = self._corrupted(draft.rows, asked, whole)
+            builder.selection = chosen = select(builder.rows, self.settings.select, rate, shares)
+            predicted = chosen.tokens
+            deciding = chosen.start[chosen.unit] if self.settings.select == "span" else predicted
+            read = self._corrupted(builder.rows, predicted, deciding)
         else:
-            assert self.words is not None
-            read = np.full(len(asked), self.words.mask)
-        draft.ids = draft.ids.copy()
-        draft.ids[asked] = read
-        self._add(draft, asked, draft.rows.ids[asked], self.most_asked(room, rate))
+            assert self.vocabulary is not None
+            read = np.full(len(predicted), self.vocabulary.mask)
+        builder.ids = builder.ids.copy()
+        builder.ids[predicted] = read
+        self._add(builder, predicted, builder.rows.ids[predicted], self.max_predictions(capacity, rate))
 
-    def most_asked(self, room: Room, rate: float | None) -> int:
+    def max_predictions(self, capacity: Capacity, rate: float | None) -> int:
         rate = rate or self.settings.rate
-        # Rounding up asks a short sequence for at most (1 - 3 · rate) tokens more than its share.
-        by_tokens = int(rate * room.tokens + room.sequences * max(1 - 3 * rate, 0)) + 1
-        return min(by_tokens, room.sequences * max(1, int(rate * (room.length - 2) + 0.5)))
+        # Rounding up selects at most (1 - 3 · rate) tokens of a short sequence beyond its share.
+        by_tokens = int(rate * capacity.tokens + capacity.sequences * max(1 - 3 * rate, 0)) + 1
+        return min(by_tokens, capacity.sequences * max(1, int(rate * (capacity.length - 2) + 0.5)))
 
-    def _corrupted(self, rows: RawSequences, asked: Numbers, whole: Numbers) -> Numbers:
-        """What the model reads in the asked places; `whole` is the place whose draw decides."""
-        assert self.words is not None
-        sequence = np.searchsorted(rows.cu_seqlens, asked, side="right") - 1
+    def _corrupted(self, rows: RawSequences, predicted: Numbers, deciding: Numbers) -> Numbers:
+        """What the model reads at the predicted tokens. `deciding`: the tokens whose random draws decide."""
+        assert self.vocabulary is not None
+        sequence = np.searchsorted(rows.cu_seqlens, predicted, side="right") - 1
         keys, start = rows.keys[sequence], rows.cu_seqlens[sequence]
-        fate = uniform(mix(keys, whole - start, _FATE))
-        another = self.words.ordinary[below(mix(keys, asked - start, _WORD), len(self.words.ordinary))]
+        draw = uniform(mix(keys, deciding - start, _CHOICE))
+        random = self.vocabulary.ordinary[below(mix(keys, predicted - start, _RANDOM), len(self.vocabulary.ordinary))]
         masked, replaced = self.settings.mask, self.settings.mask + self.settings.random
-        return np.where(fate < masked, self.words.mask, np.where(fate < replaced, another, rows.ids[asked]))
+        return np.where(draw < masked, self.vocabulary.mask, np.where(draw < replaced, random, rows.ids[predicted]))
 
-    def _add(self, draft: Draft, asked: Numbers, words: Numbers, most: int) -> None:
-        draft.targets |= {"asked": Target(asked, most, 0), "words": Target(words, most, NOTHING)}
-        draft.counts[self.name] = len(asked)
+    def _add(self, builder: BatchBuilder, predicted: Numbers, labels: Numbers, most: int) -> None:
+        builder.targets |= {"predicted": Target(predicted, most, 0), "labels": Target(labels, most, IGNORE_INDEX)}
+        builder.counts[self.name] = len(predicted)
 
     def losses(
         self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
         targets: dict[str, Tensor],
     ) -> Terms:  # fmt: skip
-        """Only the asked places go through the vocabulary."""
-        return {self.name: score(model.masked(states[targets["asked"]]), targets["words"])}
+        """Logits are computed for the predicted tokens only."""
+        return {self.name: cross_entropy(model.masked(states[targets["predicted"]]), targets["labels"])}
 
     def flops(self, shape: EncoderConfig, length: int, rate: float | None) -> float:
-        asked = 1.0 if self.causal else rate or self.settings.rate
-        return 6 * asked * shape.table_width * (shape.width + shape.vocab_size)
+        predicted = 1.0 if self.causal else rate or self.settings.rate
+        return 6 * predicted * shape.table_width * (shape.width + shape.vocab_size)
 
 
-def score(logits: Tensor, wanted: Tensor) -> LossTerm:
-    """Cross entropy, summed, in fp32 whatever the model computes in."""
+def cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
+    """The summed cross entropy, always in fp32."""
     logits = logits.float()
-    loss = F.cross_entropy(logits, wanted, ignore_index=NOTHING, reduction="sum")
-    return LossTerm(loss, logits.detach(), wanted)
+    loss = F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
+    return LossTerm(loss, logits.detach(), labels)

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from bothways.errors import BothwaysError
+from bothways.errors import require_range
 from bothways.model.batch import Batch
 from bothways.model.encoder import Activations
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, Objective, Recipe, Room, Target, Terms
-from bothways.pretraining.objectives.mlm import NOTHING, score
+from bothways.pretraining.objective import BatchBuilder, Capacity, Objective, Recipe, Target, Terms
+from bothways.pretraining.objectives.mlm import IGNORE_INDEX, cross_entropy
 from bothways.pretraining.sampler import SamplingKind
 from bothways.pretraining.shards import Numbers
 from bothways.text.tokenizer import Tokenizer
@@ -22,13 +22,10 @@ class PairSettings:
     """The `[nsp]` or `[sop]` part of a recipe."""
 
     short: float = 0.1
-    """Share of the sequences with a random shorter target length, so that short texts are seen too."""
+    """Share of the sequences with a random shorter target length, so that the model also sees short texts."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.short <= 1:
-            raise BothwaysError(
-                f"nsp.short and sop.short are from 0 to 1, not {self.short}", "out-of-range", self.short
-            )
+        require_range("nsp.short and sop.short", self.short, 0 <= self.short <= 1, "from 0 to 1")
 
 
 class NextSentencePrediction(Objective):
@@ -47,14 +44,16 @@ class NextSentencePrediction(Objective):
     def make(cls, recipe: Recipe, tokenizer: Tokenizer, others: Mapping[str, Objective]) -> Objective:
         return cls(recipe.settings[cls.name])
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
-        follows = draft.rows.follows
-        assert follows is not None
-        draft.targets["follows"] = Target(follows, room.rows, NOTHING)
-        draft.counts[self.name] = len(follows)
+    def prepare(
+        self, builder: BatchBuilder, capacity: Capacity, rate: float | None, predicted: Numbers | None = None
+    ) -> None:
+        labels = builder.rows.pair_labels
+        assert labels is not None
+        builder.targets["pair_labels"] = Target(labels, capacity.rows, IGNORE_INDEX)
+        builder.counts[self.name] = len(labels)
 
     def losses(
         self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
         targets: dict[str, Tensor],
     ) -> Terms:  # fmt: skip
-        return {self.name: score(model.logits("next", states, batch), targets["follows"])}
+        return {self.name: cross_entropy(model.logits("next", states, batch), targets["pair_labels"])}

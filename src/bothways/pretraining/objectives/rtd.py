@@ -1,12 +1,12 @@
-"""Replaced token detection: a small generator fills masked tokens, and the model says which tokens were replaced.
+"""Replaced token detection: a small generator fills masked tokens, and the model detects which tokens were replaced.
 
-ELECTRA (Clark et al. 2020). The generator is trained by masked language modelling; its guesses are sampled from its
-softmax, and no gradient goes back through the sample. A guess that happens to be right counts as original.
+ELECTRA (Clark et al. 2020). The generator is trained by masked language modelling; its predictions are sampled from its
+softmax, and no gradient flows through the sample. A sampled token that equals the original counts as original.
 
-A detector never sees [MASK], and so it cannot fill masks. `masked` leaves some to it, and it learns to predict them by
-a loss of its own, `fill`.
+A detector never sees [MASK], so it cannot fill masks. With `masked`, some tokens stay masked for it, and it learns to
+predict them by a loss of its own, `fill`.
 
-N tokens · M asked for · V vocabulary.
+N tokens · M predicted tokens · V vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.hash_rng import mix, uniform
 from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig, ModelConfig
@@ -29,8 +29,8 @@ from bothways.model.encoder import Activations
 from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, LossTerm, Objective, Recipe, Room, Target, Terms, Weights
-from bothways.pretraining.objectives.mlm import NOTHING, MaskedLM, score
+from bothways.pretraining.objective import BatchBuilder, Capacity, LossTerm, Objective, Recipe, Target, Terms, Weights
+from bothways.pretraining.objectives.mlm import IGNORE_INDEX, MaskedLM, cross_entropy
 from bothways.pretraining.shards import Numbers
 from bothways.text.tokenizer import Tokenizer
 
@@ -39,8 +39,8 @@ _HIDE = 400
 _EVALUATION_SEED = 1_000_003  # the same samples at every evaluation
 _HEAD = "heads.replaced."
 _TABLE = "encoder.embeddings.tokens.weight"
-_ADDED = "added"  # to the generator's table, by rtd.embeddings = "apart"
-_DETECTOR = "detector."  # the head, where the folder is that of a masked language model, by rtd.masked
+_ADDED = "added"  # the difference to the generator's embeddings, with rtd.embeddings = "apart"
+_DETECTOR = "detector."  # the detector's head, with rtd.masked, since the folder is that of a masked language model
 
 
 @dataclass(frozen=True)
@@ -48,51 +48,54 @@ class ReplacedTokenSettings:
     """The `[rtd]` part of a recipe; the defaults are ELECTRA-Small's."""
 
     weight: float = 50.0
-    """Of the detector's loss beside the generator's: λ."""
+    """Weight λ of the detector's loss; the generator's has weight 1."""
     width: float = 0.25
-    """The generator's width, its feed-forward's and its number of heads, as shares of the model's …"""
+    """The generator's width, feed-forward width and number of heads, as a share of the model's …"""
     layers: float = 1.0
-    """… and its depth."""
+    """… and its number of layers."""
     temperature: float = 1.0
-    """Guesses are sampled from softmax(logits / temperature)."""
+    """Replacements are sampled from softmax(logits / temperature)."""
     embeddings: Literal["shared", "own", "apart"] = "shared"
-    """Whether the two have one token table, which both losses train (ELECTRA), or each its own; or one that the
-    generator trains, to which the model adds what it learns itself (DeBERTa v3's gradient-disentangled sharing)."""
+    """Token embeddings: shared and trained by both losses (ELECTRA); one table each; or the generator's table, plus a
+    difference that the model learns (DeBERTa v3's gradient-disentangled embedding sharing)."""
     generator: str = ""
-    """The folder of one to go on from; unless said, that beside model.init, if there is one. "new": none."""
+    """A generator's folder to start from; by default the one beside model.init, if any. "new": a new generator."""
     masked: float = 0.0
-    """Of the tokens that the generator predicts, the share that the model predicts too: they stay masked, and are not
-    judged. The model's folder is then that of a masked language model."""
+    """Share of the masked tokens that stay masked for the model, which predicts them too; detection skips them. The
+    model folder is then that of a masked language model."""
     masked_by: Literal["token", "sequence"] = "token"
-    """Whether they stand among replaced tokens, some in every sequence; or are all those of some sequences, which are
-    not judged and have no replaced tokens."""
+    """Which ones stay masked: some tokens of every sequence; or all of some sequences, which then have no replaced
+    tokens and are skipped by detection."""
     fill: float = 1.0
-    """The weight of that loss."""
+    """Weight of the loss on them."""
 
     @property
     def init(self) -> str:
-        """The folder of the generator to go on from."""
+        """The folder of the generator to start from; empty for a new one."""
         return "" if self.generator == NEW else self.generator
 
     def __post_init__(self) -> None:
         require_choice("rtd.embeddings", self.embeddings, ("shared", "own", "apart"))
         require_choice("rtd.masked_by", self.masked_by, ("token", "sequence"))
-        if not (0 < self.width <= 1 and 0 < self.layers <= 1):
-            raise BothwaysError("rtd.width and rtd.layers are shares of the model's, above 0 and at most 1")
-        if not (self.weight > 0 and self.temperature > 0):
-            raise BothwaysError("rtd.weight and rtd.temperature must be above 0")
-        if not (0 <= self.masked < 1 and self.fill > 0):
-            raise BothwaysError("rtd.masked is a share, 0 or more and below 1, and rtd.fill a weight above 0")
+        for name in ("width", "layers"):
+            require_range(f"rtd.{name}", getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
+        for name in ("weight", "temperature", "fill"):
+            require_range(f"rtd.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
+        require_range("rtd.masked", self.masked, 0 <= self.masked < 1, "0 or more and below 1")
         if self.masked and self.embeddings == "apart":
-            raise BothwaysError("rtd.masked needs a token table to name tokens by: rtd.embeddings cannot be apart")
+            raise BothwaysError(
+                "rtd.masked needs the model's own token embeddings: set rtd.embeddings to shared or own",
+                "bad-combination",
+                self.embeddings,
+            )
 
 
 class AddedEmbedding(nn.Embedding):
-    """A table that is added to another, which learns nothing by it: at first, together they are `whole`."""
+    """Embeddings that are added to those of `base`, which get no gradient from here. Their sum starts as `total`."""
 
-    def __init__(self, base: nn.Embedding, whole: nn.Embedding) -> None:
-        super().__init__(base.num_embeddings, base.embedding_dim, _weight=(whole.weight - base.weight).detach())
-        self._base = (base,)  # in a tuple, so that it is no part of this
+    def __init__(self, base: nn.Embedding, total: nn.Embedding) -> None:
+        super().__init__(base.num_embeddings, base.embedding_dim, _weight=(total.weight - base.weight).detach())
+        self._base = (base,)  # in a tuple, so that it is not registered as a submodule
 
     def forward(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self._base[0].weight.detach()) + super().forward(ids)
@@ -145,13 +148,14 @@ class ReplacedTokenDetection(Objective):
         shape = self.generator_shape(model.config.encoder)
         if "embedding_size" not in FAMILIES[model.config.family].write_config(shape) and shape.embedding_width:
             raise BothwaysError(
-                f"a generator of {model.config.family} must be as wide as the model, since its token table is: "
-                "set rtd.width to 1"
+                f"a generator of {model.config.family} must be as wide as its token embeddings: set rtd.width to 1",
+                "unsupported-by-family",
+                model.config.family,
             )
         return Model(replace(model.config, encoder=shape, heads=("masked",), labels=()), model.tokenizer)
 
     def generator_shape(self, shape: EncoderConfig) -> EncoderConfig:
-        """Narrower and shallower; the token table keeps its width."""
+        """The generator's config: narrower and shallower; token embeddings keep their width."""
         own = self.settings
         heads = max(1, round(shape.num_heads * own.width))
         width = max(1, round(shape.width * own.width / heads)) * heads
@@ -174,24 +178,28 @@ class ReplacedTokenDetection(Objective):
         self._share(model, part)
 
     def _load(self, generator: Model, folder: str) -> None:
-        """Give it the weights of the one to go on from."""
+        """Load the weights of an earlier generator."""
         found = load(folder)
         if generator.tokenizer and found.require_tokenizer().fingerprint != generator.tokenizer.fingerprint:
             raise BothwaysError(
-                f"{folder} has another tokenizer than the text: set rtd.generator to {NEW!r} or another"
+                f"{folder} has another tokenizer than the text: set rtd.generator to {NEW!r} or another folder",
+                "other-tokenizer",
+                folder,
             )
         weights, wanted = found.state_dict(), generator.state_dict()
         if {name: w.shape for name, w in weights.items()} != {name: w.shape for name, w in wanted.items()}:
-            own, asked = found.config.encoder, generator.config.encoder
+            own, needed = found.config.encoder, generator.config.encoder
             raise BothwaysError(
-                f"{folder} is no generator of {asked.layers} × {asked.width} but of {own.layers} × {own.width}, with "
-                f"the heads {', '.join(found.heads) or 'none'}: change rtd.width and rtd.layers, or set rtd.generator "
-                f"to {NEW!r} or another"
+                f"{folder} is a model of {own.layers} × {own.width} with the heads {', '.join(found.heads) or 'none'}, "
+                f"but the generator needs {needed.layers} × {needed.width} and the head masked: change rtd.width and "
+                f"rtd.layers, or set rtd.generator to {NEW!r} or another folder",
+                "shape-mismatch",
+                folder,
             )
         generator.load_state_dict(weights)
 
     def _share(self, model: Model, generator: Model) -> None:
-        """Give the generator the model's embeddings, as far as they fit; its projection stays its own."""
+        """Share the model's embeddings with the generator where shapes match; each keeps its own projection."""
         if self.settings.embeddings == "own":
             return
         ours, theirs = model.encoder.embeddings, generator.encoder.embeddings
@@ -206,51 +214,53 @@ class ReplacedTokenDetection(Objective):
             if mine is not None and _shapes(mine) == _shapes(other):
                 setattr(theirs, name, mine)
 
-    def most_asked(self, room: Room, rate: float | None) -> int:
-        return self.mlm.most_asked(room, rate)
+    def max_predictions(self, capacity: Capacity, rate: float | None) -> int:
+        return self.mlm.max_predictions(capacity, rate)
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
-        """Every token is judged but the special ones and those that stay masked, or are in a sequence that does."""
-        self.mlm.prepare(draft, room, rate, asked)
-        is_judged = ~draft.rows.special
+    def prepare(
+        self, builder: BatchBuilder, capacity: Capacity, rate: float | None, predicted: Numbers | None = None
+    ) -> None:
+        """Detection judges every token but special tokens, and those that stay masked or are in a masked sequence."""
+        self.mlm.prepare(builder, capacity, rate, predicted)
+        is_judged = ~builder.rows.special
         if self.settings.masked:
-            is_judged &= ~self._hide(draft, room)
+            is_judged &= ~self._hide(builder, capacity)
         judged = np.flatnonzero(is_judged)
-        draft.targets |= {
-            "judged": Target(judged, room.tokens, 0),
-            "counts_as_judged": Target(np.ones_like(judged), room.tokens, 0),
+        builder.targets |= {
+            "judged": Target(judged, capacity.tokens, 0),
+            "counts_as_judged": Target(np.ones_like(judged), capacity.tokens, 0),
         }
-        draft.counts["rtd"] = len(judged)
+        builder.counts["rtd"] = len(judged)
 
-    def _hide(self, draft: Draft, room: Room) -> NDArray[np.bool_]:
-        """Choose the asked tokens that stay masked; (N,) which tokens are not judged for it."""
-        rows, asked, share = draft.rows, draft.targets["asked"], self.settings.masked
-        sequence = np.searchsorted(rows.cu_seqlens, asked.values, side="right") - 1
+    def _hide(self, builder: BatchBuilder, capacity: Capacity) -> NDArray[np.bool_]:
+        """Select the predicted tokens that stay masked; (N,) the tokens that detection therefore skips."""
+        rows, predicted, share = builder.rows, builder.targets["predicted"], self.settings.masked
+        sequence = np.searchsorted(rows.cu_seqlens, predicted.values, side="right") - 1
         begins = np.searchsorted(sequence, np.arange(len(rows.cu_seqlens)))
-        most = int(share * asked.most + 0.5 * room.sequences) + 1
-        if self.settings.masked_by == "token":  # of each sequence's, as many as round to the share
-            draw = mix(rows.keys[sequence], asked.values - rows.cu_seqlens[sequence], _HIDE)
+        most = int(share * predicted.most + 0.5 * capacity.sequences) + 1
+        if self.settings.masked_by == "token":  # the rounded share of each sequence's predicted tokens
+            draw = mix(rows.keys[sequence], predicted.values - rows.cu_seqlens[sequence], _HIDE)
             order = np.lexsort((draw, sequence))
-            rank = np.arange(len(order)) - begins[sequence]  # asked tokens stand in the order of the text
+            rank = np.arange(len(order)) - begins[sequence]  # predicted tokens are in the order of the text
             is_hidden = np.zeros(len(order), bool)
             is_hidden[order] = rank < np.floor(share * np.diff(begins) + 0.5)[sequence]
             unjudged = np.zeros(len(rows.ids), bool)
-            unjudged[asked.values[is_hidden]] = True
+            unjudged[predicted.values[is_hidden]] = True
         else:
-            # However they fall, their number is below this but once in a billion batches: then the last are judged.
-            spread = (share * (1 - share) * room.length / room.tokens) ** 0.5
-            most = min(asked.most, most + int(6 * spread * asked.most))
+            # Six standard deviations: exceeded once in a billion batches, and then detection judges the last sequences.
+            deviation = (share * (1 - share) * capacity.length / capacity.tokens) ** 0.5
+            most = min(predicted.most, most + int(6 * deviation * predicted.most))
             chosen = uniform(mix(rows.keys, _HIDE)) < share
             chosen &= np.cumsum(np.where(chosen, np.diff(begins), 0)) <= most
             is_hidden = chosen[sequence]
             unjudged = chosen[rows.sequence]
-        hidden, words = asked.values[is_hidden], draft.targets["words"].values[is_hidden]
-        draft.targets |= {
-            "is_hidden": Target(is_hidden.astype(np.int64), asked.most, 0),
+        hidden, labels = predicted.values[is_hidden], builder.targets["labels"].values[is_hidden]
+        builder.targets |= {
+            "is_hidden": Target(is_hidden.astype(np.int64), predicted.most, 0),
             "hidden": Target(hidden, most, 0),
-            "hidden_words": Target(words, most, NOTHING),
+            "hidden_labels": Target(labels, most, IGNORE_INDEX),
         }
-        draft.counts["fill"] = len(hidden)
+        builder.counts["fill"] = len(hidden)
         return unjudged
 
     def before(
@@ -264,21 +274,21 @@ class ReplacedTokenDetection(Objective):
     def replace(
         self, batch: Batch, logits: Tensor, targets: dict[str, Tensor], is_training: bool
     ) -> tuple[Batch, Tensor]:
-        """The text with the generator's guesses in it, and (N,) whether each token is another than it was."""
-        asked, words = targets["asked"], targets["words"]
+        """The text with sampled replacements, and (N,) whether each token differs from the original."""
+        predicted, labels = targets["predicted"], targets["labels"]
         if is_training:
             seed = torch.randint(-(2**31), 2**31 - 1, (1,), device=logits.device, dtype=torch.int32)
         else:
             seed = torch.full((1,), _EVALUATION_SEED, device=logits.device, dtype=torch.int32)
-        # Gumbel's trick: the highest of logits + noise is a draw from their softmax.
+        # Gumbel-max trick: the argmax of logits + noise is a sample from their softmax.
         noise = -torch.log(-torch.log1p(-hashed_uniform(logits, seed)))
-        guess = (logits.float() / self.settings.temperature + noise).argmax(-1)
-        is_real = words != NOTHING
+        sampled = (logits.float() / self.settings.temperature + noise).argmax(-1)
+        is_real = labels != IGNORE_INDEX
         if self.settings.masked:
             is_real = is_real & (targets["is_hidden"] == 0)
-        here = batch.ids[asked]
-        original = batch.ids.index_put((asked,), torch.where(is_real, words, here))
-        ids = batch.ids.index_put((asked,), torch.where(is_real, guess, here))
+        here = batch.ids[predicted]
+        original = batch.ids.index_put((predicted,), torch.where(is_real, labels, here))
+        ids = batch.ids.index_put((predicted,), torch.where(is_real, sampled, here))
         return Batch(ids, batch.segments, batch.positions, batch.cu_seqlens, batch.max_seqlen), ids != original
 
     def losses(
@@ -287,31 +297,31 @@ class ReplacedTokenDetection(Objective):
     ) -> Terms:  # fmt: skip
         judged = targets["judged"]
         logits = model.logits("replaced", states, batch)[judged, 0].float()
-        wanted = targets["is_replaced"][judged]
-        each = F.binary_cross_entropy_with_logits(logits, wanted.float(), reduction="none")
+        labels = targets["is_replaced"][judged]
+        each = F.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none")
         counts = targets["counts_as_judged"]
-        # As two classes, of which one is named; places that are no tokens are neither.
+        # As two classes, for the accuracy; padding has no label.
         classes = torch.stack([torch.zeros_like(logits), logits.detach()], -1)
         found: Terms = {
-            "rtd": LossTerm((each * counts).sum(), classes, torch.where(counts > 0, wanted.long(), NOTHING))
+            "rtd": LossTerm((each * counts).sum(), classes, torch.where(counts > 0, labels.long(), IGNORE_INDEX))
         }
         if self.settings.masked:
-            found["fill"] = score(model.masked(states[targets["hidden"]]), targets["hidden_words"])
+            found["fill"] = cross_entropy(model.masked(states[targets["hidden"]]), targets["hidden_labels"])
         return found
 
     def tally(self, terms: Terms) -> Tensor:
-        """(3,) of the judged tokens, how many were replaced, how many were called so, and how many rightly."""
+        """(3,) of the judged tokens: the numbers of replaced, detected and correctly detected ones."""
         term = terms["rtd"]
-        is_replaced, is_called = term.wanted == 1, (term.logits.argmax(-1) == 1) & (term.wanted != NOTHING)
-        return torch.stack([is_replaced.sum(), is_called.sum(), (is_replaced & is_called).sum()]).float()
+        is_replaced, is_detected = term.labels == 1, (term.logits.argmax(-1) == 1) & (term.labels != IGNORE_INDEX)
+        return torch.stack([is_replaced.sum(), is_detected.sum(), (is_replaced & is_detected).sum()]).float()
 
     def rates(self, tally: Sequence[float], counts: Mapping[str, float]) -> dict[str, float]:
-        """A detector that finds nothing (recall 0) for long has collapsed."""
-        replaced, called, rightly = tally
+        """A detector whose recall stays at 0 has collapsed."""
+        replaced, detected, correct = tally
         return {
             "rtd_replaced": replaced / counts["rtd"],
-            "rtd_recall": rightly / max(replaced, 1.0),
-            "rtd_precision": rightly / max(called, 1.0),
+            "rtd_recall": correct / max(replaced, 1.0),
+            "rtd_precision": correct / max(detected, 1.0),
         }
 
     def flops(self, shape: EncoderConfig, length: int, rate: float | None) -> float:
@@ -322,7 +332,7 @@ class ReplacedTokenDetection(Objective):
     # ------------------------------------------------------------------ folders
 
     def folder_config(self, config: ModelConfig) -> ModelConfig:
-        """Families have no folder with both heads."""
+        """No family has a folder layout with both heads."""
         return replace(config, heads=("masked",), labels=()) if self.settings.masked else config
 
     def to_folder(self, own: Weights, parts: Weights) -> None:
@@ -339,7 +349,7 @@ class ReplacedTokenDetection(Objective):
             own[_HEAD + name.removeprefix(_DETECTOR)] = parts.pop(name)
 
     def other_models(self, part: nn.Module | None, own: Weights, parts: Weights) -> dict[str, Model]:
-        """The generator, with the weights that it shares with the model, which are named there."""
+        """The generator, including the weights that it shares with the model, which are stored there."""
         assert isinstance(part, Model)
         with torch.device("meta"):
             generator = Model(part.config, part.tokenizer)

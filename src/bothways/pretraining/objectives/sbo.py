@@ -1,9 +1,9 @@
-"""The span boundary objective: a masked token from the two tokens around its span (SpanBERT).
+"""The span boundary objective: predict a masked token from the two tokens around its span (SpanBERT).
 
     y = f(x[start - 1], x[end], p[place in the span])        f: two layers of norm(gelu(linear))
 
-It asks for the tokens that `mlm` chose, and adds its loss to that one. The head has no place in a model folder, as
-in the published SpanBERT; a run keeps it beside the model.
+It predicts the tokens that `mlm` selected, and adds its loss to that of `mlm`. As in the published SpanBERT, the head
+is not part of a model folder; checkpoints keep it beside the model.
 """
 
 import torch
@@ -13,16 +13,16 @@ from torch.nn import functional as F
 from bothways.model.batch import Batch
 from bothways.model.encoder import Activations
 from bothways.model.model import Model
-from bothways.pretraining.objective import Draft, Objective, Room, Target, Terms
-from bothways.pretraining.objectives.mlm import score
+from bothways.pretraining.objective import BatchBuilder, Capacity, Objective, Target, Terms
+from bothways.pretraining.objectives.mlm import cross_entropy
 from bothways.pretraining.shards import Numbers
 
-_PLACES = 200  # the width of a place's embedding, as in SpanBERT
-_LONGEST = 64  # tokens of a span that have a row of their own; those after them share the last one
+_PLACES = 200  # width of the position embeddings, as in SpanBERT
+_LONGEST = 64  # number of position embeddings; later tokens of a span share the last one
 
 
 class BoundaryHead(nn.Module):
-    """States on both sides of a span and a place in it → a state to look the word up with."""
+    """The hidden states at both boundaries of a span, and the position in it → a vector for the vocabulary logits."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -50,15 +50,17 @@ class SpanBoundaryObjective(Objective):
     def attach(self, model: Model) -> BoundaryHead:
         return BoundaryHead(model.config.encoder.width, model.config.encoder.norm_eps)
 
-    def prepare(self, draft: Draft, room: Room, rate: float | None, asked: Numbers | None = None) -> None:
-        chosen = draft.selection
+    def prepare(
+        self, builder: BatchBuilder, capacity: Capacity, rate: float | None, predicted: Numbers | None = None
+    ) -> None:
+        chosen = builder.selection
         assert chosen is not None
-        most = draft.targets["asked"].most
+        most = builder.targets["predicted"].most
         left, right = chosen.start[chosen.unit] - 1, chosen.end[chosen.unit]
-        place = (chosen.asked - chosen.start[chosen.unit]).clip(max=_LONGEST - 1)
+        place = (chosen.tokens - chosen.start[chosen.unit]).clip(max=_LONGEST - 1)
         values = {"left": left, "right": right, "place": place}
-        draft.targets |= {name: Target(value, most, 0) for name, value in values.items()}
-        draft.counts["sbo"] = len(left)
+        builder.targets |= {name: Target(value, most, 0) for name, value in values.items()}
+        builder.counts[self.name] = len(left)
 
     def losses(
         self, model: Model, part: nn.Module | None, states: Tensor, seen: Activations, batch: Batch,
@@ -68,4 +70,4 @@ class SpanBoundaryObjective(Objective):
         between = part(states[targets["left"]], states[targets["right"]], targets["place"])
         # The token table and its bias are those of the masked language modelling head.
         logits = F.linear(between, model.encoder.embeddings.tokens.weight, model.heads["masked"].bias)  # type: ignore[arg-type]
-        return {"sbo": score(logits, targets["words"])}
+        return {self.name: cross_entropy(logits, targets["labels"])}

@@ -1,6 +1,6 @@
-"""Sentence order prediction: two stretches that follow one another, in order or swapped? (ALBERT)
+"""Sentence order prediction: are two consecutive texts in order or swapped? (ALBERT)
 
-The head and the loss are those of `nsp`; the pairs are harder, because both stretches have the same topic.
+The head and the loss are those of `nsp`. The pairs are harder, because both texts have the same topic.
 """
 
 from bothways.pretraining.objectives.nsp import NextSentencePrediction
