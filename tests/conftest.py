@@ -5,6 +5,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,14 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import hypothesis
 import pytest
+import tokenizers
 import torch
+from tokenizers.processors import TemplateProcessing
 
+from bothways.model.checkpoint import save
+from bothways.model.config import Learned, ModelConfig
+from bothways.model.families import FAMILIES
+from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.curve import draw_curve
 from bothways.train.machine import measure_ceiling
@@ -101,3 +108,32 @@ def packed(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Pa
         (folder / f"{name}.txt").write_text("\n\n".join(documents), encoding="utf-8")
     pack({name: [folder / f"{name}.txt"] for name in ("first", "second")}, tokenizer, folder / "packed", valid=0.15)
     return folder / "packed"
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """To start from; nobody writes into it."""
+    from helpers.tasks import base_model  # which loads transformers
+
+    return base_model(tmp_path_factory.mktemp("base") / "base", tokenizer)
+
+
+@pytest.fixture(scope="session")
+def bases(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dict[str, Path]:
+    """A small loud body of every family, with a tokenizer that tells two texts apart only where the model does."""
+    folder = tmp_path_factory.mktemp("bases")
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    specials = [(name, tokenizer.id(name)) for name in ("[CLS]", "[SEP]")]
+    backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", specials)
+    for name, family in FAMILIES.items():
+        shape = replace(
+            TINY, width=24, ffn_width=50, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0
+        )
+        encoder = family.fresh(
+            replace(shape, embedding_width=12) if name in ("electra", "albert", "deberta-v2") else shape
+        )
+        own = tokenizer if encoder.segments > 1 else Tokenizer(backend)
+        model = Model.new(ModelConfig(encoder, (), family=name), own, seed=1)
+        make_loud(model)
+        save(model, folder / name)
+    return {name: folder / name for name in FAMILIES}

@@ -20,27 +20,9 @@ from bothways.model.attention import (
 )
 from bothways.model.batch import Batch
 from bothways.model.encoder import Encoder
-from helpers import DEVICES, TINY, make_loud, refused
-
-HEADS, DIM = 3, 16
-RAGGED = (5, 33, 1, 32, 9, 9, 30)
-EVEN = (12, 12, 12)
-
-
-def random_batch(lengths: tuple[int, ...], device: str = "cpu") -> tuple[Batch, Tensor, Tensor, Tensor]:
-    draws = torch.Generator().manual_seed(len(lengths))
-    batch = Batch.pack([[1] * n for n in lengths]).to(device)
-    q, k, v = (torch.randn(sum(lengths), HEADS, DIM, generator=draws).to(device) for _ in range(3))
-    return batch, q, k, v
-
-
-def distance_bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """A bias that depends on all three numbers, and on the order of i and j."""
-    return -0.3 * (h + 1) * (i - j).abs() + 0.2 * (i > j)
-
+from helpers import DEVICES, DIM, EVEN, HEADS, RAGGED, TINY, WINDOWS, distance_bias, make_loud, random_batch, refused
 
 BIASES: list[Bias | None] = [None, distance_bias]
-WINDOWS: list[Window | None] = [None, (2, 2), (-1, 0), (0, 5)]
 
 
 def slow(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[int, ...], window: Window | None, bias: Bias | None) -> Tensor:

@@ -21,8 +21,7 @@ from bothways.model import box
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
 from bothways.train.settings import LoraSettings
 from helpers import refused
-from test_fit import calm, recipe
-from test_pretrain_lora import make_reader
+from helpers.runs import calm, make_reader, recipe
 
 CARD = Path(__file__).parents[1] / "docs/box.md"
 LORA = LoraSettings(rank=2, targets=("all-linear",))

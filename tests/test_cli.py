@@ -10,64 +10,18 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
 
-from bothways.cli import app, main
+from bothways.cli import app
 from bothways.cli.output import show_warnings
 from bothways.model.box import has_box
 from bothways.predict.encode import encode
-from conftest import NETWORK
-
-# Any use of the network ends the process with status 99, whatever catches exceptions.
-GUARDED = f"""
-import os, sys
-def guard(event, arguments):
-    if event in {sorted(NETWORK)!r}:
-        sys.stderr.write("network: " + event)
-        os._exit(99)
-sys.addaudithook(guard)
-from bothways.cli import main
-main()
-"""
-
-Done = subprocess.CompletedProcess[str]
-Run = Callable[..., Done]
-
-
-def run_apart(*arguments: object, stdin: str = "") -> Done:
-    """The command in a process of its own, with warnings as errors and the network guarded."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", GUARDED, *map(str, arguments)],
-        input=stdin, capture_output=True, timeout=120, encoding="utf-8", check=False,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process: the same `main`, without waiting for torch each time."""
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["bothways", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "120")
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 0
-        out, err = capfd.readouterr()
-        return subprocess.CompletedProcess(sys.argv, code, out, err)
-
-    return call
-
-
-def is_one_error(stderr: str, value: str) -> bool:
-    """One line, for a person, that names what is wrong."""
-    return stderr.startswith("bothways: ") and stderr.count("\n") == 1 and value in stderr
+from helpers.cli import GUARDED, Run, is_one_error, run_apart
 
 
 def test_train_show_info_fill(tmp_path: Path, model_folder: Path, run: Run) -> None:

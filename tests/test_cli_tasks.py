@@ -36,11 +36,8 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.protocol import Event, Stepped
 from bothways.train.report import Console
 from helpers import config_for, make_loud
-from test_cli import Run, is_one_error, run, run_apart
-from test_predictor import KINDS, LABELS, near, written
-from test_tasks import SMALL, base
-
-__all__ = ["base", "run"]
+from helpers.cli import Run, is_one_error, run_apart
+from helpers.tasks import KINDS, LABELS, SMALL, near, written
 
 Models = dict[str, Path]
 Feed = Callable[[str], None]

@@ -28,12 +28,8 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.distill import DistillSettings, Teacher, cosine_distance, relation_distance, soft_distance
 from bothways.train.ranks import Ranks
 from helpers import TINY, make_loud, refused
-from test_families_tasks import bases
-from test_fit import calm, losses, recipe, run_until
-from test_rtd import work_of
-from test_tasks import CASES, base, quiet, recipe_for, start
-
-__all__ = ["base", "bases"]
+from helpers.runs import calm, losses, recipe, run_until, work_of
+from helpers.tasks import CASES, quiet, recipe_for, start
 
 LENGTHS = (7, 2, 5)
 

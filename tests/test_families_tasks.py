@@ -1,35 +1,28 @@
 """Every family fine-tunes for every task, and its folder answers in transformers as it does here."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import peft
 import pytest
-import tokenizers
 import torch
 import transformers
-from tokenizers.processors import TemplateProcessing
 from typer.testing import CliRunner
 
 from bothways.cli import app
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
-from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.lora import adapt, save_adapter
-from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
 from bothways.tasks.folder import with_task
-from bothways.text.tokenizer import Tokenizer
 from bothways.train.settings import LoraSettings
-from helpers import TINY, config_for, make_loud
-from test_lora import shout
-from test_tasks import CASES, LIMIT, quiet, recipe_for
+from helpers import config_for
+from helpers.tasks import CASES, LIMIT, quiet, recipe_for, shout
 
 TASKS = ("single", "entities", "answer", "choose", "score")
 KINDS = {
@@ -39,27 +32,6 @@ KINDS = {
     "answer": "QuestionAnswering",
     "choose": "MultipleChoice",
 }
-
-
-@pytest.fixture(scope="session")
-def bases(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dict[str, Path]:
-    """A small loud body of every family, with a tokenizer that tells two texts apart only where the model does."""
-    folder = tmp_path_factory.mktemp("bases")
-    backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-    specials = [(name, tokenizer.id(name)) for name in ("[CLS]", "[SEP]")]
-    backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", specials)
-    for name, family in FAMILIES.items():
-        shape = replace(
-            TINY, width=24, ffn_width=50, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0
-        )
-        encoder = family.fresh(
-            replace(shape, embedding_width=12) if name in ("electra", "albert", "deberta-v2") else shape
-        )
-        own = tokenizer if encoder.segments > 1 else Tokenizer(backend)
-        model = Model.new(ModelConfig(encoder, (), family=name), own, seed=1)
-        make_loud(model)
-        save(model, folder / name)
-    return {name: folder / name for name in FAMILIES}
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,8 +1,6 @@
 """Texts and documents out of every kind of file, in flat memory, with errors that name the place."""
 
-import csv
 import gzip
-import io
 import itertools
 import json
 import lzma
@@ -34,33 +32,10 @@ from bothways.text.files import (
     replace_surrogates,
 )
 from helpers import refused
+from helpers.cli import write_rows
 
 ROWS = ['The cat, "Tom", sleeps.', "", "北京\nis\n\na city", "tab here", "x" * 200_000, " last "]
 WITHOUT_LINE_ENDS = [row.replace("\n", " ") for row in ROWS]  # .tsv has no way to write a line end
-
-
-def write_rows(path: Path, rows: list[str]) -> Path:
-    """The rows in the kind of file that the name says, in a column `body` between two others."""
-    table = [{"id": str(i), "body": row, "other": "-"} for i, row in enumerate(rows)]
-    plain = path.with_suffix("") if path.suffix in (".gz", ".xz") else path
-    if plain.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(table), path, row_group_size=4)
-        return path
-    if plain.suffix == ".csv":
-        stream = io.StringIO(newline="")
-        writer = csv.DictWriter(stream, ["id", "body", "other"])
-        writer.writeheader()
-        writer.writerows(table)
-        content = stream.getvalue()
-    elif plain.suffix == ".tsv":
-        content = "".join(
-            "\t".join(row) + "\n" for row in [["id", "body", "other"], *[list(r.values()) for r in table]]
-        )
-    else:
-        content = "".join(json.dumps(row) + "\n" for row in table)
-    pack: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".xz": lzma.compress}
-    path.write_bytes(pack.get(path.suffix, bytes)(content.encode()))
-    return path
 
 
 KINDS = ["a.jsonl", "a.ndjson", "a.csv", "a.tsv", "a.parquet", "a.JSONL"]

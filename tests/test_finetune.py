@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,7 @@ from bothways.train.optim import OptimSettings, make_optimizers
 from bothways.train.protocol import Evaluated, Event, Stepped
 from bothways.train.ranks import Ranks
 from helpers import refused
-from test_predictor import written
-from test_tasks import (
+from helpers.tasks import (
     ASKED,
     CASES,
     GRADES,
@@ -43,15 +42,14 @@ from test_tasks import (
     SINGLE,
     SMALL,
     TAGGED,
-    base,
     base_model,
     quiet,
     recipe_for,
+    scripted,
     start,
     take,
+    written,
 )
-
-__all__ = ["base"]
 
 MANY = [replace(example, texts=(f"{text} {i}",)) for i in range(3) for example in SINGLE[:4] for text in example.texts]
 """12 rows, of which 5 a step do not divide."""
@@ -406,12 +404,6 @@ def test_the_head_moves_by_its_own_rate(base: Path, tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------- the best model
-
-
-def scripted(monkeypatch: pytest.MonkeyPatch, values: Sequence[float], metric: str = "accuracy") -> None:
-    """Evaluations with these results."""
-    left = iter(values)
-    monkeypatch.setattr(FineTuning, "evaluate", lambda *_: {metric: next(left), "other": 0.0})
 
 
 @pytest.mark.parametrize(("metric", "best"), [("accuracy", 2), ("brier", 3)])

@@ -22,48 +22,12 @@ from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.load import load
 from bothways.pretraining.pretrain import Pretrained, pretrain
-from bothways.pretraining.recipe import DataSettings, ModelSettings, Phase, PretrainRecipe, write_recipe
+from bothways.pretraining.recipe import write_recipe
 from bothways.train.fit import _Loop
 from bothways.train.optim import OptimSettings
 from bothways.train.protocol import Evaluated, Event, Saved, Started, Stepped
-from bothways.train.settings import RunSettings
 from helpers import refused
-
-PHASES = (Phase(share=0.6, length=16, tokens=256), Phase(share=0.4, length=32, tokens=512))
-
-
-def recipe(packed: Path, **run: Any) -> PretrainRecipe:
-    """A small run with dropout, two phases, and everything that could go wrong in a resume."""
-    return PretrainRecipe(
-        data=DataSettings(train=(str(packed),), valid_sequences=20),
-        model=ModelSettings(width=32, layers=2, num_heads=2, ffn_width=64, positions=32),
-        optim=OptimSettings(lr=1e-3, warmup=3),
-        run=RunSettings(**{"steps": 20, "device": "cpu", "seed": 3, **run}),
-        phases=PHASES,
-    )
-
-
-def calm(plan: PretrainRecipe) -> PretrainRecipe:
-    """Without dropout: what differs then differs for another reason."""
-    return replace(plan, model=replace(plan.model, dropout=0.0, attention_dropout=0.0))
-
-
-def losses(out: Path) -> dict[int, float]:
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return {row["step"]: row["loss"] for row in rows if "loss" in row}
-
-
-class PlugError(Exception):
-    """Pulls the plug: nothing of the loop's own runs after it."""
-
-
-def run_until(plan: PretrainRecipe, out: Path, step: int) -> None:
-    def pull(event: Event) -> None:
-        if isinstance(event, Stepped) and event.step == step:
-            raise PlugError
-
-    with pytest.raises(PlugError):
-        pretrain(plan, out, listen=[pull])
+from helpers.runs import PHASES, calm, losses, recipe, run_until
 
 
 def weights(out: Path) -> Mapping[str, torch.Tensor]:

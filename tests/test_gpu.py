@@ -12,7 +12,7 @@ from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.pretraining.pretrain import pretrain
-from test_attention import EVEN, RAGGED, WINDOWS, distance_bias, random_batch
+from helpers import EVEN, RAGGED, WINDOWS, distance_bias, random_batch
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's compiler warns about itself
 
@@ -118,7 +118,7 @@ def test_logits_and_gelu_as_on_the_cpu() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_run_goes_on_bit_for_bit_on_a_gpu(packed: Path, tmp_path: Path, compiled: bool) -> None:
     """In bf16 with fp32 masters, dropout on, deterministic kernels."""
-    from test_fit import losses, recipe, run_until
+    from helpers.runs import losses, recipe, run_until
 
     plan = recipe(packed, save_every=5, device="cuda", deterministic=True, compile=compiled)
     pretrain(plan, tmp_path / "whole")
@@ -128,7 +128,7 @@ def test_a_run_goes_on_bit_for_bit_on_a_gpu(packed: Path, tmp_path: Path, compil
 
 
 def test_precisions_and_the_compiler_agree(packed: Path, tmp_path: Path) -> None:
-    from test_fit import calm, losses, recipe
+    from helpers.runs import calm, losses, recipe
 
     found = {}
     for name, settings in {
@@ -149,7 +149,7 @@ def test_precisions_and_the_compiler_agree(packed: Path, tmp_path: Path) -> None
 def test_accumulation_in_bf16_adds_up_in_fp32(packed: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from test_fit import calm, losses, recipe
+    from helpers.runs import calm, losses, recipe
 
     plan = calm(recipe(packed, device="cuda", compile=False))
     pretrain(plan, tmp_path / "whole")

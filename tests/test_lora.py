@@ -30,10 +30,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.protocol import Event, Stepped
 from bothways.train.settings import LoraSettings
 from helpers import TINY, config_for, make_loud, refused
-from test_tasks import CASES, CHOICES, LIMIT, SINGLE, base, quiet, recipe_for
-from test_tasks_folders import named, their_folder
-
-__all__ = ["base"]
+from helpers.tasks import CASES, CHOICES, LIMIT, SINGLE, named, quiet, recipe_for, shout, their_folder
 
 TARGETS = {
     "query and value": ("query", "value"),
@@ -83,15 +80,6 @@ def their_outputs(model: Any) -> Tensor:
 def distance(one: Tensor, other: Tensor) -> float:
     assert one.shape == other.shape
     return float((one - other).abs().max())
-
-
-def shout(model: Model, seed: int = 7) -> None:
-    """Trained weights as if training had been long."""
-    draws = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draws))
 
 
 # ---------------------------------------------------------------------- the layer

@@ -43,12 +43,12 @@ from bothways.text.train_vocab import FIRST_PIECES
 from bothways.train.protocol import MicroBatch
 from bothways.train.ranks import Ranks
 from helpers import PIECES, TINY, make_loud, refused
+from helpers.runs import CLS, MASK, SEP, Numbers, Sequenced, make_rows, vocabulary
 
 # Every key below is fixed, so no test is ever unlucky; the bound says how unlucky fair draws would have to be.
 FAIR = 1e-4
 CLOSE = 1e-4
 """How far a sum of losses may be from the slow reference, of 1."""
-CLS, SEP, MASK = 101, 102, 103
 STRANGE = 60_000
 """An id that is never drawn: where it stands, nothing was done."""
 UNITS: tuple[Unit, ...] = ("token", "word", "span")
@@ -67,34 +67,6 @@ def make_capacity(tokens: int, sequences: int, length: int) -> Capacity:
 
 
 WIDE = make_capacity(tokens=1 << 30, sequences=1 << 20, length=1 << 20)
-
-Numbers = NDArray[np.int64]
-Sequenced = list[list[int]]
-"""A sequence: one text or two, each as the sizes of its words in tokens."""
-
-
-def make_rows(sequences: Sequence[Sequenced], seed: int = 0, ids: int | None = None) -> RawSequences:
-    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], of random tokens; or of one token only."""
-    draws = np.random.default_rng(seed)
-    tokens: list[Numbers] = []
-    segments: list[int] = []
-    sizes: list[int] = []
-    lengths: list[int] = []
-    for texts in sequences:
-        for kind, words in enumerate(texts):
-            size = sum(words)
-            text = draws.integers(len(FIRST_PIECES), len(PIECES), size) if ids is None else np.full(size, ids)
-            tokens += [np.array([CLS][kind:]), text, np.array([SEP])]
-            segments += [kind] * (size + 2 - kind)
-            sizes += [*[1][kind:], *words, 1]
-        lengths.append(sum(map(sum, texts)) + 1 + len(texts))
-    flat = np.concatenate(tokens).astype(np.int64)
-    starts = np.zeros(len(flat), bool)
-    starts[np.cumsum([0, *sizes[:-1]])] = True
-    keys = mix(seed, np.arange(len(sequences)))
-    follows = draws.integers(0, 2, len(sequences)) if all(len(texts) == 2 for texts in sequences) else None
-    special = (flat == CLS) | (flat == SEP)
-    return RawSequences(flat, np.array(segments), np.cumsum([0, *lengths]), starts, special, keys, follows)
 
 
 def random_sequences(count: int, seed: int = 0, words: int = 12, pieces: int = 3, texts: int = 2) -> list[Sequenced]:
@@ -372,13 +344,6 @@ def test_alberts_spans_have_its_shares() -> None:
 
 
 # ---------------------------------------------------------------------- what becomes of them
-
-
-@functools.cache
-def vocabulary() -> MaskingVocabulary:
-    words = MaskingVocabulary.of(Tokenizer.from_pieces(PIECES))
-    assert words is not None
-    return words
 
 
 def masked(rows: RawSequences, rate: float | None = None, **changed: object) -> BatchBuilder:

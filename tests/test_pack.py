@@ -28,7 +28,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-import test_cli
 from bothways.errors import BothwaysError
 from bothways.prefetch import prefetch
 from bothways.pretraining import pack as packing
@@ -40,10 +39,7 @@ from bothways.text import files, streams
 from bothways.text.files import Each
 from bothways.text.tokenizer import Tokenizer
 from helpers import PIECES, refused
-from test_cli import GUARDED, Run
-from test_files import write_rows
-
-run = test_cli.run
+from helpers.cli import GUARDED, Run, write_rows
 
 Sentence = tuple[list[int], list[bool]]
 """Its ids, and whether a word starts at each."""

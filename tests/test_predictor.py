@@ -24,7 +24,15 @@ from bothways.tasks.folder import with_task
 from bothways.tasks.registry import TASKS
 from bothways.text.tokenizer import Tokenizer
 from helpers import config_for, make_loud, refused
-from test_tasks import ASKED, CHOICES, GRADES, LIMIT, MULTI, NUMBERS, SINGLE, SMALL, TAGGED
+from helpers.tasks import (
+    EXAMPLES,
+    KINDS,
+    LABELS,
+    SINGLE,
+    SMALL,
+    near,
+    written,
+)
 
 WORDS = ["the", "cat", "unbelievable", "Paris", "中", "国", "walks", "in", "Berlin", ",", "dog", "talking"]
 
@@ -36,17 +44,6 @@ def predictor_for(tokenizer: Tokenizer, name: str, seed: int = 0, **config: Any)
     model = with_task(base, config_for(task, kind, window=WindowSettings(32, 8), **config), labels)
     make_loud(model, seed)
     return Predictor(model)
-
-
-KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
-    "single": ("classify", "single", ("a", "b", "c")),
-    "multi": ("classify", "multi", ("a", "b", "c")),
-    "regression": ("classify", "regression", ("score",)),
-    "score": ("score", "", ("score",)),
-    "tag": ("tag", "", ("O", "B-X", "I-X")),
-    "answer": ("answer", "", ()),
-    "choose": ("choose", "", ()),
-}
 
 
 SURE = ("tag", "score")  # tasks that have no second answer
@@ -66,15 +63,6 @@ def inputs_for(name: str, count: int, seed: int = 0) -> list[Any]:
         "tag": text,
     }
     return [make.get(KINDS[name][0], lambda: draws.choice([text(), (text(9), text())]))() for _ in range(count)]
-
-
-def near(one: Any, other: Any) -> bool:
-    """The same answer but for rounding in its numbers."""
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(near(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(near, one, other))
-    return bool(one == pytest.approx(other, abs=LIMIT)) if isinstance(one, float) else bool(one == other)
 
 
 def test_every_task_is_here() -> None:
@@ -307,48 +295,6 @@ def test_a_pair_needs_a_model_of_two_segments(tokenizer: Tokenizer) -> None:
 
 
 # ---------------------------------------------------------------------- evaluation
-
-
-EXAMPLES: dict[str, Sequence[Any]] = {
-    "single": SINGLE,
-    "multi": MULTI,
-    "regression": NUMBERS,
-    "score": GRADES,
-    "tag": TAGGED,
-    "answer": ASKED,
-    "choose": CHOICES,
-}
-
-
-def written(folder: Path, name: str) -> Path:
-    """The examples of a kind as a file."""
-    rows: list[dict[str, Any]] = []
-    path = folder / f"{name}.jsonl"
-    match name:
-        case "single" | "multi" | "regression" | "score":
-            for example in EXAMPLES[name]:
-                keys = ("text", "text_pair")
-                gold = list(example.gold) if isinstance(example.gold, tuple) else example.gold
-                rows.append({**dict(zip(keys, example.texts, strict=False)), "label": gold})
-        case "tag":
-            for sentence in TAGGED:
-                tokens = [sentence.text[a:b] for a, b in sentence.words]
-                rows.append({"tokens": tokens, "tags": list(sentence.gold or ())})
-        case "answer":
-            for asked in ASKED:
-                answers = {"text": [t for t, _ in asked.gold or ()], "answer_start": [s for _, s in asked.gold or ()]}
-                rows.append({"id": asked.id, "question": asked.question, "context": asked.context, "answers": answers})
-        case "choose":
-            for choice in CHOICES:
-                options = list(choice.options)
-                rows.append(
-                    {"context": choice.context, "question": choice.question, "options": options, "label": choice.gold}
-                )
-    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
-    return path
-
-
-LABELS = {"single": ("bad", "good", "so-so"), "multi": ("awe", "fear", "joy"), "tag": ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)

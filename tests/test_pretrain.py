@@ -20,7 +20,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
 from bothways.train.protocol import Event, Stepped
 from helpers import refused
-from test_fit import calm, recipe
+from helpers.runs import calm, recipe
 
 ENGLISH = "The cat sleeps in the house. The dog runs to the tree. A small cat reads."
 CHINESE = "北京是中国的首都。巴黎是法国的首都。猫是猫，狗是狗。"

@@ -13,13 +13,11 @@ from torch import Tensor
 from bothways.model.batch import Batch
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.pretraining.objectives.mlm import MaskedLMSettings
-from bothways.pretraining.objectives.rtd import ReplacedTokenSettings
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.train.settings import LoraSettings
 from helpers import refused
-from test_fit import calm, losses, recipe, run_until
+from helpers.runs import losses, make_reader, recipe, run_until
 
 IDS = [2, 40, 31, 77, 52, 3]
 
@@ -43,21 +41,6 @@ def their_guesses(model: torch.nn.Module) -> Tensor:
     with torch.no_grad():
         logits: Tensor = model.eval()(input_ids=torch.tensor([IDS])).logits[0]
     return logits
-
-
-def make_reader(packed: Path, out: Path) -> Path:
-    """A ModernBERT that has learned to find replaced tokens, and has no head for words."""
-    plan = calm(recipe(packed, steps=2))
-    plan = replace(
-        plan,
-        objectives=("mlm", "rtd"),
-        model=replace(plan.model, family="modernbert"),
-        settings={
-            "mlm": MaskedLMSettings(mask=1.0, random=0.0),
-            "rtd": ReplacedTokenSettings(width=1.0, layers=0.5),
-        },
-    )
-    return pretrain(plan, out).folder
 
 
 @pytest.fixture

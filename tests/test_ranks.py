@@ -14,7 +14,7 @@ import torch
 from bothways.model.load import load
 from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import PretrainRecipe, write_recipe
-from test_fit import calm, losses, recipe, run_until
+from helpers.runs import calm, losses, recipe, run_until
 
 pytestmark = pytest.mark.slow
 

@@ -26,16 +26,14 @@ from bothways.model.model import Model
 from bothways.pretraining.objective import BatchBuilder, Capacity
 from bothways.pretraining.objectives.mlm import MaskedLM, MaskedLMSettings
 from bothways.pretraining.objectives.rtd import _HIDE, ReplacedTokenDetection, ReplacedTokenSettings
-from bothways.pretraining.pretrain import _model, _one_tokenizer, _texts, pretrain
+from bothways.pretraining.pretrain import _model, pretrain
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe
-from bothways.pretraining.shards import open_packed
 from bothways.pretraining.trainable import Pretraining, PretrainingModule
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.protocol import MicroBatch
 from bothways.train.ranks import Ranks
 from helpers import make_loud, refused
-from test_fit import calm, recipe, run_until
-from test_objectives import make_rows, vocabulary
+from helpers.runs import calm, make_rows, recipe, run_until, vocabulary, work_of
 
 LIMIT = 1e-5
 
@@ -49,17 +47,6 @@ def electra(packed: Path, embedding: int = 16, **run: Any) -> PretrainRecipe:
         model=replace(plan.model, family="electra", embedding_width=embedding),
         settings={"mlm": MaskedLMSettings(mask=0.85, random=0.0, rate=0.3), "rtd": ReplacedTokenSettings(width=0.5)},
     )
-
-
-def work_of(plan: PretrainRecipe) -> Pretraining:
-    packed = [open_packed(folder) for folder in plan.data.train]
-    train, valid = (_texts(packed, plan, split) for split in ("train", "valid"))
-    work = Pretraining(_model(plan, _one_tokenizer(packed)), train, valid, plan)
-    make_loud(work.module, seed=1)
-    with torch.no_grad():
-        for parameter in work.module.parameters():
-            parameter.mul_(0.5)
-    return work
 
 
 def generator(module: PretrainingModule) -> Model:

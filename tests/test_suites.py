@@ -29,12 +29,8 @@ from bothways.tasks.suites import SUITES, BenchmarkFiles, BenchmarkScore, draw_r
 from bothways.train.protocol import Event, Stepped
 from bothways.train.session import Listener
 from helpers import refused
-from test_cli import Run, run
-from test_finetune import scripted
-from test_predictor import written
-from test_tasks import base, quiet, recipe_for
-
-__all__ = ["base", "run"]
+from helpers.cli import Run
+from helpers.tasks import quiet, recipe_for, scripted, written
 
 # ---------------------------------------------------------------------- data
 

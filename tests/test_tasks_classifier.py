@@ -29,9 +29,6 @@ from bothways.predict.classifier import Classifier
 from bothways.predict.predictor import Predictor
 from bothways.tasks.recipe import read_finetune_recipe
 from helpers import refused
-from test_tasks import base
-
-__all__ = ["base"]
 
 TEXTS = [f"the {kind} {verb}" for verb in ("runs", "sleeps", "walks", "talks") for kind in ("cat", "dog", "black tree")]
 KINDS = ["cat", "dog", "tree"] * 4

@@ -26,7 +26,7 @@ from bothways.tasks.tag import TokenClassification, tag_names
 from bothways.tasks.task import EncodedExample, TaskConfig
 from bothways.text.tokenizer import Tokenizer
 from helpers import PIECES, config_for, task_of
-from test_tasks import SMALL
+from helpers.tasks import SMALL
 
 TOKENIZER = Tokenizer.from_pieces(PIECES)
 WINDOW = WindowSettings(length=24, overlap=6)

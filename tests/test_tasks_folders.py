@@ -17,8 +17,7 @@ from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import ModelSettings
 from bothways.text.tokenizer import Tokenizer
-from helpers import TINY, make_loud
-from test_tasks import (
+from helpers.tasks import (
     ASKED,
     CASES,
     CHOICES,
@@ -27,9 +26,11 @@ from test_tasks import (
     SINGLE,
     TAGGED,
     base_model,
+    named,
     open_theirs,
     quiet,
     recipe_for,
+    their_folder,
 )
 
 # ---------------------------------------------------------------------- ours in theirs
@@ -131,28 +132,6 @@ def test_fine_tuning_again_forgets_the_first_task(tuned: dict[str, Path], tmp_pa
 
 
 # ---------------------------------------------------------------------- theirs in ours
-
-
-def their_folder(folder: Path, tokenizer: Tokenizer, kind: str, seed: int = 0, **config: Any) -> Path:
-    """A folder as transformers writes it: loud weights, their files only."""
-    settings = {
-        "vocab_size": TINY.vocab_size,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "max_position_embeddings": 48,
-        **config,
-    }
-    model = getattr(transformers, kind)(transformers.BertConfig(**settings))
-    make_loud(model, seed)
-    model.save_pretrained(folder)
-    tokenizer.save(folder, 48)
-    return folder
-
-
-def named(labels: Sequence[str]) -> dict[str, Any]:
-    return {"id2label": dict(enumerate(labels)), "label2id": {label: i for i, label in enumerate(labels)}}
 
 
 CONFIGS = {

@@ -38,7 +38,7 @@ from bothways.tasks.task import Task
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.windows import windows
 from helpers import config_for, make_loud, model_of, task_of
-from test_tasks import LIMIT, SMALL
+from helpers.tasks import LIMIT, SMALL
 
 FILL = ["the", "cat", "walks", "in", "Black", "house", "unbelievable", "猫", "狗", ",", "talking"]
 LONG = WindowSettings()

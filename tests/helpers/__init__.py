@@ -13,8 +13,11 @@ import pytest
 import tokenizers
 import torch
 from tokenizers import models, pre_tokenizers, trainers
+from torch import Tensor
 
 from bothways.errors import BothwaysError
+from bothways.model.attention import Window
+from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
@@ -179,3 +182,27 @@ def judge(folder: Path, texts: list[str]) -> tuple[list[list[int]], list[Any]]:
             logits.append(model(**inputs).logits[0])
         ids.append(inputs["input_ids"][0].tolist())
     return ids, logits
+
+
+HEADS, DIM = 3, 16
+
+
+RAGGED = (5, 33, 1, 32, 9, 9, 30)
+
+
+EVEN = (12, 12, 12)
+
+
+def random_batch(lengths: tuple[int, ...], device: str = "cpu") -> tuple[Batch, Tensor, Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(len(lengths))
+    batch = Batch.pack([[1] * n for n in lengths]).to(device)
+    q, k, v = (torch.randn(sum(lengths), HEADS, DIM, generator=draws).to(device) for _ in range(3))
+    return batch, q, k, v
+
+
+def distance_bias(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """A bias that depends on all three numbers, and on the order of i and j."""
+    return -0.3 * (h + 1) * (i - j).abs() + 0.2 * (i > j)
+
+
+WINDOWS: list[Window | None] = [None, (2, 2), (-1, 0), (0, 5)]
