@@ -31,7 +31,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from bothways.errors import BothwaysError
 from bothways.prefetch import prefetch
 from bothways.pretraining import pack as packing
-from bothways.pretraining.pack import Report, pack, parse_share
+from bothways.pretraining.pack import PackReport, pack, parse_share
 from bothways.pretraining.sampler import SpecialIds, make_sampler
 from bothways.pretraining.select import select
 from bothways.pretraining.shards import PARTS, Corpus, Packed, open_packed

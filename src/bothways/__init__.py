@@ -13,42 +13,63 @@ from typing import TYPE_CHECKING, Any
 from bothways.errors import BothwaysError, StoppedError
 
 if TYPE_CHECKING:
-    from bothways.engine.engine import Engine
-    from bothways.engine.reader import Tally
-    from bothways.model.batch import Batch
-    from bothways.model.box import boxed
-    from bothways.model.checkpoint import save
-    from bothways.model.config import EncoderConfig, ModelConfig
-    from bothways.model.convert import convert
-    from bothways.model.encoder import Activations
-    from bothways.model.load import load
-    from bothways.model.model import Model
-    from bothways.model.vocabulary import extend_vocabulary, shrink_vocabulary
-    from bothways.predict.classifier import Classifier
-    from bothways.predict.encode import TokenVectors, encode, encode_tokens
-    from bothways.predict.evaluation import Evaluation, calibrate, compare_models, evaluate
-    from bothways.predict.fill import Filled, fill
-    from bothways.predict.likelihood import (
-        MinimalPair,
-        MinimalPairScores,
-        read_minimal_pairs,
-        score_minimal_pairs,
-        sentence_scores,
-    )
-    from bothways.predict.predictor import Predictor
-    from bothways.pretraining.pack import Report as PackReport
-    from bothways.pretraining.pack import pack
-    from bothways.pretraining.pretrain import Pretrained, pretrain
-    from bothways.pretraining.recipe import PretrainRecipe, pretrain_recipe, read_pretrain_recipe, read_recipe
-    from bothways.scoring.significance import Comparison, Summary
-    from bothways.tasks.finetune import Finetuned, finetune
-    from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe, read_finetune_recipe
-    from bothways.tasks.seeds import Seeds, finetune_seeds
-    from bothways.tasks.suites import BenchmarkScore, run_suite
-    from bothways.text.tokenizer import Encoding, Tokenizer
-    from bothways.text.train_vocab import train_vocabulary
+    from bothways.doctor.check_data import check_data as check_data
+    from bothways.doctor.data_report import DataReport as DataReport
+    from bothways.engine.engine import Engine as Engine
+    from bothways.engine.reader import Tally as Tally
+    from bothways.model.batch import Batch as Batch
+    from bothways.model.box import boxed as boxed
+    from bothways.model.checkpoint import save as save
+    from bothways.model.config import EncoderConfig as EncoderConfig
+    from bothways.model.config import ModelConfig as ModelConfig
+    from bothways.model.convert import convert as convert
+    from bothways.model.encoder import Activations as Activations
+    from bothways.model.load import load as load
+    from bothways.model.model import Model as Model
+    from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
+    from bothways.model.vocabulary import shrink_vocabulary as shrink_vocabulary
+    from bothways.predict.classifier import Classifier as Classifier
+    from bothways.predict.encode import TokenVectors as TokenVectors
+    from bothways.predict.encode import encode as encode
+    from bothways.predict.encode import encode_tokens as encode_tokens
+    from bothways.predict.evaluation import Evaluation as Evaluation
+    from bothways.predict.evaluation import calibrate as calibrate
+    from bothways.predict.evaluation import compare_models as compare_models
+    from bothways.predict.evaluation import evaluate as evaluate
+    from bothways.predict.fill import Filled as Filled
+    from bothways.predict.fill import fill as fill
+    from bothways.predict.likelihood import MinimalPair as MinimalPair
+    from bothways.predict.likelihood import MinimalPairScores as MinimalPairScores
+    from bothways.predict.likelihood import read_minimal_pairs as read_minimal_pairs
+    from bothways.predict.likelihood import score_minimal_pairs as score_minimal_pairs
+    from bothways.predict.likelihood import sentence_scores as sentence_scores
+    from bothways.predict.predictor import Predictor as Predictor
+    from bothways.pretraining.pack import PackReport as PackReport
+    from bothways.pretraining.pack import pack as pack
+    from bothways.pretraining.pretrain import Pretrained as Pretrained
+    from bothways.pretraining.pretrain import pretrain as pretrain
+    from bothways.pretraining.recipe import PretrainRecipe as PretrainRecipe
+    from bothways.pretraining.recipe import pretrain_recipe as pretrain_recipe
+    from bothways.pretraining.recipe import read_pretrain_recipe as read_pretrain_recipe
+    from bothways.pretraining.recipe import read_recipe as read_recipe
+    from bothways.scoring.significance import Comparison as Comparison
+    from bothways.scoring.significance import Summary as Summary
+    from bothways.tasks.finetune import Finetuned as Finetuned
+    from bothways.tasks.finetune import finetune as finetune
+    from bothways.tasks.recipe import FinetuneRecipe as FinetuneRecipe
+    from bothways.tasks.recipe import finetune_recipe as finetune_recipe
+    from bothways.tasks.recipe import read_finetune_recipe as read_finetune_recipe
+    from bothways.tasks.seeds import Seeds as Seeds
+    from bothways.tasks.seeds import finetune_seeds as finetune_seeds
+    from bothways.tasks.suites import BenchmarkScore as BenchmarkScore
+    from bothways.tasks.suites import run_suite as run_suite
+    from bothways.text.tokenizer import Encoding as Encoding
+    from bothways.text.tokenizer import Tokenizer as Tokenizer
+    from bothways.text.train_vocab import train_vocabulary as train_vocabulary
 
 _MODULES = {
+    "doctor.check_data": "check_data",
+    "doctor.data_report": "DataReport",
     "model.batch": "Batch",
     "model.box": "boxed",
     "model.checkpoint": "save",
@@ -78,70 +99,15 @@ _MODULES = {
     "text.train_vocab": "train_vocabulary",
 }
 _HOMES = {name: f"bothways.{module}" for module, names in _MODULES.items() for name in names.split()}
-_NAMES_AT_HOME = {"PackReport": "Report"}
 
 __version__ = "0.1.0"
-__all__ = [
-    "Activations",
-    "Batch",
-    "BenchmarkScore",
-    "BothwaysError",
-    "Classifier",
-    "Comparison",
-    "EncoderConfig",
-    "Encoding",
-    "Engine",
-    "Evaluation",
-    "Filled",
-    "FinetuneRecipe",
-    "Finetuned",
-    "MinimalPair",
-    "MinimalPairScores",
-    "Model",
-    "ModelConfig",
-    "PackReport",
-    "Predictor",
-    "PretrainRecipe",
-    "Pretrained",
-    "Seeds",
-    "StoppedError",
-    "Summary",
-    "Tally",
-    "TokenVectors",
-    "Tokenizer",
-    "boxed",
-    "calibrate",
-    "compare_models",
-    "convert",
-    "encode",
-    "encode_tokens",
-    "evaluate",
-    "extend_vocabulary",
-    "fill",
-    "finetune",
-    "finetune_recipe",
-    "finetune_seeds",
-    "load",
-    "pack",
-    "pretrain",
-    "pretrain_recipe",
-    "read_finetune_recipe",
-    "read_minimal_pairs",
-    "read_pretrain_recipe",
-    "read_recipe",
-    "run_suite",
-    "save",
-    "score_minimal_pairs",
-    "sentence_scores",
-    "shrink_vocabulary",
-    "train_vocabulary",
-]
+__all__ = ["BothwaysError", "StoppedError", *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bothways' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), _NAMES_AT_HOME.get(name, name))
+    found = getattr(import_module(_HOMES[name]), name)
     globals()[name] = found
     return found
 

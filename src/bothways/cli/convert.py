@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bothways.cli.output import say, warnings_said
+from bothways.cli.output import say
 
 
 def convert(
@@ -36,8 +36,7 @@ def convert(
     from bothways.model.convert import convert as run
     from bothways.train.machine import DTYPES
 
-    with warnings_said():
-        model = run(source, target, to=to, dtype=DTYPES[dtype])
+    model = run(source, target, to=to, dtype=DTYPES[dtype])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     heads = ", ".join(model.config.heads) or "none"
     say(f"{target}: {model.config.family}, {parameters:,} parameters, heads: {heads}")

@@ -48,9 +48,6 @@ def show_warnings() -> Iterator[None]:
         yield
 
 
-warnings_said = show_warnings
-
-
 def answer_name(answer: Mapping[str, Any]) -> Any:
     """What a task answered: a text, a label or an entity type."""
     return next((answer[key] for key in ("answer", "label", "entity_group", "entity") if key in answer), None)

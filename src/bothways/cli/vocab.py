@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.output import bytes_bar, print_json, print_table, say, warnings_said
+from bothways.cli.output import bytes_bar, print_json, print_table, say
 from bothways.errors import BothwaysError
 
 app = typer.Typer(help="Train, show, extend and shrink vocabularies.", no_args_is_help=True)
@@ -53,17 +53,16 @@ def train(
     from bothways.text.train_vocab import train_vocabulary
 
     strip = None if accents is None else not accents
-    with warnings_said():
-        tokenizer = train_vocabulary(
-            files,
-            size=size,
-            lower=lower,
-            strip_accents=strip,
-            split_cjk=split_cjk,
-            minimum=minimum,
-            field=field,
-            progress=True,
-        )
+    tokenizer = train_vocabulary(
+        files,
+        size=size,
+        lower=lower,
+        strip_accents=strip,
+        split_cjk=split_cjk,
+        minimum=minimum,
+        field=field,
+        progress=True,
+    )
     with atomic.new_folder(out, replaces=FILES) as fresh:
         tokenizer.save(fresh)
     say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")

@@ -6,62 +6,20 @@ from dataclasses import dataclass
 from bothways.errors import BothwaysError
 
 TEXTS = (
-    "text",
-    "sentence",
-    "content",
-    "review",
-    "review_body",
-    "comment",
-    "comment_text",
-    "tweet",
-    "text_a",
-    "body",
-    "utterance",
-    "message",
-    "headline",
-    "question",
-    "query",
-    "document",
-)
+    "text", "sentence", "content", "review", "review_body", "comment", "comment_text", "tweet", "text_a", "body",
+    "utterance", "message", "headline", "question", "query", "document",
+)  # fmt: skip
 PAIRS = (
-    ("sentence1", "sentence2"),
-    ("sentence_1", "sentence_2"),
-    ("sentence_a", "sentence_b"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("question", "passage"),
-    ("question", "context"),
-    ("query", "passage"),
-    ("query", "document"),
-    ("query", "title"),
-    ("text_a", "text_b"),
-    ("text1", "text2"),
-    ("text", "text_pair"),
-    ("text", "pair"),
-    ("sent1", "sent2"),
-    ("#1 string", "#2 string"),
-)
+    ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"),
+    ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("question", "passage"),
+    ("question", "context"), ("query", "passage"), ("query", "document"), ("query", "title"), ("text_a", "text_b"),
+    ("text1", "text2"), ("text", "text_pair"), ("text", "pair"), ("sent1", "sent2"), ("#1 string", "#2 string"),
+)  # fmt: skip
 LABELS = (
-    "label",
-    "labels",
-    "gold_label",
-    "quality",
-    "is_duplicate",
-    "score",
-    "similarity_score",
-    "relatedness_score",
-    "entailment_judgment",
-    "category",
-    "class",
-    "class index",
-    "sentiment",
-    "target",
-    "stars",
-    "rating",
-    "intent",
+    "label", "labels", "gold_label", "quality", "is_duplicate", "score", "similarity_score", "relatedness_score",
+    "entailment_judgment", "category", "class", "class index", "sentiment", "target", "stars", "rating", "intent",
     "emotion",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

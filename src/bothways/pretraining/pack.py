@@ -32,7 +32,7 @@ _SHARD = 1 << 26  # tokens; one shard is held in memory until it is full, as 128
 
 
 @dataclass(frozen=True)
-class Report:
+class PackReport:
     """Statistics of packed text."""
 
     documents: int
@@ -88,7 +88,7 @@ def pack(
     each: Each = "paragraphs",
     words: WordBoundaries | Segmenter = "pieces",
     on_bytes: Callable[[int, int], None] | None = None,
-) -> Report:
+) -> PackReport:
     """Turn text files into a folder of token shards.
 
     `inputs` are files, folders or patterns, or a mapping from source names to them. A share `valid` of the documents,
@@ -385,11 +385,11 @@ class _Writer:
         self.shards.append({"name": name, "split": key[0], "source": key[1], **counts, "files": files})
 
 
-def _report(tally: _Tally, meter: Meter, tokenizer: Tokenizer) -> Report:
+def _report(tally: _Tally, meter: Meter, tokenizer: Tokenizer) -> PackReport:
     tokens = sum(tally.tokens.values())
     unknown = tokenizer.roles.get("unk_token")
     frequency = tally.counts[tally.counts > 0] / tokens
-    return Report(
+    return PackReport(
         documents=sum(tally.documents.values()),
         sentences=tally.sentences,
         tokens=tokens,
