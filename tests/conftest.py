@@ -3,6 +3,7 @@
 import math
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ import tokenizers
 import torch
 from tokenizers.processors import TemplateProcessing
 
+from bothways.cli import main
 from bothways.model.checkpoint import save
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES
@@ -26,16 +28,9 @@ from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.curve import draw_curve
 from bothways.train.machine import measure_ceiling
-from helpers import PIECES, TINY, WORDS, make_loud
+from helpers import NETWORK, PIECES, TINY, WORDS, make_loud
+from helpers.cli import Done, Run
 
-NETWORK = {
-    "socket.__new__",
-    "socket.connect",
-    "socket.getaddrinfo",
-    "socket.gethostbyname",
-    "socket.sendto",
-    "socket.bind",
-}
 FSYNC = os.fsync
 
 hypothesis.settings.register_profile("patient", deadline=None)  # machines that are shared are slow now and then
@@ -79,10 +74,6 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def model_folder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
     """A small model with all the pretraining heads, on disk."""
-    from bothways.model.checkpoint import save
-    from bothways.model.config import ModelConfig
-    from bothways.model.model import Model
-
     model = Model.new(ModelConfig(TINY, ("pooler", "masked", "next")), tokenizer, seed=1)
     make_loud(model)
     save(model, tmp_path / "model")
@@ -137,3 +128,21 @@ def bases(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dic
         make_loud(model)
         save(model, folder / name)
     return {name: folder / name for name in FAMILIES}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process: the same `main`, without waiting for torch each time."""
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["bothways", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "120")
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(sys.argv, code, out, err)
+
+    return call

@@ -420,7 +420,7 @@ def test_the_report_is_exact(tmp_path: Path, tokenizer: Tokenizer) -> None:
     words = sum(sum(starts) for document in expected for _, starts in document)
     unknown = ids.count(tokenizer.id("[UNK]"))
     assert unknown >= 2
-    assert report == Report(
+    assert report == PackReport(
         documents=len(documents),
         sentences=sum(map(len, documents)),
         tokens=len(ids),
@@ -448,7 +448,7 @@ def test_the_manifest_says_what_is_there(tmp_path: Path, any_kind: Tokenizer, mo
     assert manifest["format"] == 1
     assert {"fingerprint": any_kind.fingerprint, "pieces": any_kind.size}.items() <= manifest["tokenizer"].items()
     assert packed.tokenizer.fingerprint == any_kind.fingerprint
-    assert Report(**manifest["report"]) == report
+    assert PackReport(**manifest["report"]) == report
     rows = manifest["shards"]
     for count in ("documents", "sentences", "tokens"):
         assert sum(row[count] for row in rows) == getattr(report, count)
@@ -972,7 +972,7 @@ def test_json_and_lines(tmp_path: Path, vocabulary: Path, run: Run, tokenizer: T
         report = json.loads(done.stdout)
         assert (report["documents"], report["duplicates"]) == (documents, duplicates)
         assert report == open_packed(out).manifest["report"]
-        assert Report(**report) == pack([tmp_path / "a.txt"], tokenizer, tmp_path / "again", each=each)
+        assert PackReport(**report) == pack([tmp_path / "a.txt"], tokenizer, tmp_path / "again", each=each)
 
 
 def test_sources_of_the_command(tmp_path: Path, vocabulary: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

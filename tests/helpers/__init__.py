@@ -26,6 +26,14 @@ from bothways.tasks.task import Task, TaskConfig
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
 
+NETWORK = {
+    "socket.__new__",
+    "socket.connect",
+    "socket.getaddrinfo",
+    "socket.gethostbyname",
+    "socket.sendto",
+    "socket.bind",
+}
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 WORDS = """

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from bothways.cli import main
-from conftest import NETWORK
+from helpers import NETWORK
 
 # Any use of the network ends the process with status 99, whatever catches exceptions.
 GUARDED = f"""
@@ -42,24 +40,6 @@ def run_apart(*arguments: object, stdin: str = "") -> Done:
         [sys.executable, "-W", "error", "-c", GUARDED, *map(str, arguments)],
         input=stdin, capture_output=True, timeout=120, encoding="utf-8", check=False,
     )  # fmt: skip
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """The command in this process: the same `main`, without waiting for torch each time."""
-
-    def call(*arguments: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["bothways", *map(str, arguments)])
-        monkeypatch.setenv("COLUMNS", "120")
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 0
-        out, err = capfd.readouterr()
-        return subprocess.CompletedProcess(sys.argv, code, out, err)
-
-    return call
 
 
 def is_one_error(stderr: str, value: str) -> bool:
