@@ -187,7 +187,7 @@ def test_whatever_the_shards_and_chunks(
     file = write(folder / "a.txt", documents)
     with pytest.MonkeyPatch.context() as patch:
         whole = pack([file], tokenizer, folder / "whole")
-        patch.setattr(packing, "_SHARD", shard)
+        patch.setattr("bothways.pretraining.shards._SHARD", shard)
         patch.setattr(packing, "_CHUNK", chunk)
         assert pack([file], tokenizer, folder / "parts") == whole
     assert read(folder / "whole") == read(folder / "parts") == said_by(tokenizer, documents)
@@ -200,14 +200,14 @@ def test_whatever_the_shards_and_chunks(
 def test_several_shards_are_one_corpus(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "a.txt", made_up(60))
     pack([file], tokenizer, tmp_path / "one")
-    monkeypatch.setattr(packing, "_SHARD", 150)
+    monkeypatch.setattr("bothways.pretraining.shards._SHARD", 150)
     pack([file], tokenizer, tmp_path / "many")
     [one], [many] = (open_packed(tmp_path / name).corpora("train").values() for name in ("one", "many"))
     assert (len(one), len(many) > 4) == (1, True)
     assert [shard.name for shard in many][:2] == ["train-many-00000", "train-many-00001"]
     a, b = Corpus(one), Corpus(many)
     for room, shards in ((a.tokens, 1), (a.tokens - 1, 2)):
-        monkeypatch.setattr(packing, "_SHARD", room)
+        monkeypatch.setattr("bothways.pretraining.shards._SHARD", room)
         pack([file], tokenizer, tmp_path / "full")
         assert len(open_packed(tmp_path / "full").shards) == shards
     assert (a.tokens, a.sentences, a.documents) == (b.tokens, b.sentences, b.documents)
@@ -307,7 +307,7 @@ def test_documents_without_tokens_are_left_out(tmp_path: Path, tokenizer: Tokeni
 def test_sources_have_names(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     english, chinese = write(tmp_path / "e.txt", ENGLISH), write(tmp_path / "c.txt", CHINESE)
     extra = write(tmp_path / "more" / "x.txt", made_up(40))
-    monkeypatch.setattr(packing, "_SHARD", 100)
+    monkeypatch.setattr("bothways.pretraining.shards._SHARD", 100)
     pack({"wiki": [english, extra.parent], "中文": [chinese]}, tokenizer, tmp_path / "out", valid=0.3)
     packed = open_packed(tmp_path / "out")
     assert packed.manifest["sources"] == {"wiki": ["e.txt", "x.txt"], "中文": ["c.txt"]}
@@ -439,7 +439,7 @@ def test_the_report_is_exact(tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 
 def test_the_manifest_says_what_is_there(tmp_path: Path, any_kind: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_SHARD", 100)
+    monkeypatch.setattr("bothways.pretraining.shards._SHARD", 100)
     file = write(tmp_path / "a.txt", MIXED * 4)
     report = pack({"src": [file]}, any_kind, tmp_path / "out", valid=0.4)
     packed = open_packed(tmp_path / "out")
@@ -643,7 +643,7 @@ def test_an_interruption_leaves_what_was_there(
     kind: type[BaseException], older: bool, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "_CHUNK", 1000)
-    monkeypatch.setattr(packing, "_SHARD", 500)
+    monkeypatch.setattr("bothways.pretraining.shards._SHARD", 500)
     out = tmp_path / "place" / "out"
     if older:
         pack([write(tmp_path / "old.txt", CHINESE)], tokenizer, out)
@@ -702,7 +702,7 @@ def test_an_older_packed_folder_is_replaced(
 ) -> None:
     out = tmp_path / "place" / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(packing, "_SHARD", 50)
+        patch.setattr("bothways.pretraining.shards._SHARD", 50)
         pack({"x": [write(tmp_path / "a.txt", made_up(30))]}, tokenizer, out, valid=0.3)
     pack({"y": [write(tmp_path / "b.txt", CHINESE)]}, tokenizer, out)
     assert read(out) == said_by(tokenizer, CHINESE)
@@ -772,7 +772,7 @@ def held(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_memory_does_not_grow_with_the_text(held: Callable[[str, Each], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_SHARD", 1 << 14)  # each has a row in the manifest, which is held
+    monkeypatch.setattr("bothways.pretraining.shards._SHARD", 1 << 14)  # each has a row in the manifest, which is held
     sentences = [sentence for document in made_up(1200) for sentence in document]
     text = text_of([sentences[i : i + 20] for i in range(0, len(sentences), 20)])
     once, again, longer = (held("\n".join([text] * times), "paragraphs") for times in (1, 1, 4))
@@ -785,7 +785,7 @@ def test_a_shard_of_short_documents_is_held_compactly(
     """What waits for a shard to be full: two bytes for a token, and not hundreds for a document."""
     taken = []
     for shard in (1 << 8, 1 << 20):
-        monkeypatch.setattr(packing, "_SHARD", shard)
+        monkeypatch.setattr("bothways.pretraining.shards._SHARD", shard)
         taken.append(held("the cat\na dog\n" * 2000, "lines"))
     assert taken[1] - taken[0] < 20 * 8000, taken  # 20 bytes for each of 8,000 tokens, in 4,000 documents
 

@@ -114,7 +114,7 @@ def test_the_three_lists_of_public_names_agree() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    lazy = {name: (home, bothways._NAMES_AT_HOME.get(name, name)) for name, home in bothways._HOMES.items()}
+    lazy = {name: (home, name) for name, home in bothways._HOMES.items()}
     assert seen == lazy
     assert set(bothways.__all__) == {*lazy, "BothwaysError", "StoppedError"}
 

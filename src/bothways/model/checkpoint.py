@@ -4,10 +4,7 @@ Every tensor of a file must be used or declared as ignored, and every parameter 
 """
 
 import json
-import pickle
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +21,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow
 from bothways.model.model import Model
+from bothways.model.weights import first_few, read_json, read_weights, require_finite
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import READ as TOKENIZERS
 from bothways.text.tokenizer import Tokenizer
@@ -102,71 +100,6 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "not-a-model",
         folder,
     )
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a weights file, or of all shards of an index."""
-    if path.name.endswith(".index.json"):
-        return _read_shards(path)
-    try:
-        if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        # weights_only: a pickle may contain code, which torch then refuses to run.
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # the parser of a damaged file may raise anything
-        raise unreadable_weights(path, error) from error
-    if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
-        raise BothwaysError(f"{path} does not hold a dictionary from names to tensors", "not-weights", path)
-    return found
-
-
-def unreadable_weights(path: Path, error: Exception) -> BothwaysError:
-    """The error about a weights file whose parser raised `error`."""
-    with suppress(OSError), path.open("rb") as file:
-        if file.read(24).startswith(b"version https://git-lfs"):
-            return BothwaysError(
-                f"{path} is a pointer of Git LFS, not the weights: fetch them with git lfs pull", "lfs-pointer", path
-            )
-    if not isinstance(error, pickle.UnpicklingError):
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        return BothwaysError(f"{path} is damaged or is not a weights file: {reason}", "damaged-file", path)
-    if named := re.search(r"GLOBAL (\S+)", str(error)):
-        return BothwaysError(
-            f"{path} contains {named[1]}, which could run code: only files of plain weights are read",
-            "unsafe-file",
-            (path, named[1]),
-        )
-    # Without torch's message, which recommends weights_only=False.
-    return BothwaysError(f"{path} is damaged or is not a weights file", "damaged-file", path)
-
-
-def _read_shards(index: Path) -> dict[str, Tensor]:
-    table = read_json(index).get("weight_map")
-    if not isinstance(table, dict) or not all(isinstance(n, str) and not n.endswith(".json") for n in table.values()):
-        raise BothwaysError(f"{index} has no weight_map from tensors to weights files", "damaged-file", index)
-    tensors: dict[str, Tensor] = {}
-    for name in sorted(set(table.values())):
-        shard = index.parent / Path(name).name  # always beside the index, even if it names another folder
-        if not shard.exists():
-            raise BothwaysError(f"{index} names {shard.name}, which does not exist", "no-file", shard)
-        tensors |= read_weights(shard)
-    missing = sorted(set(table) - set(tensors))
-    if missing:
-        raise BothwaysError(
-            f"{index} names tensors that its files do not hold: {_some(missing)}", "missing-tensors", tuple(missing)
-        )
-    return tensors
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BothwaysError(f"{path} cannot be read as JSON: {error}", "not-json", path) from error
-    if not isinstance(found, dict):
-        raise BothwaysError(f"{path} does not hold a JSON object", "not-an-object", path)
-    return found
 
 
 def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
@@ -293,10 +226,12 @@ def _fill(
     rows = key_table(family, model.config, shapes)
     expected = {part for row in rows for part in row.parts}
     if missing := expected - set(tensors):
-        raise BothwaysError(f"{folder}: the weights lack {_some(missing)}", "missing-tensors", tuple(sorted(missing)))
+        raise BothwaysError(
+            f"{folder}: the weights lack {first_few(missing)}", "missing-tensors", tuple(sorted(missing))
+        )
     if left := set(tensors) - expected:
         raise BothwaysError(
-            f"{folder}: the weights hold tensors that this {family.name} does not have: {_some(left)}",
+            f"{folder}: the weights hold tensors that this {family.name} does not have: {first_few(left)}",
             "unexpected-tensors",
             tuple(sorted(left)),
         )
@@ -333,23 +268,6 @@ def _check(name: str, tensor: Tensor, shape: list[int], folder: Path) -> None:
         )
 
 
-def require_finite(names: Sequence[str], tensor: Tensor, folder: Path) -> None:
-    """Refuse NaN and inf, which would make all outputs NaN. A bias may be -inf: it rules out a token."""
-    total = tensor.sum(dtype=torch.float32)  # not finite if any number is not: faster than isfinite() of all
-    if not total.isfinite() and not (tensor.dim() == 1 and total == -torch.inf):
-        raise BothwaysError(
-            f"{folder}: the weights hold NaN or inf in {_some(names)}: the file is damaged, or its training diverged",
-            "not-finite",
-            tuple(names),
-        )
-
-
-def _some(names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
 # ---------------------------------------------------------------------- writing
 
 
@@ -380,7 +298,7 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
     rows = key_table(family, config, state)
     if left := set(state) - {row.ours for row in rows}:
         raise BothwaysError(
-            f"{family.name} has no tensor names for {_some(left)}", "unexpected-tensors", tuple(sorted(left))
+            f"{family.name} has no tensor names for {first_few(left)}", "unexpected-tensors", tuple(sorted(left))
         )
     for row in rows:
         whole = state[row.ours]

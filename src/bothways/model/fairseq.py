@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bothways.errors import BothwaysError
-from bothways.model.checkpoint import unreadable_weights
+from bothways.model.weights import unreadable_weights
 
 # From fairseq's names to Hugging Face's: all substitutions, in this order.
 _NAMES = (

@@ -24,6 +24,7 @@ from bothways.model import checkpoint
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Head
 from bothways.model.model import Model
+from bothways.model.weights import read_json, read_weights, require_finite
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _ROOT = "base_model.model."  # PEFT's prefix of every name
@@ -171,7 +172,7 @@ def is_adapter(folder: Path) -> bool:
 
 def with_adapter(model: Model, folder: Path) -> Model:
     """The base model with an adapter merged into its weights, and with the head of the adapter."""
-    config = checkpoint.read_json(folder / CONFIG)
+    config = read_json(folder / CONFIG)
     for key, expected in {"peft_type": "LORA", "bias": "none", **dict.fromkeys(_OTHER)}.items():
         if (config.get(key) or expected) != expected:
             raise BothwaysError(
@@ -179,11 +180,11 @@ def with_adapter(model: Model, folder: Path) -> Model:
                 "unsupported-adapter",
                 (key, config[key]),
             )
-    tensors = {_base_name(name): tensor.float() for name, tensor in checkpoint.read_weights(folder / WEIGHTS).items()}
+    tensors = {_base_name(name): tensor.float() for name, tensor in read_weights(folder / WEIGHTS).items()}
     family = FAMILIES[model.config.family]
     tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
-        checkpoint.require_finite([name], tensor, folder)
+        require_finite([name], tensor, folder)
     whole = {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
     model = _with_head(model, set(whole), config, folder)
     places = _places(model)
@@ -213,7 +214,7 @@ def base_of(folder: Path) -> Path | None:
     """The folder of an adapter's base model; None if `folder` is not an adapter."""
     if not is_adapter(folder):
         return None
-    base = Path(str(checkpoint.read_json(folder / CONFIG).get("base_model_name_or_path")))
+    base = Path(str(read_json(folder / CONFIG).get("base_model_name_or_path")))
     for path in (folder / base, base):
         if path.is_dir():
             return path.resolve()
@@ -284,7 +285,7 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
     Layers of the head that the adapter lacks are taken from the base model, as in transformers.
     """
     family, base = FAMILIES[model.config.family], _places(model)
-    raw = checkpoint.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    raw = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     task = [head for head, kind in _TASKS.items() if kind == config.get("task_type")]
     possible = []
     for name, head in family.heads.items():
@@ -305,7 +306,7 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
     if chosen.has_labels:
         labels = checkpoint.read_labels(raw) or model.config.labels
         last = next(str(row.theirs) for row in chosen.rows if row.ours.endswith(".linear.weight"))
-        size = len(checkpoint.read_weights(folder / WEIGHTS)[_ROOT + last])
+        size = len(read_weights(folder / WEIGHTS)[_ROOT + last])
         labels = labels if len(labels) == size else checkpoint.nameless(size)
     grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=raw or kept), model.tokenizer)
     state, own = model.state_dict(), grown.state_dict()

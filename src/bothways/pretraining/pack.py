@@ -5,7 +5,6 @@ import itertools
 import json
 import math
 import re
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
@@ -20,7 +19,7 @@ from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix, uniform
 from bothways.prefetch import prefetch
-from bothways.pretraining.shards import FORMAT, PARTS, checksum, manifest_checksum
+from bothways.pretraining.shards import FORMAT, PARTS, ShardWriter, checksum, manifest_checksum
 from bothways.text.files import Each, Meter, find_files, read_documents
 from bothways.text.segment import Segmenter, WordBoundaries, find_segmenter, word_starts
 from bothways.text.sentences import split_sentences
@@ -28,7 +27,6 @@ from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
 
 _CHUNK = 1 << 19  # characters tokenised at once: enough to keep all cores busy, about 30 MB of encodings
-_SHARD = 1 << 26  # tokens; one shard is held in memory until it is full, as 128 MB
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ def pack(
     documents = _documents(files, share, dedup, column, each, meter, tally)
     with atomic.new_folder(out, replaces=_owned(out)) as folder:
         segmenter = words if callable(words) else find_segmenter(words)
-        writer, encoder = _Writer(folder, tokenizer.size), _Encoder(tokenizer, segmenter)
+        writer, encoder = ShardWriter(folder, tokenizer.size), _Encoder(tokenizer, segmenter)
         # Three threads: one reads and splits, one tokenises (on all cores), this one writes.
         with closing(prefetch(_chunks(documents), 2)) as chunks, closing(prefetch(encoder.run(chunks), 2)) as encoded:
             for chunk, encodings in encoded:
@@ -300,7 +298,7 @@ class _Encoder:
 
 
 def _write(
-    writer: "_Writer",
+    writer: ShardWriter,
     encoder: _Encoder,
     chunk: Sequence[_Document],
     encodings: Sequence[tokenizers.Encoding],
@@ -319,70 +317,13 @@ def _write(
         size = int(own.sum())
         own = own[own > 0]
         if size:
-            writer.add(document, ids[token : token + size], words[token : token + size], own)
+            writer.add(document.split, document.source, ids[token : token + size], words[token : token + size], own)
             tally.documents[document.split] += 1
             tally.tokens[document.split] += size
             tally.sentences += len(own)
             bucket = size.bit_length()
             tally.lengths[bucket] = tally.lengths.get(bucket, 0) + 1
         token += size
-
-
-# ---------------------------------------------------------------------- writing
-
-
-class _Shard:
-    """A shard that is not written yet, as compact in memory as on disk."""
-
-    def __init__(self) -> None:
-        self.tokens, self.words = bytearray(), bytearray()
-        self.sentences, self.documents = array("i", [0]), array("i", [0])
-
-
-class _Writer:
-    """Collects documents by split and source, and writes a shard whenever one is full."""
-
-    def __init__(self, folder: Path, vocabulary: int) -> None:
-        self.folder = folder
-        self.kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
-        self.open: dict[tuple[str, str], _Shard] = {}
-        self.shards: list[dict[str, Any]] = []
-
-    def add(
-        self, document: _Document, ids: NDArray[np.int64], words: NDArray[np.bool_], sentences: NDArray[np.int64]
-    ) -> None:
-        key = (document.split, document.source)
-        if key in self.open and self.open[key].sentences[-1] + len(ids) > _SHARD:
-            self._flush(key)
-        shard = self.open.setdefault(key, _Shard())
-        shard.tokens += ids.astype(self.kind).tobytes()
-        shard.words += words.tobytes()
-        shard.sentences.extend((shard.sentences[-1] + np.cumsum(sentences)).tolist())
-        shard.documents.append(len(shard.sentences) - 1)
-
-    def close(self) -> list[dict[str, Any]]:
-        """Write the open shards; the manifest's rows."""
-        for key in sorted(self.open):
-            self._flush(key)
-        return self.shards
-
-    def _flush(self, key: tuple[str, str]) -> None:
-        shard = self.open.pop(key)
-        name = f"{key[0]}-{key[1]}-{len(self.shards):05}"
-        parts = {
-            "tokens": np.frombuffer(shard.tokens, self.kind),
-            "words": np.packbits(np.frombuffer(shard.words, bool)),
-            "sentences": np.frombuffer(shard.sentences, np.int32),
-            "documents": np.frombuffer(shard.documents, np.int32),
-        }
-        files = {}
-        for part, numbers in parts.items():
-            file = self.folder / f"{name}.{part}.npy"
-            np.save(file, numbers)
-            files[part] = {"bytes": file.stat().st_size, "crc32": checksum(file)}
-        sizes = {"documents": len(shard.documents) - 1, "sentences": len(shard.sentences) - 1}
-        counts = {**sizes, "tokens": shard.sentences[-1]}
-        self.shards.append({"name": name, "split": key[0], "source": key[1], **counts, "files": files})
 
 
 def _report(tally: _Tally, meter: Meter, tokenizer: Tokenizer) -> PackReport:

@@ -12,6 +12,7 @@ A corpus concatenates its shards. T a token's position in the corpus, S a senten
 
 import json
 import zlib
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -213,3 +214,60 @@ def ranges(starts: Numbers, lengths: Numbers) -> Numbers:
 
 def _starts(lengths: Iterable[int]) -> Numbers:
     return np.cumsum([0, *lengths], dtype=np.int64)
+
+
+# ---------------------------------------------------------------------- writing
+
+_SHARD = 1 << 26  # tokens; one shard is held in memory until it is full, as 128 MB
+
+
+class _OpenShard:
+    """A shard that is not written yet, as compact in memory as on disk."""
+
+    def __init__(self) -> None:
+        self.tokens, self.words = bytearray(), bytearray()
+        self.sentences, self.documents = array("i", [0]), array("i", [0])
+
+
+class ShardWriter:
+    """Collects documents by split and source, and writes a shard whenever one is full."""
+
+    def __init__(self, folder: Path, vocabulary: int) -> None:
+        self.folder = folder
+        self.kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
+        self.open: dict[tuple[str, str], _OpenShard] = {}
+        self.shards: list[dict[str, Any]] = []
+
+    def add(self, split: str, source: str, ids: Numbers, words: NDArray[np.bool_], sentences: Numbers) -> None:
+        key = (split, source)
+        if key in self.open and self.open[key].sentences[-1] + len(ids) > _SHARD:
+            self._flush(key)
+        shard = self.open.setdefault(key, _OpenShard())
+        shard.tokens += ids.astype(self.kind).tobytes()
+        shard.words += words.tobytes()
+        shard.sentences.extend((shard.sentences[-1] + np.cumsum(sentences)).tolist())
+        shard.documents.append(len(shard.sentences) - 1)
+
+    def close(self) -> list[dict[str, Any]]:
+        """Write the open shards; the manifest's rows."""
+        for key in sorted(self.open):
+            self._flush(key)
+        return self.shards
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        shard = self.open.pop(key)
+        name = f"{key[0]}-{key[1]}-{len(self.shards):05}"
+        parts = {
+            "tokens": np.frombuffer(shard.tokens, self.kind),
+            "words": np.packbits(np.frombuffer(shard.words, bool)),
+            "sentences": np.frombuffer(shard.sentences, np.int32),
+            "documents": np.frombuffer(shard.documents, np.int32),
+        }
+        files = {}
+        for part, numbers in parts.items():
+            file = self.folder / f"{name}.{part}.npy"
+            np.save(file, numbers)
+            files[part] = {"bytes": file.stat().st_size, "crc32": checksum(file)}
+        sizes = {"documents": len(shard.documents) - 1, "sentences": len(shard.sentences) - 1}
+        counts = {**sizes, "tokens": shard.sentences[-1]}
+        self.shards.append({"name": name, "split": key[0], "source": key[1], **counts, "files": files})

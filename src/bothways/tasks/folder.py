@@ -8,11 +8,11 @@ from typing import Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint
 from bothways.model.blocks import SelfAttention
 from bothways.model.dropout import Dropout
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
+from bothways.model.weights import read_json
 from bothways.tasks.registry import TASKS, described
 from bothways.tasks.task import TaskConfig
 
@@ -66,7 +66,7 @@ def with_config(model: Model, config: TaskConfig) -> Model:
 
 def rewrite_config(folder: Path, config: TaskConfig) -> None:
     """Replace the task config of a folder; nothing else changes."""
-    keys = checkpoint.read_json(folder / "config.json")
+    keys = read_json(folder / "config.json")
     with atomic.new_file(folder / "config.json") as fresh:
         content = json.dumps({**keys, **described(config)}, indent=2, ensure_ascii=False)
         fresh.write_text(content + "\n", encoding="utf-8")
