@@ -1,6 +1,6 @@
 """bothways against transformers, sentence-transformers, spaCy and simpletransformers, on a CPU and offline.
 
-    python benchmarks/peers.py --venvs DIR [--base DIR] [--lr 4e-4] [--rounds 3] [--only spacy …] [--skip resume …]
+    python benchmarks/peers.py --venvs DIR [--base DIR] [--lr 4e-4] [--rounds 3] [--only spacy …]
 
 Each library gets a virtual environment of its own under --venvs, made with pip and the torch of constraints.txt, and
 runs the user code below in fresh processes. All libraries take a measurement one after the other, then all take it
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ from simpletransformers.classification import ClassificationArgs, Classification
 names = sorted(set(labels))
 arguments = ClassificationArgs(
     num_train_epochs=5, train_batch_size=8, learning_rate=lr, warmup_ratio=0.1, output_dir=out + "/model",
-    overwrite_output_dir=True, save_model_every_epoch=False, save_steps=-1, use_multiprocessing=False)
+    max_seq_length=64, overwrite_output_dir=True, save_model_every_epoch=False, save_steps=-1,
+    use_multiprocessing=False)
 arguments.labels_list = names
 model = ClassificationModel(
     json.load(open(base + "/config.json"))["model_type"], base, num_labels=len(names), args=arguments, use_cuda=False)
@@ -155,7 +157,12 @@ PACKAGES = {
     "spacy": ["spacy"],
     "simpletransformers": ["simpletransformers", "torch"],
 }
-QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "WANDB_MODE": "disabled"}
+QUIET = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "WANDB_MODE": "disabled",
+}
 
 
 def install(name: str, venv: Path) -> dict[str, Any]:
@@ -222,8 +229,7 @@ def read_long(predict: Any) -> dict[str, Any]:
     """What happens to 5,000 words: does the answer depend on the last thousand, and is anything printed?"""
     neutral = ("The parcel was delivered on Monday and weighs two kilograms. " * 400).split()[:4_000]
     good, bad = (
-        (sentence * 300).split()[:1_000]
-        for sentence in ("Wonderful, I love it. ", "Terrible, I want my money back. ")
+        (sentence * 300).split()[:1_000] for sentence in ("Wonderful, I love it. ", "Terrible, I want my money back. ")
     )
     said = io.StringIO()
     try:
@@ -270,59 +276,50 @@ def weights(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def killed_and_resumed(venv: Path, name: str, given: dict[str, Any], whole: Path) -> str:
-    """Kill a run after its first checkpoint, start it again, compare the weights with those of a whole run."""
-    out = Path(given["out"])
+def killed_and_resumed(venv: Path, name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Kill a run after its first checkpoint, start it again, compare the weights with those of the whole run."""
+    whole, out = Path(given["out"]), Path(given["out"] + "-resumed")
     shutil.rmtree(out, ignore_errors=True)
-    process = start(venv, name, "fit", {**given, "resume": False})
+    given = {**given, "out": str(out), "save_every": 50}
+    process = start(venv, name, "fit", given)
     while process.poll() is None and not list(out.glob("check*/**/*state.json")):
         time.sleep(0.2)
     time.sleep(1)
     if process.poll() is not None:
-        return f"not tried: {finish(process)}"
+        return {"resume": f"not tried: {finish(process)}"}
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     again = finish(start(venv, name, "fit", {**given, "resume": True}))
     if "failed" in again:
-        return f"no: {again['failed']}"
-    return "yes, the same bits" if weights(out / "model") == weights(whole / "model") else "yes, other weights"
+        return {"resume": f"no: {again['failed']}"}
+    return {"resume": "yes, same weights" if weights(out / "model") == weights(whole / "model") else "other weights"}
 
 
 def measure(asked: argparse.Namespace, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Every measurement by all libraries in turn; what is known so far is always in results.json."""
     found: dict[str, dict[str, Any]] = {}
     for name in names:
-        found[name] = install(name, asked.venvs / name)
+        found[name] = {**install(name, asked.venvs / name), "runs": {}}
         found[name]["lines"] = sum(bool(line.strip()) for line in (FIT[name] + PREDICT[name]).splitlines())
-        print(name, found[name], file=sys.stderr, flush=True)
     usable = [name for name in names if "failed" not in found[name]]
-    runs: dict[str, dict[str, list[dict[str, Any]]]] = {name: {} for name in usable}
-    rounds = {"import": asked.rounds, "fit": asked.fit_rounds, "predict": asked.rounds, "long": 1}
-    for what, count in rounds.items():
-        for _ in range(count):
-            for name in usable:
-                given = settings(asked, name)
-                if what == "fit":
-                    shutil.rmtree(given["out"], ignore_errors=True)
+    plan = [*["import"] * asked.rounds, *["fit"] * asked.fit_rounds, "long", "resume", *["predict"] * asked.rounds]
+    for what in plan:
+        for name in usable if what != "resume" else [name for name in usable if name in asked.resume]:
+            given = settings(asked, name)
+            if what == "fit":
+                shutil.rmtree(given["out"], ignore_errors=True)
+            if what == "resume":
+                result = killed_and_resumed(asked.venvs / name, name, given)
+            else:
                 result = finish(start(asked.venvs / name, name, what, given))
-                runs[name].setdefault(what, []).append(result)
-                print(name, what, result, file=sys.stderr, flush=True)
-    for name in usable:
-        found[name]["runs"] = runs[name]
-        for key in ("import", "fit", "predict"):
-            good = [run for run in runs[name][key] if "failed" not in run]
-            found[name][key] = {
-                field: statistics.median(run[field] for run in good) for field in (good[0] if good else ())
-            }
-        found[name]["long"] = runs[name]["long"][0]
-    for name in usable:
-        if name in asked.resume:
-            given = {**settings(asked, name), "save_every": 50}
-            whole = Path(given["out"] + "-whole")
-            shutil.rmtree(whole, ignore_errors=True)
-            finish(start(asked.venvs / name, name, "fit", {**given, "out": str(whole)}))
-            found[name]["resume"] = killed_and_resumed(asked.venvs / name, name, given, whole)
-            print(name, "resume", found[name]["resume"], file=sys.stderr, flush=True)
+            found[name]["runs"].setdefault(what, []).append(result)
+            print(name, what, result, file=sys.stderr, flush=True)
+            (asked.venvs / "results.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
     return found
+
+
+def median(one: dict[str, Any], what: str, field: str) -> float:
+    return float(statistics.median(run[field] for run in one["runs"][what] if "failed" not in run))
 
 
 def settings(asked: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -332,34 +329,35 @@ def settings(asked: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:
-    """Speeds and times as multiples of ours: below 1 × is faster in the times, slower in the texts per second."""
+    """Times and speeds, and in brackets as multiples of ours."""
     ours = found["bothways"]
     lines = ["| | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
 
-    def add(label: str, cell: Any) -> None:
+    def add(label: str, cell: Callable[[dict[str, Any]], object]) -> None:
         cells = []
         for one in found.values():
             try:
-                cells.append("could not be installed" if "failed" in one else str(cell(one)))
-            except (KeyError, IndexError, ZeroDivisionError):
-                cells.append("failed")
+                cells.append("not installable" if "failed" in one else str(cell(one)))
+            except (KeyError, statistics.StatisticsError):
+                cells.append("not measured")
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
+
+    def add_ratio(label: str, what: str, field: str) -> None:
+        def cell(one: dict[str, Any]) -> str:
+            value = median(one, what, field)
+            return f"{value:.1f} ({value / median(ours, what, field):.2f} ×)"
+
+        add(label, cell)
 
     add("version", lambda one: one["version"])
     add("installed, MB", lambda one: f"{one['megabytes']:,}")
     add("packages", lambda one: one["packages"])
-    for key, field, label in (
-        ("import", "seconds", "import, s"),
-        ("fit", "seconds", f"fine-tuning: 198 reviews, {EPOCHS} epochs, s"),
-        ("predict", "texts_per_second", f"texts a second, of {TEXTS:,}"),
-    ):
-        add(
-            label,
-            lambda one, key=key, field=field: f"{one[key][field]:.1f} ({one[key][field] / ours[key][field]:.2f} ×)",
-        )
-    add("accuracy on 59 unseen reviews", lambda one: f"{one['predict']['accuracy']:.0%}")
-    add("a text of 5,000 words", lambda one: one["long"].get("long") or one["long"]["failed"])
-    add("killed and started again", lambda one: one.get("resume", "not tried"))
+    add_ratio("import, s", "import", "seconds")
+    add_ratio(f"fine-tuning on 198 reviews, {EPOCHS} epochs, s", "fit", "seconds")
+    add_ratio(f"texts a second, of {TEXTS:,}", "predict", "texts_per_second")
+    add("accuracy on 59 unseen reviews", lambda one: f"{median(one, 'predict', 'accuracy'):.0%}")
+    add("a text of 5,000 words", lambda one: one["runs"]["long"][0]["long"])
+    add("killed and resumed", lambda one: one["runs"]["resume"][0]["resume"])
     add("lines of user code", lambda one: one["lines"])
     return "\n".join(lines)
 
@@ -385,7 +383,6 @@ def main() -> None:
     asked.venvs = asked.venvs.resolve()
     asked.venvs.mkdir(parents=True, exist_ok=True)
     found = measure(asked, ["bothways", *(name for name in asked.only if name != "bothways")])
-    (asked.venvs / "results.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n\n{table(found)}")
 
 
