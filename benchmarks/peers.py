@@ -48,7 +48,8 @@ Classifier(base, epochs=5, lr=lr, settings=settings, out=out).fit(texts, labels)
     "transformers": """
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, set_seed
+set_seed(42)
 names = sorted(set(labels))
 tokenizer = AutoTokenizer.from_pretrained(base)
 model = AutoModelForSequenceClassification.from_pretrained(
