@@ -1,8 +1,8 @@
-"""From raw text to filled blanks in about a minute, on a CPU.
+"""From raw text to filled masks in about a minute, on a CPU.
 
 Trains a WordPiece vocabulary on examples/sample.txt (English and Chinese, written for this), builds a tiny
-BERT, trains it as BERT was trained (masked words, 15 %, 80/10/10), saves it as a Hugging Face folder, loads it
-again and fills blanks. It learns this text by heart, and nothing else: a real model needs real text.
+BERT, trains it by masked language modelling (15 %, 80/10/10), saves it as a Hugging Face folder, loads it again and
+fills masks. It memorises this text and generalises to nothing else.
 
     python examples/tiny.py [--steps 1100] [--out tiny-model]
 """
@@ -29,8 +29,8 @@ console = Console()
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    options.add_argument("--steps", type=int, default=1100, help="how long to train (default 1100)")
-    options.add_argument("--out", type=Path, default=Path("tiny-model"), help="where to save it (default tiny-model)")
+    options.add_argument("--steps", type=int, default=1100, help="number of training steps (default 1100)")
+    options.add_argument("--out", type=Path, default=Path("tiny-model"), help="output folder (default tiny-model)")
     asked = options.parse_args()
 
     texts = SAMPLE.read_text(encoding="utf-8").splitlines()
@@ -55,7 +55,7 @@ def main() -> None:
         bothways.save(bothways.load(run / "model"), asked.out)
     console.print(f"[bold]3. Saved[/] to {asked.out}, and loaded from there:")
     show(bothways.load(asked.out))
-    console.print("The tiny model knows a few hundred sentences, and nothing else. Try it yourself:")
+    console.print("The tiny model has memorised a few hundred sentences. Try it:")
     blank = "If today is Friday, tomorrow is [MASK]."
     console.print(
         f'   .venv/bin/bothways fill "{blank}" --model {asked.out}', style="cyan", markup=False, soft_wrap=True
@@ -72,11 +72,11 @@ def show(model: Model) -> None:
 
 
 def recipe_for(packed: Path, steps: int) -> PretrainRecipe:
-    """BERT's masked words, in small: 15 % of the tokens are asked for, 80/10/10."""
+    """Masked language modelling as in BERT, in small: 15 % of the tokens, 80/10/10."""
     return PretrainRecipe(
         objectives=("mlm",),
         data=DataSettings(train=(str(packed),)),
-        # No dropout: the text is to be learned by heart. Louder first weights than BERT's 0.02 save time at this width.
+        # No dropout: the model is to memorise the text. A larger init_std than BERT's 0.02 saves time at this width.
         model=ModelSettings(
             width=128,
             layers=2,
