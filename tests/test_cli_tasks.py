@@ -738,7 +738,7 @@ BAD: dict[str, tuple[Any, ...]] = {
     "predict: one text of two": (["predict", "{texts}", "--model", "{score}"], "one text"),
     "predict: no questions": (["predict", "{rows}", "--model", "{answer}"], "{rows}"),
     "predict: not UTF-8": (["predict", "{binary}", "--model", "{single}"], "{binary}", "2"),
-    "finetune: unknown task": (["finetune", "dance", *LEARN[2:]], "dance", "classify, tag, answer, choose, score"),
+    "finetune: unknown task": (["finetune", "dance", *LEARN[2:]], "dance"),
     "finetune: a task misspelt": (["finetune", "clasify", *LEARN[2:]], "clasify", "did you mean classify"),
     "finetune: no recipe": (["finetune", "none.toml", *LEARN[2:]], "none.toml"),
     "finetune: no tags in a table": (["finetune", "tag", "--train", "{table}", *LEARN[4:]], "{table}", "tags"),

@@ -123,7 +123,7 @@ def test_layers_that_are_not_there_are_not_taken() -> None:
         with pytest.raises(BothwaysError):
             model.with_layers(wrong)
     modern = Model.new(ModelConfig(FAMILIES["modernbert"].fresh(TINY), family="modernbert"))
-    with pytest.raises(BothwaysError, match="modernbert"):
+    with refused("missing-first-layer"):
         modern.with_layers([2])
 
 
@@ -326,7 +326,7 @@ def test_a_teacher_of_other_labels_is_refused(base: Path, tmp_path: Path) -> Non
     plan_ = replace(recipe_for("classify", base), distill=DistillSettings(str(first.folder)))
     other = [replace(example, gold="yes" if i else "no") for i, example in enumerate(case.examples)]
     assert plan_task("classify", plan_.settings, plan_.window, other)[1] == ("no", "yes")
-    with pytest.raises(BothwaysError, match="no, yes"):
+    with refused("other-task"):
         finetune(plan_, tmp_path / "student", train=other, dev=[])
 
 

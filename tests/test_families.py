@@ -198,7 +198,9 @@ def our_outputs(model: Model, ending: str, segments: list[list[int]]) -> list[Te
 
 def distance(ours: list[Tensor], theirs: list[Tensor]) -> float:
     assert [o.shape for o in ours] == [t.shape for t in theirs]
-    return max(float((o - t).abs().max()) for o, t in zip(ours, theirs, strict=True))
+    """Relative to the largest output, where that is above 1."""
+    pairs = list(zip(ours, theirs, strict=True))
+    return max(float((o - t).abs().max() / t.abs().max().clamp(min=1)) for o, t in pairs)
 
 
 @pytest.mark.parametrize(("shape", "ending"), CASES)

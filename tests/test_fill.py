@@ -9,7 +9,6 @@ import pytest
 import torch
 import transformers
 
-from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
@@ -164,14 +163,14 @@ def test_padded_vocabularies_have_no_answer_in_the_padding(tokenizer: Tokenizer)
 def test_what_cannot_be_filled(model_folder: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
     with refused("no-mask", "The capital of France is Paris."):
         fill("The capital of France is Paris.", model_folder)
-    with pytest.raises(BothwaysError, match=r"63.*48"):
+    with refused("too-long", names=r"63.*48"):
         fill("the " * 60 + "[MASK]", model_folder)
     with refused("out-of-range", 0):
         fill("[MASK]", model_folder, top=0)
     save(Model.new(ModelConfig(TINY, ("pooler",)), tokenizer), tmp_path / "headless")
     with refused("no-head", "masked"):
         fill("[MASK]", tmp_path / "headless")
-    with pytest.raises(BothwaysError, match="no tokenizer"):
+    with refused("no-tokenizer"):
         fill("[MASK]", Model.new(ModelConfig(TINY, ("masked",))))
     maskless = Tokenizer.from_pieces(["[UNK]", "[CLS]", "[SEP]", "a"])
     with refused("no-mask-token"):

@@ -134,9 +134,9 @@ def test_a_finished_run_is_only_looked_at(base: Path, tmp_path: Path) -> None:
 def test_another_recipe_or_other_labels_do_not_go_on(base: Path, tmp_path: Path) -> None:
     plan = long_run(base)
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
-    with pytest.raises(BothwaysError, match="recipe"):
+    with refused("other-settings"):
         finetune(replace(plan, optim=OptimSettings(lr=2e-3)), tmp_path / "run", train=MANY, dev=[])
-    with pytest.raises(BothwaysError, match="recipe"):
+    with refused("other-settings"):
         finetune(replace(plan, run=replace(plan.run, epochs=1, steps=0)), tmp_path / "run", train=MANY, dev=[])
     others = [replace(example, gold=f"other {example.gold}") for example in MANY]
     with refused("other-run"):
@@ -148,7 +148,7 @@ def test_other_texts_do_not_go_on(base: Path, tmp_path: Path) -> None:
     plan = long_run(base)
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
     others = [replace(example, texts=("the white dog",)) for example in MANY]
-    with pytest.raises(BothwaysError, match="data"):
+    with refused("other-data"):
         finetune(plan, tmp_path / "run", train=others, dev=[])
 
 
@@ -271,7 +271,7 @@ def test_an_answer_that_is_nowhere_is_not_learned_from(base: Path, tmp_path: Pat
 
 
 def test_pooling_is_one_of_two() -> None:
-    with pytest.raises(BothwaysError, match=r"model\.pooling .*'max'"):
+    with refused("unknown-choice", names=r"model\.pooling .*'max'"):
         finetune_recipe({}, ["model.pooling=max"])
 
 
@@ -560,7 +560,7 @@ def test_bad_data_are_refused_before_training(
 
 def test_a_score_that_is_no_number_is_refused(base: Path, tmp_path: Path) -> None:
     rows = [Text(("a", "b"), "often"), Text(("a", "b"), 1.0)]
-    with pytest.raises(BothwaysError, match="'often'"):
+    with refused("not-a-number", names="'often'"):
         finetune(recipe_for("score", base), tmp_path / "run", train=rows, dev=[])
 
 
@@ -607,12 +607,12 @@ def test_settings_that_do_not_fit_are_refused(
 
 
 def test_wrong_folders_to_start_from(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(BothwaysError, match="nowhere"):
+    with refused("no-folder"):
         finetune(recipe_for("classify", tmp_path / "nowhere"), tmp_path / "run", train=SINGLE, dev=[])
     with refused("no-model"):
         finetune(FinetuneRecipe(), tmp_path / "run", train=SINGLE, dev=[])
     save(Model.new(ModelConfig(SMALL, ("pooler",))), tmp_path / "mute")
-    with pytest.raises(BothwaysError, match="tokenizer"):
+    with refused("no-tokenizer"):
         finetune(recipe_for("classify", tmp_path / "mute"), tmp_path / "run", train=SINGLE, dev=[])
 
 
@@ -635,6 +635,6 @@ def test_a_run_that_has_diverged_is_not_saved_when_it_is_stopped(base: Path, tmp
         if isinstance(event, Stepped) and event.step == 8:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(BothwaysError, match="diverged"):
+    with refused("diverged"):
         finetune(plan, tmp_path, train=MANY, dev=[], listen=[stop])
     assert not list(tmp_path.glob("checkpoints/step-*"))

@@ -1,6 +1,7 @@
 """The shape of the library: imports point one way, nothing foreign is imported, all public names exist."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,3 +140,37 @@ def test_files_stay_readable() -> None:
     """The encoder is read in one sitting; a file that outgrows a few hundred lines holds two ideas."""
     lengths = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in SOURCE.rglob("*.py")}
     assert {str(file): n for file, n in lengths.items() if n > 400} == {}
+
+
+ERRORS = {"BothwaysError", "StoppedError", "ClassifierError", "NotFittedError"}
+
+
+def test_every_error_has_a_code() -> None:
+    """Programs and tests match codes, so that sentences can be improved."""
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
+                where = f"{file.name}, line {node.lineno}"
+                assert len(node.args) > 1, where
+                code = node.args[1]
+                if isinstance(code, ast.Constant):
+                    assert re.fullmatch(r"[a-z]+(-[a-z0-9]+)*", str(code.value)), where
+
+
+def test_library_errors_name_no_flags() -> None:
+    """Messages name Python's arguments in backticks; the command line makes its options of them."""
+    for file in SOURCE.rglob("*.py"):
+        if "cli" in file.parts:
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
+                message = ast.unparse(node.args[0])
+                assert not re.search(r"(?<![\w-])--[a-z]", message), f"{file.name}, line {node.lineno}: {message}"
+
+
+def test_test_modules_do_not_import_each_other() -> None:
+    for file in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not [name for name in names if name.startswith(("test_", "conftest"))], file.name

@@ -42,15 +42,21 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 120) -> None:
 
 
 def bars(
-    axes: Any, names: Sequence[str], values: Sequence[float], texts: Sequence[str], ends: Sequence[float], **style: Any
+    axes: Any,
+    names: Sequence[str],
+    values: Sequence[float],
+    texts: Sequence[str],
+    ends: Sequence[float],
+    most: float = 1.0,
+    **style: Any,
 ) -> None:
-    """Horizontal bars, the first on top, each with its text behind the place where it ends."""
+    """Horizontal bars, the first on top, each with its text behind the place where it ends. `most`: the full length."""
     axes.barh(range(len(names)), values, color=BLUE, height=0.6, **style)
-    gap = 0.01 * max(1.0, *values)
+    gap = 0.01 * most
     for place, (text, end) in enumerate(zip(texts, ends, strict=True)):
         axes.text(max(end, 0) + gap, place, text, va="center", fontsize=8)
     axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_xlim(min(0.0, *values) * 1.1, 1.15 * max(1.0, *values))
+    axes.set_xlim(min(0.0, *values) * 1.1, 1.15 * most)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
 

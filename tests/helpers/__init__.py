@@ -1,6 +1,7 @@
 """What several test modules share: small loud models, a small vocabulary, tokenizers of every family."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -78,13 +79,17 @@ _ANYTHING = object()
 
 
 @contextmanager
-def refused(code: str, value: object = _ANYTHING) -> Iterator[None]:
-    """A block that must end in a BothwaysError of this code, about this value. What its sentence says is free."""
+def refused(code: str, value: object = _ANYTHING, names: str = "") -> Iterator[None]:
+    """A block that must end in a BothwaysError of this code, about this value.
+
+    How its sentence puts it is free; `names` is a pattern of what it must name: a file, a key, a number.
+    """
     with pytest.raises(BothwaysError) as caught:
         yield
     assert caught.value.code == code, f"{caught.value.code}: {caught.value}"
     if value is not _ANYTHING:
         assert caught.value.value == value
+    assert re.search(names, str(caught.value)), f"{names} is not in: {caught.value}"
 
 
 # ---------------------------------------------------------------------- a tokenizer and a model of each family

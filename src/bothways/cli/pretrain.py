@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from bothways.cli.output import print_json, print_table, same_command, say, with_options
+from bothways.errors import BothwaysError
 
 
 def pretrain(
@@ -51,7 +52,10 @@ def pretrain(
     from bothways.train.report import Console
 
     plan = read_recipe(recipe, settings or [])
-    finetune_recipe(plan.finetune)  # fails now, and not when the model is fine-tuned
+    try:
+        finetune_recipe(plan.finetune)  # fails now, and not when the model is fine-tuned
+    except BothwaysError as error:
+        raise BothwaysError(f"in the part finetune: {error}", error.code, f"finetune.{error.value}") from error
     if data:
         plan = replace(plan, data=replace(plan.data, train=tuple(data)))
     with Console(plan.run.steps or None, plan.run.minutes or None) as console:

@@ -75,7 +75,7 @@ def finetune(
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
         if not recipe.model.init:
-            raise BothwaysError("the recipe names no model to start from: set model.init", "no-model")
+            raise BothwaysError("the recipe names no model to start from: set model.init, or pass `model`", "no-model")
         start = load(recipe.model.init)
         if recipe.model.keep_layers:
             start = start.with_layers(recipe.model.keep_layers)

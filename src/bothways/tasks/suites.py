@@ -161,7 +161,7 @@ def draw_rows(rows: Sequence[BenchmarkScore], path: Path, title: str) -> bool:
     texts = [f"{mean:.1f}" + (f" ± {sd:.1f}" if sd else "") for mean, sd in pairs]
     names = [f"{row.name}\n{row.score}" for row in rows]
     style = {"xerr": deviations, "error_kw": {"ecolor": RED}} if any(deviations) else {}
-    bars(axes, names, means, texts, [mean + sd for mean, sd in pairs], **style)
+    bars(axes, names, means, texts, [mean + sd for mean, sd in pairs], 100.0, **style)
     axes.set_title(title, loc="left", fontweight="bold")
     save_figure(figure, path)
     return True
