@@ -34,7 +34,7 @@ from bothways.model.model import Model
 from bothways.pretraining.loader import collate
 from bothways.pretraining.objective import BatchBuilder, Capacity
 from bothways.pretraining.pretrain import pretrain
-from bothways.pretraining.recipe import DataSettings, Phase, PretrainRecipe, read_recipe
+from bothways.pretraining.recipe import Phase, PretrainData, PretrainRecipe, read_recipe
 from bothways.pretraining.sampler import RawSequences
 from bothways.pretraining.trainable import Pretraining, Texts
 from bothways.text.tokenizer import Tokenizer
@@ -111,7 +111,7 @@ def real(packed: str, shape: EncoderConfig, length: int, device: str, steps: int
     plan = read_recipe("bert-base", [f"run.steps={steps}", f"run.device={device}", "run.evaluate_every=0"])
     plan = replace(
         plan,
-        data=DataSettings(train=(packed,), valid_sequences=100),
+        data=PretrainData(train=(packed,), valid_sequences=100),
         model=replace(
             plan.model, width=shape.width, layers=shape.layers, num_heads=shape.num_heads, ffn_width=shape.ffn_width
         ),

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import bothways
 from bothways import Model, PretrainRecipe
-from bothways.pretraining.recipe import DataSettings, ModelSettings, Phase
+from bothways.pretraining.recipe import Phase, PretrainData, PretrainModel
 from bothways.train import report
 from bothways.train.optim import OptimSettings
 from bothways.train.settings import RunSettings
@@ -75,9 +75,9 @@ def recipe_for(packed: Path, steps: int) -> PretrainRecipe:
     """Masked language modelling as in BERT, in small: 15 % of the tokens, 80/10/10."""
     return PretrainRecipe(
         objectives=("mlm",),
-        data=DataSettings(train=(str(packed),)),
+        data=PretrainData(train=(str(packed),)),
         # No dropout: the model is to memorise the text. A larger init_std than BERT's 0.02 saves time at this width.
-        model=ModelSettings(
+        model=PretrainModel(
             width=128,
             layers=2,
             num_heads=2,

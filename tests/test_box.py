@@ -18,7 +18,7 @@ from bothways.cli import app
 from bothways.data.examples import Question, Text
 from bothways.errors import BothwaysError
 from bothways.model import box
-from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
+from bothways.tasks.recipe import FinetuneModel, FinetuneRecipe, FinetuneRun
 from bothways.train.settings import LoraSettings
 from helpers import refused
 from helpers.runs import calm, make_reader, recipe
@@ -60,7 +60,7 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = [Question("q", "who likes it", "she likes it", (("she", 0),))]
     for name, task, examples in (("emotion", "classify", moods), ("answer", "answer", asked)):
         run = FinetuneRecipe(
-            task, model=ModelSettings(init=str(reader)), lora=LORA, run=FinetuneRun(steps=1, device="cpu")
+            task, model=FinetuneModel(init=str(reader)), lora=LORA, run=FinetuneRun(steps=1, device="cpu")
         )
         bothways.finetune(run, out / name, train=examples)
     (reader / "finetune.toml").write_text(ADVICE)
@@ -210,7 +210,7 @@ def test_other_commands_take_it_too(filled: Path, tmp_path: Path) -> None:
 
 def test_fine_tuning_starts_from_it_as_it_advises(filled: Path) -> None:
     plan = bothways.finetune_recipe({"task": "classify"})
-    assert plan.model == ModelSettings(init=str(filled / "reader"), pooling="mean")
+    assert plan.model == FinetuneModel(init=str(filled / "reader"), pooling="mean")
     assert (plan.optim.lr, plan.optim.layer_decay, plan.run.epochs) == (4e-4, 0.8, 5)
 
 
@@ -234,7 +234,7 @@ def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) 
 def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Path, packed: Path) -> None:
     """It was lost by saving, by pretraining further and by fine-tuning, and the next rate was BERT's, ten times too low."""
     plan = calm(recipe(packed, steps=1))
-    start = ModelSettings(init=str(filled / "reader"))
+    start = FinetuneModel(init=str(filled / "reader"))
     moods = [Text(("I like it",), gold="glad"), Text(("I hate it",), gold="sad")]
     tune = FinetuneRecipe("classify", model=start, run=FinetuneRun(steps=1, device="cpu"))
     bothways.save(bothways.load(), tmp_path / "saved")

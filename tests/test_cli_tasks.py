@@ -30,7 +30,7 @@ from bothways.model.model import Model
 from bothways.predict.evaluation import compare_models
 from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
-from bothways.tasks.recipe import DataSettings, read_finetune_recipe
+from bothways.tasks.recipe import FinetuneData, read_finetune_recipe
 from bothways.tasks.registry import TASKS
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.protocol import Event, Stepped
@@ -598,7 +598,7 @@ def test_options_become_the_recipe(base: Path, tmp_path: Path, run: Run) -> None
     done = run("finetune", "classify", *given, "--out", tmp_path / "out", "--set", "optim.weight_decay=0.25")
     assert done.returncode == 0, done.stderr
     recipe = read_finetune_recipe(tmp_path / "out/recipe.toml")
-    assert recipe.data == DataSettings((str(rows),), (str(rows),), "two", "one", "verdict")
+    assert recipe.data == FinetuneData((str(rows),), (str(rows),), "two", "one", "verdict")
     assert (recipe.run.epochs, recipe.run.batch_size, recipe.run.seed) == (2.0, 1, 9)
     assert (recipe.optim.lr, recipe.optim.weight_decay, recipe.model.init) == (1e-3, 0.25, str(base))
     assert Predictor.load(tmp_path / "out/model").labels == ("no", "yes")

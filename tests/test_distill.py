@@ -21,7 +21,7 @@ from bothways.pretraining.recipe import PretrainRecipe, read_recipe
 from bothways.pretraining.trainable import Pretraining
 from bothways.tasks.finetune import finetune
 from bothways.tasks.losses import binary_imitation, grouped_imitation
-from bothways.tasks.recipe import ModelSettings
+from bothways.tasks.recipe import FinetuneModel
 from bothways.tasks.registry import plan_task
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
@@ -259,7 +259,7 @@ def test_a_smaller_model_is_taught_from_a_folder(base: Path, tmp_path: Path) -> 
     plan_ = recipe_for("classify", Path())
     plan_ = replace(
         plan_,
-        model=ModelSettings(keep_layers=1),
+        model=FinetuneModel(keep_layers=1),
         distill=DistillSettings(str(first.folder)),
         run=quiet(steps=3, save_every=2),
     )

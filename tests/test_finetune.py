@@ -26,7 +26,7 @@ from bothways.tasks.answer import AnswerSettings
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.finetune import Finetuned, finetune
 from bothways.tasks.folder import with_dropout
-from bothways.tasks.recipe import DataSettings, FinetuneRecipe, ModelSettings, finetune_recipe
+from bothways.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, finetune_recipe
 from bothways.tasks.seeds import finetune_seeds
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
@@ -278,9 +278,9 @@ def test_pooling_is_one_of_two() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.0])
 def test_dropout_is_a_share(share: float) -> None:
     with refused("out-of-range", share):
-        ModelSettings(dropout=share)
+        FinetuneModel(dropout=share)
     with refused("out-of-range", share):
-        ModelSettings(attention_dropout=share)
+        FinetuneModel(attention_dropout=share)
 
 
 # ---------------------------------------------------------------------- passes and ranks
@@ -353,7 +353,7 @@ def test_what_is_frozen_stays_bit_for_bit(what: Any, base: Path, tmp_path: Path)
     """And everything else moves; decay does not creep in."""
     plan = replace(
         recipe_for("classify", base),
-        model=ModelSettings(str(base), what),
+        model=FinetuneModel(str(base), what),
         optim=OptimSettings(lr=1e-2, weight_decay=0.5),
     )
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
@@ -366,7 +366,7 @@ def test_what_is_frozen_stays_bit_for_bit(what: Any, base: Path, tmp_path: Path)
 
 
 def test_more_layers_than_there_are_cannot_be_frozen(base: Path, tmp_path: Path) -> None:
-    plan = replace(recipe_for("classify", base), model=ModelSettings(str(base), 3))
+    plan = replace(recipe_for("classify", base), model=FinetuneModel(str(base), 3))
     with refused("out-of-range", 3):
         finetune(plan, tmp_path / "run", train=MANY, dev=[])
 
@@ -455,7 +455,7 @@ def test_the_scores_of_a_run_are_those_of_the_published_model(name: str, base: P
     """Evaluated again from its folder, with nothing but the folder."""
     task, parts = EVALUATED[name]
     data = written(tmp_path, "answer" if name == "short answers" else name)
-    plan = recipe_for(task, base, run=quiet(steps=3), data=DataSettings((str(data),), (str(data),)), **parts)
+    plan = recipe_for(task, base, run=quiet(steps=3), data=FinetuneData((str(data),), (str(data),)), **parts)
     found = finetune(plan, tmp_path / "run")
     again = evaluate([str(data)], found.folder).scores
     assert found.scores.keys() <= again.keys()
@@ -476,7 +476,7 @@ def test_every_score_that_can_be_drawn_again_has_its_interval(base: Path, tmp_pa
 
 def test_seeds_are_summed_up(base: Path, tmp_path: Path) -> None:
     data = written(tmp_path, "single")
-    plan = recipe_for("classify", base, run=quiet(steps=2), data=DataSettings((str(data),), (str(data),)))
+    plan = recipe_for("classify", base, run=quiet(steps=2), data=FinetuneData((str(data),), (str(data),)))
     plan = replace(plan, settings=ClassifySettings(metric="negative_log_likelihood"))
     found = finetune_seeds(plan, tmp_path / "out", [5, 6, 7])
     values = [run.scores["negative_log_likelihood"] for run in found.runs]

@@ -20,9 +20,9 @@ from bothways.model.model import Model
 from bothways.pretraining.objectives import OBJECTIVES, heads_for
 from bothways.pretraining.pretrain import _model, _texts
 from bothways.pretraining.recipe import (
-    DataSettings,
-    ModelSettings,
     Phase,
+    PretrainData,
+    PretrainModel,
     PretrainRecipe,
     pretrain_recipe,
     write_recipe,
@@ -35,7 +35,7 @@ from bothways.train.settings import RunSettings
 from helpers import TINY, make_loud, refused
 
 NAMES = tuple(OBJECTIVES)
-SHAPE = ModelSettings(width=32, layers=2, num_heads=2, ffn_width=64, positions=48, dropout=0.0, attention_dropout=0.0)
+SHAPE = PretrainModel(width=32, layers=2, num_heads=2, ffn_width=64, positions=48, dropout=0.0, attention_dropout=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def recipe_of(name: str, packed: Path, teacher: Path) -> PretrainRecipe:
             recipe = PretrainRecipe(
                 objectives=tuple(dict.fromkeys((*objective.requires, name))),
                 settings={name: replace(objective.Settings(), **switches.get(name, {}))},
-                data=DataSettings(train=(str(packed),), valid_sequences=20),
+                data=PretrainData(train=(str(packed),), valid_sequences=20),
                 model=replace(SHAPE, family=family),
                 run=RunSettings(steps=2, device="cpu"),
                 phases=(Phase(length=32, tokens=512),),

@@ -33,7 +33,7 @@ from bothways.pretraining.objectives import OBJECTIVES, make_objectives
 from bothways.pretraining.objectives.mlm import MaskedLM, MaskedLMSettings, cross_entropy
 from bothways.pretraining.objectives.sbo import SpanBoundaryObjective
 from bothways.pretraining.pseudo import pseudo_perplexity
-from bothways.pretraining.recipe import ModelSettings, PretrainRecipe
+from bothways.pretraining.recipe import PretrainModel, PretrainRecipe
 from bothways.pretraining.sampler import RawSequences, SamplingKind, SpecialIds, make_sampler
 from bothways.pretraining.select import _ORDER, Selection, Unit, geometric, select
 from bothways.pretraining.shards import Corpus, Shard
@@ -675,7 +675,7 @@ def objectives_for(
     settings: Any = {"mlm": MaskedLMSettings(**masked)}  # type: ignore[arg-type]
     found: dict[str, Objective] = {}
     for name in names:
-        plan = PretrainRecipe(tuple(dict.fromkeys(("mlm", name))), settings, model=ModelSettings(causal=causal))
+        plan = PretrainRecipe(tuple(dict.fromkeys(("mlm", name))), settings, model=PretrainModel(causal=causal))
         found |= make_objectives(plan, tokenizer)
     return found
 

@@ -22,7 +22,7 @@ from bothways.model.load import load
 from bothways.predict.evaluation import evaluate
 from bothways.predict.predictor import Predictor
 from bothways.scoring.significance import Summary
-from bothways.tasks.recipe import DataSettings, FinetuneRecipe, read_finetune_recipe
+from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, read_finetune_recipe
 from bothways.tasks.registry import TASKS
 from bothways.tasks.seeds import finetune_seeds
 from bothways.tasks.suites import SUITES, BenchmarkFiles, BenchmarkScore, draw_rows, find_cases, run_suite
@@ -430,7 +430,7 @@ def test_other_settings_do_not_go_on_in_the_same_folder(glue: Benchmark, tmp_pat
 
 def seeded(base: Path, folder: Path, **classify: Any) -> FinetuneRecipe:
     data = str(written(folder, "single"))
-    plan = recipe_for("classify", base, run=quiet(steps=1), data=DataSettings((data,), (data,)))
+    plan = recipe_for("classify", base, run=quiet(steps=1), data=FinetuneData((data,), (data,)))
     return replace(plan, settings=replace(plan.settings, **classify))
 
 

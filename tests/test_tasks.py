@@ -24,7 +24,7 @@ from bothways.model.checkpoint import save
 from bothways.model.load import load
 from bothways.tasks.classify import ClassifySettings
 from bothways.tasks.finetune import finetune
-from bothways.tasks.recipe import ModelSettings
+from bothways.tasks.recipe import FinetuneModel
 from bothways.tasks.registry import TASKS, plan_task
 from bothways.tasks.trainable import FineTuning
 from bothways.train.optim import OptimSettings
@@ -103,7 +103,7 @@ def test_five_steps_are_those_of_transformers(name: str, base: Path, tmp_path: P
     optim = OptimSettings(lr=3e-3, weight_decay=0.1, warmup=0.4, clip=1.0)
     plan_ = recipe_for(case.task, base, optim=optim, run=quiet(steps=5, batch_size=9, save_every=9), **case.parts)
     save(start(plan_, case.examples).module.model, tmp_path / "ours")
-    finetune(replace(plan_, model=ModelSettings(str(tmp_path / "ours"))), tmp_path / "run", train=case.examples, dev=[])
+    finetune(replace(plan_, model=FinetuneModel(str(tmp_path / "ours"))), tmp_path / "run", train=case.examples, dev=[])
 
     model, tokenizer = open_theirs(case, tmp_path / "ours")
     labels = load(tmp_path / "ours").config.labels

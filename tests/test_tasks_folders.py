@@ -15,7 +15,7 @@ from bothways.model.checkpoint import save
 from bothways.model.load import load
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
-from bothways.tasks.recipe import ModelSettings
+from bothways.tasks.recipe import FinetuneModel
 from bothways.text.tokenizer import Tokenizer
 from helpers.tasks import (
     ASKED,
@@ -289,4 +289,4 @@ def test_what_was_learned_is_kept_when_labels_stay(tuned: dict[str, Path], tmp_p
     found = finetune(plan, tmp_path / "more", train=SINGLE, dev=[])  # the first step of the warm-up has a rate of 0
     before, after = load(tuned["single"]), load(found.folder)
     assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
-    assert plan.model == ModelSettings(str(tuned["single"]))
+    assert plan.model == FinetuneModel(str(tuned["single"]))

@@ -100,7 +100,7 @@ _MODULES = {
 }
 _HOMES = {name: f"bothways.{module}" for module, names in _MODULES.items() for name in names.split()}
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["BothwaysError", "StoppedError", *_HOMES]  # noqa: PLE0604
 
 

@@ -17,7 +17,7 @@ from bothways.pretraining.objective import MaskingVocabulary
 from bothways.pretraining.objectives.mlm import MaskedLMSettings
 from bothways.pretraining.objectives.rtd import ReplacedTokenSettings
 from bothways.pretraining.pretrain import _model, _one_tokenizer, _texts, pretrain
-from bothways.pretraining.recipe import DataSettings, ModelSettings, Phase, PretrainRecipe
+from bothways.pretraining.recipe import Phase, PretrainData, PretrainModel, PretrainRecipe
 from bothways.pretraining.sampler import RawSequences
 from bothways.pretraining.shards import open_packed
 from bothways.pretraining.trainable import Pretraining
@@ -34,8 +34,8 @@ PHASES = (Phase(share=0.6, length=16, tokens=256), Phase(share=0.4, length=32, t
 def recipe(packed: Path, **run: Any) -> PretrainRecipe:
     """A small run with dropout, two phases, and everything that could go wrong in a resume."""
     return PretrainRecipe(
-        data=DataSettings(train=(str(packed),), valid_sequences=20),
-        model=ModelSettings(width=32, layers=2, num_heads=2, ffn_width=64, positions=32),
+        data=PretrainData(train=(str(packed),), valid_sequences=20),
+        model=PretrainModel(width=32, layers=2, num_heads=2, ffn_width=64, positions=32),
         optim=OptimSettings(lr=1e-3, warmup=3),
         run=RunSettings(**{"steps": 20, "device": "cpu", "seed": 3, **run}),
         phases=PHASES,

@@ -18,7 +18,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.tasks.folder import with_task
-from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, ModelSettings
+from bothways.tasks.recipe import FinetuneModel, FinetuneRecipe, FinetuneRun
 from bothways.tasks.registry import TASKS, make_task, plan_task
 from bothways.tasks.task import Sample
 from bothways.tasks.trainable import FineTuning
@@ -111,7 +111,7 @@ def recipe_for(task: str, init: Path, **parts: Any) -> FinetuneRecipe:
         "optim": OptimSettings(lr=1e-3),
         "run": quiet(steps=4),
     }
-    return FinetuneRecipe(task=task, model=ModelSettings(str(init)), **{**usual, **parts})
+    return FinetuneRecipe(task=task, model=FinetuneModel(str(init)), **{**usual, **parts})
 
 
 def start(recipe: FinetuneRecipe, examples: Sequence[Any], *, seed: int = 2) -> FineTuning:

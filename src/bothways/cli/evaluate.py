@@ -70,7 +70,7 @@ def evaluate(
     from bothways.predict.picture import draw_evaluation
     from bothways.predict.predictor import Predictor
     from bothways.scoring.classification import positive_label
-    from bothways.tasks.recipe import DataSettings
+    from bothways.tasks.recipe import FinetuneData
     from bothways.tasks.registry import task_config
 
     if picture:
@@ -87,7 +87,7 @@ def evaluate(
     other = Predictor.load(against, long=long) if against else None
     if other:
         require_same_task(predictor, other, (str(folder), str(against)))
-    data = DataSettings(text=text or "", pair=pair or "", label=label or "")
+    data = FinetuneData(text=text or "", pair=pair or "", label=label or "")
     found = run(
         files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "evaluating")
     )

@@ -41,11 +41,11 @@ def predict(
     """
     from bothways.data.notes import Notes
     from bothways.predict.predictor import Predictor
-    from bothways.tasks.recipe import DataSettings
+    from bothways.tasks.recipe import FinetuneData
 
     predictor = Predictor.load(answering(model, task), long=long)
     notes = Notes(whole=True)
-    data = DataSettings(text=text or "", pair=pair or "")
+    data = FinetuneData(text=text or "", pair=pair or "")
     given = inputs or ["-"]
     is_tagger = predictor.name == "tag"  # it takes a tuple as the words of one text
     files = [word for word in given if len(given) > 1 and os.path.isfile(word)]

@@ -16,7 +16,7 @@ from bothways.doctor.data_report import DataReport, Length, Reading, TrainingPla
 from bothways.doctor.survey import Survey, Watch
 from bothways.doctor.tokens import tokenize
 from bothways.errors import BothwaysError
-from bothways.tasks.recipe import DataSettings, FinetuneRecipe
+from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
 from bothways.tasks.registry import TASKS, find_task
 from bothways.tasks.task import Task
 from bothways.text.files import STDIN
@@ -44,7 +44,7 @@ def check_data(
         raise BothwaysError("the data are read more than once: save standard input to a file first", "standard-input")
     if not train_files:
         raise BothwaysError("no input file was given", "no-data")
-    data = DataSettings(tuple(train_files), tuple(dev_files), text, pair, label)
+    data = FinetuneData(tuple(train_files), tuple(dev_files), text, pair, label)
     found = find_task(task) if task else guess_task(train_files[0])
     return _Doctor(found, data, str(model) if model is not None else "", watch).report()
 
@@ -61,7 +61,7 @@ def guess_task(file: str) -> type[Task]:
 class _Doctor:
     """One check of some files."""
 
-    def __init__(self, task: type[Task], data: DataSettings, model: str, watch: Watch) -> None:
+    def __init__(self, task: type[Task], data: FinetuneData, model: str, watch: Watch) -> None:
         self.task, self.data, self.model, self.watch = task, data, model, watch
         self.train = Survey(task, data.train, data.columns)
         self.dev = Survey(task, data.dev, data.columns, is_dev=True) if data.dev else None

@@ -18,7 +18,7 @@ from bothways.errors import BothwaysError
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.tasks.folder import with_task
-from bothways.tasks.recipe import DataSettings, FinetuneRecipe
+from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
 from bothways.tasks.registry import make_task, plan_task
 from bothways.tasks.task import Sample, Task, TaskConfig
 from bothways.tasks.trainable import FineTuning
@@ -87,7 +87,7 @@ def suggest(task: Task, model: Model, rows: int) -> tuple[int, float, int, str]:
     return batch, lr, epochs, why
 
 
-def next_command(task: str, data: DataSettings, folder: str, plan: TrainingPlan | None, settings: Sequence[str]) -> str:
+def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan | None, settings: Sequence[str]) -> str:
     """The command that trains on these data."""
     words = ["bothways", "finetune", task]
     for option, values in (("--train", data.train), ("--dev", data.dev), ("--model", (folder or "DIR",))):

@@ -22,7 +22,7 @@ from bothways.scoring.significance import Comparison, compare, interval
 from bothways.scoring.worst import Worst
 from bothways.tasks.classify import TextClassification
 from bothways.tasks.folder import rewrite_config
-from bothways.tasks.recipe import DataSettings
+from bothways.tasks.recipe import FinetuneData
 from bothways.tasks.registry import task_config
 from bothways.tasks.task import TaskConfig
 
@@ -62,7 +62,7 @@ class Evaluation:
 def evaluate(
     files: Sequence[str],
     predictor: Predictor | Path | str,
-    data: DataSettings | None = None,
+    data: FinetuneData | None = None,
     *,
     worst: int = 10,
     notes: Notes | None = None,
@@ -103,7 +103,7 @@ def compare_models(
     files: Sequence[str],
     first: Predictor | Path | str,
     second: Predictor | Path | str,
-    data: DataSettings | None = None,
+    data: FinetuneData | None = None,
 ) -> Comparison:
     """The difference between two models' main scores on the same files, with its interval and p-value (paired)."""
     first, second = _loaded(first), _loaded(second)
@@ -134,11 +134,11 @@ def _loaded(predictor: Predictor | Path | str) -> Predictor:
 
 
 def _labelled(
-    files: Sequence[str], predictor: Predictor, data: DataSettings | None, notes: Notes | None
+    files: Sequence[str], predictor: Predictor, data: FinetuneData | None, notes: Notes | None
 ) -> Iterator[Any]:
     config, notes = task_config(predictor.model), notes if notes is not None else Notes()
     known = set(predictor.labels)
-    columns = (data or DataSettings()).columns
+    columns = (data or FinetuneData()).columns
     for example in predictor.task.read(files, columns, notes, config.options):
         if example.gold is None:
             notes.add("unlabelled-row", example.where)

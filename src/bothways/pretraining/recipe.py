@@ -17,7 +17,7 @@ from bothways.train.strict_toml import read, read_table, with_settings, write_ta
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class PretrainData:
     """The `[data]` part: folders of `bothways pack`, and how to mix them."""
 
     train: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class PretrainModel:
     """The `[model]` part: a model folder to start from, or the shape of a new model."""
 
     init: str = ""
@@ -60,7 +60,7 @@ class ModelSettings:
     causal: bool = False
     """Left-to-right attention with next-token prediction: the baseline of BERT's ablation."""
 
-    def shaped_as(self, family: str, encoder: EncoderConfig) -> "ModelSettings":
+    def shaped_as(self, family: str, encoder: EncoderConfig) -> "PretrainModel":
         """These settings with the shape of an existing model."""
         names = ("width", "layers", "num_heads", "ffn_width", "activation", "dropout", "attention_dropout", "norm_eps",
                  "init_std", "causal", "embedding_width")  # fmt: skip
@@ -151,8 +151,8 @@ class PretrainRecipe:
     objectives: tuple[str, ...] = ("mlm", "nsp")
     settings: dict[str, Any] = field(default_factory=_default_settings)
     """The settings of every objective by its name. In a file, each has a part of its own."""
-    data: DataSettings = field(default_factory=DataSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
+    data: PretrainData = field(default_factory=PretrainData)
+    model: PretrainModel = field(default_factory=PretrainModel)
     lora: LoraSettings = field(default_factory=LoraSettings)
     optim: OptimSettings = field(default_factory=OptimSettings)
     run: RunSettings = field(default_factory=lambda: RunSettings(steps=1_000_000))

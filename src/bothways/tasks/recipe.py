@@ -19,7 +19,7 @@ from bothways.train.strict_toml import LENGTHS, read, read_table, with_settings,
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class FinetuneData:
     """The `[data]` part: labelled files."""
 
     train: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class ModelSettings:
+class FinetuneModel:
     """The `[model]` part: the model to start from."""
 
     init: str = ""
@@ -90,8 +90,8 @@ class FinetuneRecipe:
     """A whole recipe."""
 
     task: str = "classify"
-    data: DataSettings = field(default_factory=DataSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
+    data: FinetuneData = field(default_factory=FinetuneData)
+    model: FinetuneModel = field(default_factory=FinetuneModel)
     window: WindowSettings = field(default_factory=WindowSettings)
     settings: Any = None
     """Those of the task: in a file, the part with the task's name."""
