@@ -281,7 +281,7 @@ def test_the_worst_errors_come_first(count: int, models: Models, tmp_path: Path,
     ]
     for one in told["worst"]:
         answer = one["answer"]
-        assert f"gold '{one['gold']}', answered '{answer['label']}' {answer['score']:.2f}\n" in shown
+        assert f"gold '{one['gold']}', answered {answer['label']} {answer['score']:.3f}\n" in shown
         assert f"       {one['texts'][0]}\n" in shown
 
 

@@ -649,3 +649,9 @@ def test_memory_does_not_hold_the_texts(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert file.stat().st_size > 1_900_000
     assert peak < 700_000
+
+
+def test_one_file_needs_no_list(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("text\tlabel\n" + "\n".join(f"text number {i}\t{i % 2}" for i in range(8)), encoding="utf-8")
+    assert check_data(str(file), file) == check_data([file], [file])

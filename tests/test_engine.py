@@ -261,3 +261,9 @@ def test_window_settings_are_checked(model_folder: Path) -> None:
         WindowSettings(long="windows")  # type: ignore[arg-type]
     with refused("too-long", (49, 48)):
         Reader(load(model_folder), WindowSettings(length=49))
+
+
+@pytest.mark.parametrize(("device", "code"), [("gpu9", "unknown-choice"), ("cuda:99", "no-gpu")])
+def test_a_device_that_is_not_there(device: str, code: str, tokenizer: Tokenizer) -> None:
+    with refused(code, device):
+        Engine(Model.new(ModelConfig(TINY), tokenizer), device=device)

@@ -99,7 +99,7 @@ def test_every_verb_that_reads_a_model_reads_this_one(family: str, bases: dict[s
         return done.stdout
 
     facts = json.loads(call("info", tmp_path / "model", "--json"))
-    assert (facts["family"], facts["limit"], facts["heads"]) == (family, 64, ["masked"])
+    assert (facts["family"], facts["max_length"], facts["heads"]) == (family, 64, ["masked"])
     assert sum(facts["parameters_by_part"].values()) == facts["parameters"]
     assert "64 tokens" in call("info", tmp_path / "model")
     assert len(call("fill", "the [MASK] runs", "--model", tmp_path / "model", "--top", 3).splitlines()) == 3

@@ -306,3 +306,8 @@ def test_tiny_trains(packed: Path, tmp_path: Path) -> None:
     assert result.complete
     assert result.after["mlm_loss"] < result.before["mlm_loss"]
     assert (tmp_path / "run/curve.png").exists()
+
+
+def test_an_old_key_beside_its_new_name_is_refused() -> None:
+    with refused("repeated-key", "optim.decay"):
+        pretrain_recipe({"optim": {"weight_decay": 0.5, "decay": 0.01}})

@@ -774,3 +774,10 @@ def test_without_matplotlib_there_is_a_table_and_a_sentence(
     assert shown(glue.by_name["RTE"].runs) in done.stdout
     assert not (out / "glue.png").exists()
     assert not (tmp_path / "none.png").exists()
+
+
+def test_a_benchmark_that_nobody_knows(tmp_path: Path) -> None:
+    with refused("unknown-choice", "zz"):
+        next(run_suite("zz", str(tmp_path), "model", str(tmp_path / "out")))
+    with refused("no-folder", tmp_path / "none"):
+        next(run_suite("glue", str(tmp_path / "none"), "model", str(tmp_path / "out")))

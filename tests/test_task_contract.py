@@ -34,6 +34,7 @@ from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.ranks import Ranks
 from helpers import TINY, make_loud, refused
+from helpers.cli import Run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted((file for file in EXAMPLES.iterdir() if "-dev" not in file.name and file.suffix not in (".py", ".txt")),
@@ -240,35 +241,63 @@ class Toy(Task):
     ) -> tuple[TaskConfig, tuple[str, ...]]:
         return TaskConfig(cls.name, window), tuple(sorted({example.gold or "" for example in examples}))
 
+    @classmethod
+    def exemplars(cls, counts: DataCounts) -> list[Note]:
+        return [Note(("",), name, "") for name in counts.names]
+
     def encode(self, examples: Sequence[Note]) -> list[EncodedExample]:
-        raise NotImplementedError
+        reads = self.reader([example.texts for example in examples])
+        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
 
     def samples(self, item: EncodedExample) -> list[Sample]:
-        raise NotImplementedError
+        return [Sample.of([view], self.labels.index(item.example.gold)) for view in item.views]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, torch.Tensor], float]:
-        raise NotImplementedError
+        return {"gold": torch.tensor([sample.target for sample in samples])}, float(len(samples))
 
     def loss(self, model: Model, states: torch.Tensor, batch: Batch, targets: Targets) -> torch.Tensor:
-        raise NotImplementedError
+        logits = self.outputs(model, states, batch).float()
+        return torch.nn.functional.cross_entropy(logits, targets["gold"], reduction="sum")
 
     def outputs(self, model: Model, states: torch.Tensor, batch: Batch) -> torch.Tensor:
-        raise NotImplementedError
+        return model.logits("sequence", states, batch)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> Any:
-        raise NotImplementedError
+        return int(outputs[0].argmax())
 
     def answer(self, item: EncodedExample, decoded: Any, top: int = 1) -> Any:
-        raise NotImplementedError
+        return {"verdict": self.labels[decoded]}  # unlike any other task's
 
     def new_scores(self) -> Classes:
-        raise NotImplementedError
+        return Classes(self.labels)
 
     def count(self, scores: Any, item: EncodedExample, decoded: Any) -> None:
-        raise NotImplementedError
+        chances = [float(i == decoded) for i in range(len(self.labels))]
+        scores.add([self.labels.index(item.example.gold)], [chances])
 
     def error(self, item: EncodedExample, decoded: Any) -> float:
-        raise NotImplementedError
+        return float(self.labels[decoded] != item.example.gold)
+
+
+@pytest.mark.slow
+def test_every_verb_takes_a_task_that_it_has_never_heard_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: Path, run: Run
+) -> None:
+    """A file and a line in the registry are all that a new task needs: finetune, evaluate, predict and doctor."""
+    monkeypatch.setitem(TASKS, "toy", Toy)
+    lines = [f"the cat runs to the house number {i} = {'yes' if i % 2 else 'no'}" for i in range(12)]
+    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    common = ("finetune", "toy", "--train", tmp_path / "a.txt", "--dev", tmp_path / "a.txt", "--model", base)
+    done = run(*common, "--out", tmp_path / "run", "--set", "run.steps=2", "--set", "run.device=cpu")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "run/model"
+    for verb in (("evaluate", tmp_path / "a.txt"), ("predict", tmp_path / "a.txt"), ("predict", "the cat")):
+        done = run(*verb, "--model", folder)
+        assert done.returncode == 0, done.stderr
+        assert "yes" in done.stdout or "no" in done.stdout
+    assert set(json.loads(run("predict", "the cat", "--model", folder, "--json").stdout)) == {"verdict"}
+    done = run("doctor", tmp_path / "a.txt", "--task", "toy", "--model", base, "--json")
+    assert json.loads(done.stdout)["task"] == "toy"
 
 
 def test_doctor_checks_a_task_that_it_has_never_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

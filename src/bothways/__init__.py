@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 from bothways.errors import BothwaysError, StoppedError
 
 if TYPE_CHECKING:
+    from bothways.data.examples import Choice as Choice
+    from bothways.data.examples import Question as Question
+    from bothways.data.examples import Tagged as Tagged
+    from bothways.data.examples import Text as Text
+    from bothways.data.findings import Finding as Finding
     from bothways.doctor.check_data import check_data as check_data
     from bothways.doctor.data_report import DataReport as DataReport
     from bothways.engine.engine import Engine as Engine
@@ -26,6 +31,8 @@ if TYPE_CHECKING:
     from bothways.model.encoder import Activations as Activations
     from bothways.model.load import load as load
     from bothways.model.model import Model as Model
+    from bothways.model.vocabulary import Extended as Extended
+    from bothways.model.vocabulary import Shrunk as Shrunk
     from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
     from bothways.model.vocabulary import shrink_vocabulary as shrink_vocabulary
     from bothways.predict.classifier import Classifier as Classifier
@@ -56,6 +63,7 @@ if TYPE_CHECKING:
     from bothways.scoring.significance import Summary as Summary
     from bothways.tasks.finetune import Finetuned as Finetuned
     from bothways.tasks.finetune import finetune as finetune
+    from bothways.tasks.recipe import FinetuneData as FinetuneData
     from bothways.tasks.recipe import FinetuneRecipe as FinetuneRecipe
     from bothways.tasks.recipe import finetune_recipe as finetune_recipe
     from bothways.tasks.recipe import read_finetune_recipe as read_finetune_recipe
@@ -63,11 +71,14 @@ if TYPE_CHECKING:
     from bothways.tasks.seeds import finetune_seeds as finetune_seeds
     from bothways.tasks.suites import BenchmarkScore as BenchmarkScore
     from bothways.tasks.suites import run_suite as run_suite
+    from bothways.tasks.task import TaskConfig as TaskConfig
     from bothways.text.tokenizer import Encoding as Encoding
     from bothways.text.tokenizer import Tokenizer as Tokenizer
     from bothways.text.train_vocab import train_vocabulary as train_vocabulary
 
 _MODULES = {
+    "data.examples": "Choice Question Tagged Text",
+    "data.findings": "Finding",
     "doctor.check_data": "check_data",
     "doctor.data_report": "DataReport",
     "model.batch": "Batch",
@@ -78,7 +89,7 @@ _MODULES = {
     "model.encoder": "Activations",
     "model.load": "load",
     "model.model": "Model",
-    "model.vocabulary": "extend_vocabulary shrink_vocabulary",
+    "model.vocabulary": "Extended Shrunk extend_vocabulary shrink_vocabulary",
     "engine.engine": "Engine",
     "engine.reader": "Tally",
     "predict.classifier": "Classifier",
@@ -92,7 +103,8 @@ _MODULES = {
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",
     "scoring.significance": "Comparison Summary",
     "tasks.finetune": "Finetuned finetune",
-    "tasks.recipe": "FinetuneRecipe finetune_recipe read_finetune_recipe",
+    "tasks.recipe": "FinetuneData FinetuneRecipe finetune_recipe read_finetune_recipe",
+    "tasks.task": "TaskConfig",
     "tasks.seeds": "Seeds finetune_seeds",
     "tasks.suites": "BenchmarkScore run_suite",
     "text.tokenizer": "Encoding Tokenizer",

@@ -1,5 +1,6 @@
 """bothways evaluate"""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from bothways.cli.options import (
     TunedModel,
     answering,
 )
-from bothways.cli.output import answer_name, print_json, print_table, progress, say
+from bothways.cli.output import print_json, print_table, progress, say
 from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def evaluate(
         positive = positive_label(found.scores, predictor.labels)
         print_json({**asdict(found), "labels": predictor.labels, **positive, **more})
         return
-    _print(found, predictor.labels, task_config(predictor.model).temperature)
+    _print(found, predictor.labels, task_config(predictor.model).temperature, predictor.task.shown)
     if compared:
         say(
             f"{found.metric} of {folder} minus that of {against}: {compared.difference:+.4f}, 95 % interval "
@@ -119,7 +120,7 @@ def _settings(config: "TaskConfig") -> str:
     return f"the thresholds {thresholds}" if thresholds else f"the temperature {config.temperature:.2f}"
 
 
-def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> None:
+def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float, shown: Callable[[Any], str]) -> None:
     """Print the tables and the worst errors. `temperature`: the model's current one."""
     from bothways.scoring.classification import shown_name
 
@@ -144,9 +145,7 @@ def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float) -> 
         how = "overconfident" if found.temperature > temperature else "underconfident"
         say(f"the model is {how}: a temperature of {found.temperature:.2f} would calibrate it (--calibrate)")
     for error in found.worst:
-        typer.echo(
-            f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, answered {_answer(error['answer'])}"
-        )
+        typer.echo(f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, answered {shown(error['answer'])}")
         typer.echo(f"       {_text(error)}")
 
 
@@ -156,12 +155,6 @@ def _range(ends: tuple[float, float] | None) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _answer(answer: Any) -> str:
-    answers = answer if isinstance(answer, list) else [answer]
-    shown = [f"{one.get('word', '')} {answer_name(one)!r} {one['score']:.2f}".strip() for one in answers]
-    return ", ".join(shown) or "nothing"
 
 
 def _text(error: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,11 +46,6 @@ def show_warnings() -> Iterator[None]:
         warnings.filterwarnings("always", module="bothways")
         warnings.showwarning = show
         yield
-
-
-def answer_name(answer: Mapping[str, Any]) -> Any:
-    """What a task answered: a text, a label or an entity type."""
-    return next((answer[key] for key in ("answer", "label", "entity_group", "entity") if key in answer), None)
 
 
 def same_command() -> str:

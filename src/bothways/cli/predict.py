@@ -6,13 +6,16 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bothways.cli.options import BoxedTask, LongTexts, PairColumn, PrintJson, TextColumn, TunedModel, answering
-from bothways.cli.output import answer_name, progress, say
+from bothways.cli.output import progress, say
 from bothways.errors import BothwaysError
+
+if TYPE_CHECKING:
+    from bothways.tasks.task import Task
 
 
 def predict(
@@ -47,11 +50,11 @@ def predict(
     notes = Notes(whole=True)
     data = FinetuneData(text=text or "", pair=pair or "")
     given = inputs or ["-"]
-    is_tagger = predictor.name == "tag"  # it takes a tuple as the words of one text
+    is_single = predictor.task.max_texts == 1
     files = [word for word in given if len(given) > 1 and os.path.isfile(word)]
-    if files or len(given) > (1 if is_tagger else 2):
+    if files or len(given) > predictor.task.max_texts:
         raise BothwaysError(
-            f"expected one file{' or one text' if is_tagger else ', one text or two texts'}, and {len(given)} "
+            f"expected one file{' or one text' if is_single else ', one text or two texts'}, and {len(given)} "
             f"arguments were given{f', of which {files[0]} is a file' if files else ''}",
             "too-many-inputs",
             files[0] if files else len(given),
@@ -64,7 +67,9 @@ def predict(
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
     for example, answer in predictor.answers(progress(examples, "predicting"), top=top):
-        sys.stdout.write((json.dumps(answer, ensure_ascii=False) if as_json else _line(example, answer)) + "\n")
+        sys.stdout.write(
+            (json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)) + "\n"
+        )
     sys.stdout.flush()
     notes.counts.pop("no-label-column", None)  # predictions need no labels
     if notes:
@@ -80,14 +85,6 @@ def _is_file(word: str) -> bool:
     return not any(map(str.isspace, word)) and bool(ends_so or "/" in word or os.sep in word)
 
 
-def _line(example: Any, answer: Any) -> str:
+def _line(task: "Task", example: Any, answer: Any) -> str:
     """The answers with their scores, or -, then the text; separated by tabs."""
-    answers = answer if isinstance(answer, list) else [answer]
-    shown = [_short(one) for one in answers]
-    texts = getattr(example, "texts", None) or (getattr(example, "question", "") or getattr(example, "text", ""),)
-    return "\t".join([", ".join(shown) or "-", *(" ".join(text.split()) for text in texts)])
-
-
-def _short(answer: dict[str, Any]) -> str:
-    word = f"{answer['word']}/" if "word" in answer else ""
-    return f"{word}{answer_name(answer)} {answer['score']:.3f}"
+    return "\t".join([task.shown(answer), *(" ".join(text.split()) for text in task.shown_texts(example))])

@@ -32,7 +32,9 @@ def train(
     accents: Annotated[
         bool | None,
         typer.Option(
-            "--keep-accents/--strip-accents", help="[default: strip accents with --lower]", show_default=False
+            "--keep-accents/--strip-accents",
+            help="Keep or strip accents.  [default: strip them with --lower]",
+            show_default=False,
         ),
     ] = None,
     split_cjk: Annotated[

@@ -172,7 +172,7 @@ def _columns(name: str, lines: Iterable[str], column: str | int | None) -> Itera
 def _number(column: str | int) -> int:
     if not str(column).isdecimal() or int(column) < 1:
         raise BothwaysError(
-            f"`column` cannot be {column!r} for a file of columns: expected a number from 1", "bad-column", column
+            f"`label` cannot be {column!r} for a file of columns: expected a number from 1", "bad-column", column
         )
     return int(column)
 

@@ -21,7 +21,7 @@ from bothways.tasks.registry import TASKS, find_task
 from bothways.tasks.task import Task
 from bothways.text.files import STDIN
 
-Files = Sequence[Path | str]
+Files = Path | str | Sequence[Path | str]
 
 
 def check_data(
@@ -39,7 +39,9 @@ def check_data(
 
     Without `task`, the task is guessed from the file. `text`, `pair` and `label` name columns with unusual names.
     """
-    train_files, dev_files = ([str(file) for file in some] for some in (files, dev))
+    train_files, dev_files = (
+        [str(some)] if isinstance(some, str | Path) else [str(file) for file in some] for some in (files, dev)
+    )
     if str(STDIN) in (*train_files, *dev_files):
         raise BothwaysError("the data are read more than once: save standard input to a file first", "standard-input")
     if not train_files:

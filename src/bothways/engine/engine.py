@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from bothways.errors import BothwaysError
 from bothways.model.batch import Batch, Numbers
 from bothways.model.model import Model
 
@@ -50,12 +51,29 @@ class Engine:
         max_tokens: int | None = None,
     ) -> None:
         """The model itself is moved, as by `Module.to`. `max_tokens` is the token budget of a batch."""
-        self.model = model.to(device=device, dtype=dtype).eval()
+        self.model = model.to(device=_checked(device), dtype=dtype).eval()
         self.max_tokens = max_tokens
 
     def run(self, sequences: Iterable[S], forward: Forward[S, R]) -> Iterator[R]:
         """One result for each sequence, in input order."""
         return run(sequences, forward, self.model.device, self.max_tokens)
+
+
+def _checked(device: torch.device | str | None) -> torch.device | None:
+    """A device that is there; "auto" is a GPU if there is one."""
+    if device is None:
+        return None
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise BothwaysError(
+            f"`device` cannot be {device!r}: expected auto, cpu, cuda, cuda:1 or mps", "unknown-choice", device
+        ) from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise BothwaysError(f"`device` is {device}, and torch finds no such GPU", "no-gpu", str(device))
+    return found
 
 
 def run(

@@ -32,7 +32,7 @@ def describe(folder: Path | str) -> dict[str, Any]:
         "family": config.family,
         "architectures": config.hf_config.get("architectures") or [],
         "encoder": asdict(config.encoder),
-        "limit": config.encoder.max_length,
+        "max_length": config.encoder.max_length,
         "parameters": sum(p.numel() for p in model.parameters()),
         "parameters_by_part": {
             "token table": model.encoder.embeddings.tokens.weight.numel(),

@@ -46,8 +46,8 @@ class Features:
     """Texts longer than the model's maximum length: raise an error, cut them, or read them in overlapping windows."""
 
     def __post_init__(self) -> None:
-        require_choice("combine", self.combine, get_args(Combine))
-        require_choice("long", self.long, get_args(Long))
+        require_choice("`combine`", self.combine, get_args(Combine))
+        require_choice("`long`", self.long, get_args(Long))
         if self.weights is not None and not all(math.isfinite(weight) for weight in self.weights):
             raise BothwaysError(
                 f"`weights` must be finite numbers, not {list(self.weights)}", "not-finite", list(self.weights)
@@ -185,7 +185,7 @@ def iter_texts(
     texts: Iterable[str], model: Model, *, pool: Pool, features: Features, tally: Tally
 ) -> Iterator[Vectors]:
     """`encode` as a stream, in constant memory. Counts are added to `tally`."""
-    require_choice("pool", pool, get_args(Pool))
+    require_choice("`pool`", pool, get_args(Pool))
     engine = Engine(model)
 
     def pooled(batch: Batch, jobs: list[_Job]) -> list[tuple[Tensor, int]]:
@@ -208,7 +208,7 @@ def iter_tokens(
     texts: Iterable[str], model: Model, *, per: Per, features: Features, tally: Tally
 ) -> Iterator[TokenVectors]:
     """`encode_tokens` as a stream."""
-    require_choice("per", per, get_args(Per))
+    require_choice("`per`", per, get_args(Per))
     engine = Engine(model)
 
     def kept(batch: Batch, jobs: list[_Job]) -> list[Tensor]:

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
@@ -20,7 +18,6 @@ from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.significance import Comparison, compare, interval
 from bothways.scoring.worst import Worst
-from bothways.tasks.classify import TextClassification
 from bothways.tasks.folder import rewrite_config
 from bothways.tasks.recipe import FinetuneData
 from bothways.tasks.registry import task_config
@@ -165,13 +162,9 @@ class _Counting:
         error = self.task.error(item, decoded)
         if error > 0:
             self.worst.add(error, (item.example, self.task.answer(item, decoded)))
-        if (
-            isinstance(self.task, TextClassification)
-            and isinstance(self.scores, Classes)
-            and len(self.golds) < _MAX_CALIBRATED
-        ):
-            self.logs.append(np.log(np.maximum(decoded, 1e-30)))
-            self.golds.append(self.task.gold(item.example))
+        if len(self.golds) < _MAX_CALIBRATED and (pair := self.task.calibration(item, decoded)) is not None:
+            self.logs.append(pair[0])
+            self.golds.append(pair[1])
 
     def result(self) -> Evaluation:
         if not self.examples:

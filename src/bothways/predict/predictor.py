@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import torch
 from bothways.data.examples import Choice, Question, Tagged, Text
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.load import load
 from bothways.model.model import Model
@@ -44,10 +44,10 @@ class Predictor:
                 f"a model was expected, and {model!r} was given: Predictor.load opens a folder", "bad-input", model
             )
         if long is not None:
+            require_choice("`long`", long, get_args(Long))
             config = task_config(model)
             model = with_config(model, replace(config, window=replace(config.window, long=long)))
-        kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = Engine(model, device=kind).model
+        self.model = Engine(model, device=device).model
         self.name = task_config(model).task
         self.task = make_task(model)
         self.task.reader.long_setting = "`long`"

@@ -135,7 +135,7 @@ class Objective:
     """A frozen dataclass: the part of a recipe that has the objective's name."""
     stands_alone: ClassVar[bool] = False
     """Whether it can train a left-to-right model or a LoRA adapter. Other objectives cannot."""
-    requires: ClassVar[tuple[str, ...]] = ("mlm",)
+    requires: ClassVar[tuple[str, ...]] = ()
     """Other objectives that must be in the recipe …"""
     excludes: ClassVar[tuple[str, ...]] = ()
     """… and those that must not."""

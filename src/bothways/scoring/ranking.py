@@ -26,7 +26,7 @@ class Ranking:
 
     def __init__(self, k: int = 10):
         if k < 1:
-            raise BothwaysError(f"`k` must be 1 or more, not {k}", "out-of-range", k)
+            raise BothwaysError(f"k must be 1 or more, not {k}", "out-of-range", k)
         self._k = k
         self._names = [f"mrr@{k}", f"ndcg@{k}", "map", f"recall@{k}", "accuracy@1"]
         self._values = Column(np.float64)

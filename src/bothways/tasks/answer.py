@@ -233,6 +233,10 @@ class QuestionAnswering(Task):
         text: str = item.example.context[start:end]
         return text
 
+    @classmethod
+    def shown_texts(cls, example: Any) -> Sequence[str]:
+        return (example.question,)
+
     def new_scores(self) -> Answers:
         return Answers(threshold=self.config.thresholds.get(NULL))
 

@@ -111,6 +111,10 @@ class MultipleChoice(Task):
         found = [{"label": int(i), "answer": options[i], "score": float(decoded[i])} for i in order]
         return found[0] if top == 1 else found[:top]
 
+    @classmethod
+    def shown_texts(cls, example: Any) -> Sequence[str]:
+        return (example.question,)
+
     def new_scores(self) -> Accuracy:
         return Accuracy()
 

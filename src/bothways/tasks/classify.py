@@ -230,6 +230,11 @@ class TextClassification(TextTask):
     def threshold(self, label: str) -> float:
         return self.config.thresholds.get(label, 0.5)
 
+    def calibration(self, item: EncodedExample, decoded: NDArray[np.float64]) -> tuple[NDArray[np.float64], int] | None:
+        if self.options.kind != "single":
+            return None
+        return np.log(np.maximum(decoded, 1e-30)), self.gold(item.example)
+
     def new_scores(self) -> Classes | ManyLabels | Regression:
         if self.options.kind == "regression":
             return Regression()

@@ -23,9 +23,10 @@ _STALE = ("id2label", "label2id", "num_labels", "problem_type", "finetuning_task
 def with_task(base: Model, config: TaskConfig, labels: Sequence[str] = (), *, seed: int = 0) -> Model:
     """The encoder of `base` with the head of a task: the head of `base` if it fits, else a new one."""
     family, head = FAMILIES[base.config.family], TASKS[config.task].head
-    if head not in family.heads:
+    if head and head not in family.heads:
         raise BothwaysError(f"{family.name} has no head for the task {config.task}", "family-without-head", family.name)
-    heads = tuple(name for name in family.heads if name == head or name in family.heads[head].needs)
+    needed = (head, *family.heads[head].needs) if head else ()
+    heads = tuple(name for name in family.heads if name in needed)
     kept: dict[str, Any] = {key: value for key, value in base.config.hf_config.items() if key not in _STALE}
     model = Model.new(
         replace(base.config, heads=heads, labels=tuple(labels), hf_config={**kept, **described(config)}),

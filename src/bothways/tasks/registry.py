@@ -64,7 +64,7 @@ def task_config(model: Model) -> TaskConfig:
     stored = model.config.hf_config.get(_KEY)
     task = TASKS.get(str(stored.get("task"))) if isinstance(stored, dict) else None
     # Another library may have trained such a folder further with another head, and kept our key in its config.
-    if isinstance(stored, dict) and task is not None and task.head in model.heads:
+    if isinstance(stored, dict) and task is not None and (not task.head or task.head in model.heads):
         values = {_RENAMED.get(name, name): value for name, value in stored.items()}
         shared = {name: value for name, value in values.items() if name in _SHARED}
         known = {field.name for field in fields(task.Options)}  # version 0.1 wrote the options of all tasks

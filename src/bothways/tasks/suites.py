@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.data.sources import kind_of
-from bothways.errors import BothwaysError, StoppedError
+from bothways.errors import BothwaysError, StoppedError, require_choice
 from bothways.plots import RED, bars, new_figure, save_figure
 from bothways.scoring.significance import Summary
 from bothways.tasks.recipe import finetune_recipe
@@ -111,10 +111,10 @@ def _files(folder: Path, prefix: str) -> list[str]:
 
 def run_suite(
     suite: str,
-    folder: Path,
-    model: str,
-    out: Path,
-    seeds: Sequence[int],
+    folder: Path | str,
+    model: Path | str,
+    out: Path | str,
+    seeds: Sequence[int] = (0,),
     settings: Sequence[str] = (),
     *,
     only: Sequence[str] = (),
@@ -125,6 +125,8 @@ def run_suite(
 
     Raises StoppedError if a run was interrupted.
     """
+    require_choice("`suite`", suite, tuple(SUITES))
+    folder, out = Path(folder), Path(out)
     cases, missing = find_cases(suite, folder)
     if only and (unknown := [name for name in only if not any(_same(name, f.case.name) for f in cases)]):
         known = ", ".join(f.case.name for f in cases) or "nothing"
@@ -139,7 +141,7 @@ def run_suite(
         case = one.case
         if only and not any(_same(name, case.name) for name in only):
             continue
-        table = {"task": case.task, "data": {"train": one.train, "dev": one.dev}, "model": {"init": model}}
+        table = {"task": case.task, "data": {"train": one.train, "dev": one.dev}, "model": {"init": str(model)}}
         recipe = finetune_recipe(table, settings, usual=case.settings)
         result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say)
         if not result.complete:

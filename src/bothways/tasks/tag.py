@@ -4,7 +4,7 @@ N tokens in the batch · C tags.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -67,6 +67,7 @@ class TokenClassification(Task):
     head = "token"
     per_token = True
     has_ranking = False
+    max_texts = 1  # two would be two words of one text
     columns = ("label",)
 
     @classmethod
@@ -179,6 +180,10 @@ class TokenClassification(Task):
             score = float(np.mean(probabilities[first:last]))
             found.append({"entity_group": kind, "score": score, "word": text[start:end], "start": start, "end": end})
         return found
+
+    @classmethod
+    def shown_part(cls, answer: Mapping[str, Any]) -> str:
+        return f"{answer['word']}/{answer.get('entity_group', answer.get('entity'))} {answer['score']:.3f}"
 
     def new_scores(self) -> Entities | Tags:
         return Entities() if self.has_entities else Tags()

@@ -87,12 +87,14 @@ class Task(ABC):
     """The name that the field uses, as in "text classification"."""
     aliases: ClassVar[tuple[str, ...]] = ()
     """Other names that are accepted."""
-    head: ClassVar[str]
-    """The model's head that it reads."""
+    head: ClassVar[str] = ""
+    """The model's head that it reads; none if it reads the encoder's states."""
     per_token: ClassVar[bool] = False
     """Whether outputs are per token, not per sequence."""
     has_ranking: ClassVar[bool] = True
     """Whether it can return several answers, the most probable first."""
+    max_texts: ClassVar[int] = 2
+    """The number of texts on the command line that can be one input."""
     columns: ClassVar[tuple[str, ...]] = ("text", "pair", "label")
     """The columns of its files that a user can name."""
     pair_part: ClassVar[Part] = "longer"
@@ -225,6 +227,27 @@ class Task(ABC):
     def answer(self, item: EncodedExample, decoded: Any, top: int = 1) -> Any:
         """The prediction in the format of a Hugging Face pipeline; with top > 1 a list, the most probable first."""
 
+    @classmethod
+    def shown(cls, answer: Any) -> str:
+        """An answer as text for a person; "-" if there is none."""
+        answers = answer if isinstance(answer, list) else [answer]
+        return ", ".join(map(cls.shown_part, answers)) or "-"
+
+    @classmethod
+    def shown_part(cls, answer: Mapping[str, Any]) -> str:
+        """One of the parts of an answer, as text for a person."""
+        name = answer.get("answer", answer.get("label", ""))
+        return f"{name} {answer['score']:.3f}" if "score" in answer else ", ".join(map(str, answer.values()))
+
+    @classmethod
+    def shown_texts(cls, example: Any) -> Sequence[str]:
+        """What is printed beside an answer."""
+        return cls.texts_of(example)
+
+    def calibration(self, item: EncodedExample, decoded: Any) -> tuple[NDArray[np.float64], int] | None:
+        """Log-probabilities and the number of the gold label, if the task can be calibrated by a temperature."""
+        return None
+
     # ------------------------------------------------------------------ scores
 
     @abstractmethod
@@ -299,9 +322,9 @@ class Task(ABC):
         return tuple(Share(name, n, n / total) for name, n in cls.label_counts(counts, kind).items())
 
     @classmethod
+    @abstractmethod
     def exemplars(cls, counts: DataCounts) -> list[Any]:
         """Examples without texts from which `plan` makes the same config as from all training data."""
-        raise NotImplementedError
 
     @classmethod
     def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:

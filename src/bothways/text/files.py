@@ -118,7 +118,9 @@ def read_documents(
     """
     require_choice("each", each, get_args(Each))
     if longest < 1:
-        raise BothwaysError(f"`longest` must be 1 or more characters, not {longest}", "out-of-range", longest)
+        raise BothwaysError(
+            f"a document must have room for 1 or more characters, not {longest}", "out-of-range", longest
+        )
     meter = meter or Meter()
     rows = _ROWS.get(_require_kind(path))
     if rows is None:

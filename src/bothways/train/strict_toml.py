@@ -54,6 +54,13 @@ def with_new_names(table: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for section, values in table.items():
         if isinstance(values, Mapping):
+            if both := [key for key in values if RENAMED.get(f"{section}.{key}") in values]:
+                new = RENAMED[f"{section}.{both[0]}"]
+                raise BothwaysError(
+                    f"the recipe has {section}.{both[0]} and {section}.{new}, its new name: keep the new one",
+                    "repeated-key",
+                    f"{section}.{both[0]}",
+                )
             values = {
                 _new_name(f"{section}.{key}").rpartition(".")[2]: value
                 for key, value in values.items()

@@ -21,6 +21,7 @@ class Distillation(Objective):
 
     name = "distill"
     Settings = DistillSettings
+    requires = ("mlm",)
     excludes = ("rtd",)
     heads: tuple[str, ...] = ("masked",)
 

@@ -82,7 +82,6 @@ class MaskedLM(Objective):
     name = "mlm"
     Settings = MaskedLMSettings
     stands_alone = True
-    requires = ()
     heads: tuple[str, ...] = ("masked",)
 
     def __init__(self, settings: MaskedLMSettings, vocabulary: MaskingVocabulary | None, causal: bool = False) -> None:

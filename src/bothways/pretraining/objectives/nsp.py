@@ -33,6 +33,7 @@ class NextSentencePrediction(Objective):
 
     name = "nsp"
     Settings = PairSettings
+    requires = ("mlm",)
     excludes = ("sop", "rtd")
     sampling: ClassVar[SamplingKind | None] = "next"
     heads: tuple[str, ...] = ("pooler", "next")

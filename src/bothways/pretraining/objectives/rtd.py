@@ -106,6 +106,7 @@ class ReplacedTokenDetection(Objective):
 
     name = "rtd"
     Settings = ReplacedTokenSettings
+    requires = ("mlm",)
     wraps = "mlm"
     excludes = ("nsp", "sop", "sbo")
     tallies = 3

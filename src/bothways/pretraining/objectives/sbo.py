@@ -44,6 +44,7 @@ class SpanBoundaryObjective(Objective):
     """`sbo`."""
 
     name = "sbo"
+    requires = ("mlm",)
     excludes = ("rtd",)
     heads: tuple[str, ...] = ("masked",)
 
