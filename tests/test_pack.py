@@ -895,7 +895,7 @@ def test_it_works_ahead_but_not_far() -> None:
     reader = prefetch(items(), 2)
     assert made == []  # nothing before it is asked
     assert next(reader) == 0
-    assert began.wait(30)  # the second is made though nobody asked for it
+    assert began.wait(300)  # the second is made though nobody asked for it
     assert not far.wait(0.3)  # one is taken, two are waiting, one is in hand
     assert list(reader) == list(range(1, 100))
 
@@ -1158,12 +1158,12 @@ def test_a_stopped_command_leaves_what_was_there(
         feeder = threading.Thread(target=feed)
         feeder.start()
         try:
-            assert in_the_middle.wait(60)
+            assert in_the_middle.wait(300)
             wait_until(lambda: busy or is_idle(process.pid))
             assert len(list(place.glob(".out.*"))) == 1
             assert process.poll() is None
             process.send_signal(kind)
-            assert process.wait(timeout=15) != 0
+            assert process.wait(timeout=300) != 0
         finally:
             process.kill()
             feeder.join()
