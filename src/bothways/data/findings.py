@@ -102,9 +102,9 @@ class DataCounts:
     """What the reader noted."""
     rows: int = 0
     golds: Counter[Any] = field(default_factory=Counter)
-    """Gold values as the files have them …"""
+    """Gold values as the files have them."""
     names: Counter[str] = field(default_factory=Counter)
-    """… or the names under which a task counts them."""
+    """Gold values under the names by which a task counts them."""
     expected: dict[str, float] = field(default_factory=dict)
     """How often each name would occur by chance."""
     places: dict[str, list[str]] = field(default_factory=dict)

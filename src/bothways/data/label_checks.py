@@ -11,9 +11,9 @@ from bothways.data.findings import MAX_PLACES, DataCounts, Finding
 UNBALANCED = 10
 """Warn if the most frequent label has more than this many times the rows of the rarest."""
 _RARE = 20
-"""A label is a misspelling only if the label that it resembles is this many times as frequent …"""
+"""A label is a misspelling only if the label that it resembles is this many times as frequent."""
 _SLIPS = 5
-"""… and, where one letter differs, if it occurs at most this often."""
+"""A label that differs in one letter is a misspelling only if it occurs at most this often."""
 _COMPARED = 500
 """With more labels, only the most frequent and the rarest are compared: all pairs of 500 take a second."""
 

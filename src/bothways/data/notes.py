@@ -50,9 +50,9 @@ class Notes:
     counts: dict[str, int] = field(default_factory=dict)
     """By code."""
     first: dict[str, str] = field(default_factory=dict)
-    """By code: where it was noted first …"""
+    """By code: where it was noted first."""
     values: dict[str, object] = field(default_factory=dict)
-    """… and what was found there, or None."""
+    """By code: what was found where it was noted first, or None."""
     whole: bool = False
     """True if every row needs a prediction: a row that would be left out is then an error."""
 

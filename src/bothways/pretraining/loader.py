@@ -136,9 +136,9 @@ class Loader:
     objectives: Sequence[Objective]
     length: int
     tokens: int | None
-    """Most tokens of a step; or …"""
+    """Most tokens of a step; None if `sequences` says how large it is."""
     sequences: int | None
-    """… the number of sequences of a step."""
+    """The number of sequences of a step; None if `tokens` says how large it is."""
     groups: int
     """Forward passes in a step, over all ranks."""
     static_shapes: bool

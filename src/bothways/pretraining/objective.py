@@ -136,9 +136,9 @@ class Objective:
     stands_alone: ClassVar[bool] = False
     """Whether it can train a left-to-right model or a LoRA adapter. Other objectives cannot."""
     requires: ClassVar[tuple[str, ...]] = ()
-    """Other objectives that must be in the recipe …"""
+    """Other objectives that must be in the recipe."""
     excludes: ClassVar[tuple[str, ...]] = ()
-    """… and those that must not."""
+    """Other objectives that must not be in the recipe."""
     sampling: ClassVar[SamplingKind | None] = None
     """How text becomes sequences, if this objective decides it."""
     heads: tuple[str, ...] = ()

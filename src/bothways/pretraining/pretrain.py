@@ -35,9 +35,9 @@ class Pretrained:
     complete: bool
     """False if it was interrupted: the same call resumes it."""
     before: dict[str, float] = field(default_factory=dict)
-    """Scores on the held-out text before the first step …"""
+    """Scores on the held-out text before the first step."""
     after: dict[str, float] = field(default_factory=dict)
-    """… and after the last."""
+    """Scores on the held-out text after the last step."""
 
 
 def pretrain(

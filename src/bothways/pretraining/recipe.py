@@ -120,9 +120,9 @@ class Phase:
     share: float = 1.0
     length: int = 128
     tokens: int | None = None
-    """Tokens of a step; or …"""
+    """Tokens of a step. A phase has tokens or sequences."""
     sequences: int | None = None
-    """… sequences of a step."""
+    """Sequences of a step."""
     rate: float | None = None
     """Masking rate, if it differs from that of the objective."""
 

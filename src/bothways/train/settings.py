@@ -12,11 +12,11 @@ class RunSettings:
     """The `[run]` part of a recipe."""
 
     steps: int = 0
-    """The length of the run, in steps; or …"""
+    """The length of the run in steps. A run has one of steps, minutes and epochs."""
     minutes: float = 0.0
-    """… in minutes of training, with the schedule finished; or …"""
+    """The length of the run in minutes of training; the schedule is finished when they are over."""
     epochs: float = 0.0
-    """… in epochs, for fine-tuning."""
+    """The length of the run in epochs, for fine-tuning."""
     patience: int = 0
     """Early stopping after this many evaluations without improvement; 0: off."""
     seed: int = 0

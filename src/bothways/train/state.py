@@ -38,9 +38,9 @@ class State:
     elapsed: float = 0.0
     """Seconds of training, over all sessions."""
     best: float | None = None
-    """The lowest selection loss of a saved model …"""
+    """The lowest selection loss of a saved model."""
     best_step: int | None = None
-    """… and its step."""
+    """The step of the saved model with the lowest selection loss."""
     stale: int = 0
     """Evaluations since the last improvement."""
     lowest: float | None = None

@@ -56,11 +56,11 @@ class MaskedLMSettings:
     static: int = 0
     """0: new masks in every epoch. n: n sets of masks take turns (BERT's dupe_factor, 10)."""
     span_mean: float = 5.0
-    """The number of words of a span is geometric with p = 1 / span_mean …"""
+    """Spans: the number of words is geometric with p = 1 / span_mean."""
     span_longest: int = 10
-    """… and at most this …"""
+    """Spans: the largest number of words."""
     span_shares: tuple[float, ...] = ()
-    """… unless these relative frequencies of 1, 2, 3 … words are set, as [6, 3, 2] (ALBERT)."""
+    """Spans: relative frequencies of 1, 2, 3 words and so on, as [6, 3, 2] (ALBERT), instead of the geometric ones."""
 
     def __post_init__(self) -> None:
         require_choice("mlm.select", self.select, ("token", "word", "span"))

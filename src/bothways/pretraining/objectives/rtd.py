@@ -50,9 +50,9 @@ class ReplacedTokenSettings:
     weight: float = 50.0
     """Weight λ of the detector's loss; the generator's has weight 1."""
     width: float = 0.25
-    """The generator's width, feed-forward width and number of heads, as a share of the model's …"""
+    """The generator's width, feed-forward width and number of heads, as a share of the model's."""
     layers: float = 1.0
-    """… and its number of layers."""
+    """The generator's number of layers, as a share of the model's."""
     temperature: float = 1.0
     """Replacements are sampled from softmax(logits / temperature)."""
     embeddings: Literal["shared", "own", "apart"] = "shared"
