@@ -2,7 +2,7 @@
 
 NomicBERT and GTE: transformers' own classes read the published tensors by their own conversion rules. NeoBERT: Llama with
 a mask that hides nothing, its rotary pairs reordered. The ALiBi families: BERT with the ALiBi matrix for a mask, and its
-feed-forward's first half exchanged for the gated one.
+feed-forward's first half exchanged for the gated one; the code model of jina-bert has norms installed as well.
 """
 
 import re
@@ -26,12 +26,22 @@ from references import (
     mosaic_bert,
     neobert,
     nomic_published,
+    part,
 )
 
 IDS = torch.tensor([2, 7, 31, 7, 12, 39, 1, 3, 24])
 SEGMENTS = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1])
 NO_SEGMENTS = torch.zeros_like(SEGMENTS)
 CODE = jina_bert.CODE_MODEL
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "layer_norm_eps",
+    "type_vocab_size",
+)
 TASKS = {
     "pooler": "Model",
     "mlm": "ForMaskedLM",
@@ -132,6 +142,23 @@ def test_nomic_gives_the_numbers_of_transformers(changes: Config, head: str, tmp
     compare(nomic_published.outputs(config, doubled(weights), IDS, SEGMENTS), theirs, head)
 
 
+def test_nomic_with_biases_and_without_a_gate_is_jina_v3(tmp_path: Path) -> None:
+    biases = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True)
+    config = nomic_published.config(activation_function="gelu", n_inner=20, **biases)
+    weights = nomic_published.state(config, ("pooler",))
+    renamed = {name.replace(".attn.", ".mixer."): tensor for name, tensor in weights.items()}
+    settings = transformers.JinaEmbeddingsV3Config(
+        **{
+            key: value
+            for key, value in nomic_config({**config, "activation_function": "geglu"}).to_dict().items()
+            if key in SIZES
+        },
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+    )
+    theirs = judge(settings, "JinaEmbeddingsV3Model", renamed, tmp_path, IDS, SEGMENTS)
+    compare(nomic_published.outputs(config, doubled(weights), IDS, SEGMENTS), theirs, "pooler")
+
+
 @pytest.mark.parametrize("head", TASKS)
 @pytest.mark.parametrize("changes", GTE, ids=str)
 def test_gte_gives_the_numbers_of_transformers(changes: Config, head: str, tmp_path: Path) -> None:
@@ -189,36 +216,65 @@ class Gated(nn.Module):
         return product
 
 
+class AddedTwice(nn.Module):
+    """LN(x + attention(x)) around an attention block that has added x and normed already."""
+
+    def __init__(self, inner: nn.Module, norm: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.norm = inner, norm
+
+    def forward(self, x: Tensor, *others: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        mixed, seen = self.inner(x, *others, **kwargs)
+        return self.norm(x + mixed), seen
+
+
+RENAMED = {
+    "mlp.wo.": "output.dense.",
+    "mlp.down_layer.": "output.dense.",
+    "mlp.layernorm.": "output.LayerNorm.",
+    "layer_norm_2.": "output.LayerNorm.",
+}
+INSTALLED = ("mlp.gated_layers.", "mlp.up_gated_layer.", "layer_norm_1.", "layer_norm_q.", "layer_norm_k.")
+
+
+def install(layer: Any, weights: State, config: Config) -> None:
+    """Puts into a layer of BERT what BERT does not have."""
+
+    def norm(name: str) -> nn.LayerNorm:
+        made = nn.LayerNorm(config["hidden_size"], eps=config["layer_norm_eps"])
+        made.load_state_dict({"weight": weights[f"{name}.weight"], "bias": weights[f"{name}.bias"]})
+        return made
+
+    act = nn.ReLU() if config.get("feed_forward_type") == "reglu" else nn.GELU()
+    if "mlp.gated_layers.weight" in weights:
+        layer.intermediate = Gated(weights["mlp.gated_layers.weight"], act)
+    if "mlp.up_gated_layer.weight" in weights:
+        up, gate = weights["mlp.up_gated_layer.weight"].chunk(2)
+        layer.intermediate = Gated(torch.cat([gate, up]), act)
+        inner = layer.attention.self
+        inner.query = nn.Sequential(inner.query, norm("attention.self.layer_norm_q"))
+        inner.key = nn.Sequential(inner.key, norm("attention.self.layer_norm_k"))
+        layer.attention = AddedTwice(layer.attention, norm("layer_norm_1"))
+
+
 def bert_with_alibi(config: Config, weights: State) -> Any:
-    """BERT's class with the weights of a base jina-bert or MosaicBERT; its position table is all zeros."""
-    keys = (
-        "vocab_size",
-        "hidden_size",
-        "num_hidden_layers",
-        "num_attention_heads",
-        "intermediate_size",
-        "layer_norm_eps",
-    )
-    settings = transformers.BertConfig(**{key: config[key] for key in keys}, attn_implementation="eager")
+    """BERT's class with the weights of jina-bert or MosaicBERT; its position table is all zeros."""
+    settings = transformers.BertConfig(**{key: config[key] for key in SIZES}, attn_implementation="eager")
     bert = transformers.BertModel(settings).eval()
-    theirs, gates = {}, {}
+    theirs: State = {}
     for name, tensor in weights.items():
-        if name.endswith("mlp.gated_layers.weight"):
-            gates[int(name.split(".")[2])] = tensor
-        elif ".Wqkv." in name:
-            for part, rows in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-                theirs[name.replace("Wqkv", part)] = rows
-        else:
-            theirs[name.replace("mlp.wo", "output.dense").replace("mlp.layernorm", "output.LayerNorm")] = tensor
+        if any(piece in name for piece in INSTALLED):
+            continue
+        for ours, bert_name in RENAMED.items():
+            name = name.replace(ours, bert_name)
+        split = zip(("query", "key", "value"), tensor.chunk(3), strict=True) if "Wqkv" in name else [("", tensor)]
+        theirs |= {name.replace("Wqkv", third): rows for third, rows in split}
     missing, unexpected = bert.load_state_dict(theirs, strict=False)
     assert not unexpected
-    for name in missing:
-        assert "position_embeddings" in name or (gates and "intermediate" in name)
+    assert all("position_embeddings" in name or "intermediate" in name for name in missing)
     bert.embeddings.position_embeddings.weight.data.zero_()
-    for i, tensor in gates.items():
-        bert.encoder.layer[i].intermediate = Gated(
-            tensor, nn.ReLU() if config.get("feed_forward_type") == "reglu" else nn.GELU()
-        )
+    for i, layer in enumerate(bert.encoder.layer):
+        install(layer, part(weights, f"encoder.layer.{i}."), config)
     return bert
 
 
@@ -228,6 +284,8 @@ def bert_with_alibi(config: Config, weights: State) -> Any:
         (jina_bert, {}),
         (jina_bert, {"feed_forward_type": "reglu"}),
         (jina_bert, {"feed_forward_type": "original", "num_attention_heads": 4}),
+        (jina_bert, {"code": CODE}),
+        (jina_bert, {"code": CODE, "feed_forward_type": "reglu"}),
         (mosaic_bert, {}),
         (mosaic_bert, {"num_attention_heads": 12}),
     ],
