@@ -162,8 +162,8 @@ def test_layers_that_do_not_exist_are_refused(hidden: list[int], maps: list[int]
 class Added(PositionTables):
     """A row at the input."""
 
-    def forward(self, positions: Tensor) -> Tensor:
-        return positions[:, None] * torch.linspace(-1, 1, TINY.width)
+    def forward(self, batch: Batch) -> Tensor:
+        return batch.positions[:, None] * torch.linspace(-1, 1, TINY.width)
 
 
 class Rotated(LayerPositions):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 import transformers
 from torch import Tensor
@@ -95,6 +94,30 @@ SHAPES |= {
     },
     "DebertaV2, apart": {**DEBERTA, "pos_att_type": ["p2c"], "embedding_size": 16, "position_biased_input": True},
 }
+SHAPES |= {
+    "XLMRobertaXL": {**OFFSET, "type_vocab_size": 2},
+    "Data2VecText": OFFSET,
+    "Ernie": {**USUAL, "use_task_id": True},
+    "Splinter": USUAL,
+    "RoFormer": {**USUAL, "embedding_size": 16},
+    "RoFormer, one width": USUAL,
+    "NomicBert": USUAL,
+    "Gte": {**USUAL, "type_vocab_size": 2},
+    "Gte, scaled": {
+        **USUAL,
+        "type_vocab_size": 0,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 20000.0, "factor": 1.7},
+    },
+    "EuroBert": {**USUAL, "num_key_value_heads": 2, "pad_token_id": 0},
+    "EuroBert, biased": {
+        **USUAL,
+        "attention_bias": True,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
+        "classifier_pooling": "mean",
+        "pad_token_id": 0,
+    },
+}
 ENDINGS: dict[str, tuple[str, ...]] = {
     "Model": (),
     "ForMaskedLM": ("masked",),
@@ -105,10 +128,17 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "ForQuestionAnswering": ("span",),
     "ForMultipleChoice": ("choice",),
 }
-POOLED = ("Bert", "Roberta", "XLMRoberta", "Camembert", "Albert", "MPNet")
+POOLED = ("Bert", "Roberta", "XLMRoberta", "Camembert", "Albert", "MPNet", "XLMRobertaXL", "Data2VecText", "Ernie")
+CLASSIFIER_ON_POOLER = ("Albert", "Bert", "Ernie", "NomicBert", "Gte")
+# Heads of theirs that we do not read: the file tells why.
+WITHOUT = {("Splinter", "ForPreTraining"), ("Splinter", "ForQuestionAnswering"), ("RoFormer", "ForMultipleChoice")}
 CASES = [
-    (shape, ending) for shape in SHAPES for ending in ENDINGS if hasattr(transformers, shape.split(",")[0] + ending)
+    (shape, ending)
+    for shape in SHAPES
+    for ending in ENDINGS
+    if hasattr(transformers, shape.split(",")[0] + ending) and (shape.split(",")[0], ending) not in WITHOUT
 ]
+MASKED = [shape for shape, ending in CASES if ending == "ForMaskedLM"]
 BERT_ENDINGS = [ending for shape, ending in CASES if shape == "Bert"]
 
 
@@ -120,7 +150,9 @@ def heads_of(shape: str, ending: str) -> set[str]:
     if kind.startswith("Deberta") and ending in ("ForSequenceClassification", "ForMultipleChoice"):
         heads.add("pooler")
     pooled = ["Model", "ForMultipleChoice", "ForNextSentencePrediction"]
-    if kind in POOLED and ending in (*pooled, *(["ForSequenceClassification"] if kind in ("Albert", "Bert") else [])):
+    if kind in POOLED and ending in (*pooled,):
+        heads.add("pooler")
+    if kind in CLASSIFIER_ON_POOLER and ending == "ForSequenceClassification":
         heads.add("pooler")
     return heads
 
@@ -236,7 +268,7 @@ def test_they_open_what_we_write_and_a_round_trip_changes_no_bit(shape: str, end
 
 
 @pytest.mark.parametrize("said", [None, {"0": "LABEL_0", "1": "LABEL_1"}])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [shape for shape, ending in CASES if ending == "ForSequenceClassification"])
 def test_labels_that_nobody_named_are_counted_by_the_classifier(
     shape: str, said: dict[str, str] | None, tmp_path: Path
 ) -> None:
@@ -384,7 +416,7 @@ def two_segments(model: Model) -> list[list[int]]:
     return [[int(i >= n // 2 and model.config.encoder.segments > 1) for i in range(n)] for n in LENGTHS]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", MASKED)
 def test_every_number_matters(shape: str, tmp_path: Path) -> None:
     """A bug planted into each parameter changes the output: otherwise the comparisons above would prove nothing.
 
@@ -414,12 +446,12 @@ def test_gradients_are_theirs(shape: str, tmp_path: Path) -> None:
     weights = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
     model.load_state_dict(weights)
     save(model, tmp_path / "gradients")
-    found = safetensors.torch.load_file(tmp_path / "gradients/model.safetensors")
+    found = dict(type(judge).from_pretrained(tmp_path / "gradients").named_parameters())
     for name, parameter in judge.named_parameters():
         if parameter.grad is None:
             continue
         limit = 1e-4 * max(1.0, float(parameter.grad.abs().max()))
-        assert float((found[name] - parameter.grad).abs().max()) <= limit, name
+        assert float((found[name].detach() - parameter.grad).abs().max()) <= limit, name
 
 
 def their_loss(model: torch.nn.Module) -> Tensor:
@@ -428,7 +460,7 @@ def their_loss(model: torch.nn.Module) -> Tensor:
     return loss
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", MASKED)
 def test_every_parameter_gets_a_gradient(shape: str, tmp_path: Path) -> None:
     model = loaded(shape, "ForMaskedLM", tmp_path).train()
     batch = Batch.pack(rows_of_ids(), two_segments(model))
@@ -436,7 +468,7 @@ def test_every_parameter_gets_a_gradient(shape: str, tmp_path: Path) -> None:
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", MASKED)
 def test_the_same_answer_whatever_the_batch_and_the_backend(shape: str, tmp_path: Path) -> None:
     model = loaded(shape, "ForTokenClassification", tmp_path)
     ids, segments = rows_of_ids(), two_segments(model)
@@ -451,7 +483,7 @@ def test_the_same_answer_whatever_the_batch_and_the_backend(shape: str, tmp_path
     assert close(even[-LENGTHS[1] :], alone[LENGTHS[0] : LENGTHS[0] + LENGTHS[1]])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", MASKED)
 def test_layers_and_maps_are_theirs(shape: str, tmp_path: Path) -> None:
     """The hidden states of all layers, and the attention weights, as transformers gives them."""
     model = theirs(shape, "Model")
@@ -472,7 +504,7 @@ def test_layers_and_maps_are_theirs(shape: str, tmp_path: Path) -> None:
         assert close(seen.attentions[layer][0], expected.attentions[layer - 1][0])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", MASKED)
 def test_one_compiled_program_serves_batches_of_other_lengths(shape: str, tmp_path: Path) -> None:
     """Without a break, and without compiling again when lengths change and shapes do not."""
     model = loaded(shape, "Model", tmp_path)

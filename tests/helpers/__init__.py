@@ -55,6 +55,8 @@ def make_loud(module: torch.nn.Module, seed: int = 0) -> None:
     draws = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
+            if "embed_positions" in name:  # RoFormer's sines are a parameter, and no weights
+                continue
             noise = torch.randn(parameter.shape, generator=draws)
             is_norm = "norm" in name.lower()
             loud = 1 + 0.3 * noise if is_norm and name.endswith("weight") else 0.25 * noise

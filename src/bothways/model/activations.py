@@ -48,6 +48,22 @@ def gelu(x: Tensor) -> Tensor:
     return F.gelu(x)
 
 
+def _gelu_10(x: Tensor) -> Tensor:
+    return F.gelu(x).clamp(-10, 10)
+
+
+def _quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
+def _linear(x: Tensor) -> Tensor:
+    return x
+
+
 _gelu_tanh = partial(F.gelu, approximate="tanh")
 
 # The tanh approximation differs from the exact GELU by up to 4.7e-4: the two are not interchangeable.
@@ -56,8 +72,19 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": _gelu_tanh,
     "gelu_pytorch_tanh": _gelu_tanh,
     "gelu_fast": _gelu_tanh,
+    "gelu_accurate": _gelu_tanh,
+    "gelu_python": gelu,
+    "gelu_python_tanh": _gelu_tanh,
+    "gelu_10": _gelu_10,
+    "quick_gelu": _quick_gelu,
     "relu": F.relu,
+    "relu2": _relu_squared,
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
     "silu": F.silu,
     "swish": F.silu,
+    "mish": F.mish,
     "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "linear": _linear,
 }

@@ -17,9 +17,12 @@ from bothways.model.dropout import Dropout
 from bothways.model.positions import PositionTables, Table, make_layer_positions
 
 
-def make_norm(config: EncoderConfig, width: int | None = None) -> nn.LayerNorm:
-    """A LayerNorm with the eps and the bias setting of this encoder."""
-    return nn.LayerNorm(width or config.width, eps=config.norm_eps, bias=config.norm_bias)
+def make_norm(config: EncoderConfig, width: int | None = None) -> nn.LayerNorm | nn.RMSNorm:
+    """A LayerNorm or RMSNorm with the eps and the bias setting of this encoder."""
+    width = width or config.width
+    if config.norm == "rms":
+        return nn.RMSNorm(width, eps=config.norm_eps)
+    return nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
 
 
 class Embeddings(nn.Module):
@@ -33,8 +36,11 @@ class Embeddings(nn.Module):
         width = config.table_width
         self.tokens: nn.Embedding = Table(config.vocab_size, width)
         self.segments = Table(config.segments, width) if config.segments else None
+        self.tasks = Table(config.tasks, width) if config.tasks else None
         self.positions = PositionTables(config)
-        self.norm = make_norm(config, config.width if config.project_first else width)
+        self.norm = (
+            make_norm(config, config.width if config.project_first else width) if config.embedding_norm else None
+        )
         self.dropout = Dropout(config.dropout)
         self.project_first = config.project_first
         self.project = nn.Linear(width, config.width, bias=not config.project_first) if config.embedding_width else None
@@ -44,12 +50,14 @@ class Embeddings(nn.Module):
         x: Tensor = self.tokens(batch.ids)
         if self.segments is not None:
             x = x + self.segments(batch.segments)
-        position_embeddings = self.positions(batch.positions)
+        position_embeddings = self.positions(batch)
         if position_embeddings is not None:
             x = x + position_embeddings
+        if self.tasks is not None:
+            x = x + self.tasks.weight[0]
         if self.project is not None and self.project_first:
             x = self.project(x)
-        x = self.dropout(self.norm(x))
+        x = self.dropout(x if self.norm is None else self.norm(x))
         if self.project is not None and not self.project_first:
             x = self.project(x)
         return x
@@ -64,14 +72,15 @@ class SelfAttention(nn.Module):
     def __init__(self, config: EncoderConfig, window: Window | None) -> None:
         super().__init__()
         self.num_heads, self.scale, self.window = config.num_heads, config.scale, window
+        self.kv_heads, self.head_width = config.kv_heads, config.head_width
         # W_Q, W_K and W_V are stacked, so that one matrix product computes all three.
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.biases == "all")
-        self.out = nn.Linear(config.width, config.width, bias=config.biases != "none")
+        self.qkv = nn.Linear(config.width, sum(config.qkv_widths), bias="key" in config.biases)
+        self.out = nn.Linear(config.width, config.width, bias="out" in config.biases)
         self.dropout = config.attention_dropout
         self.query_bias = self.value_bias = None
-        if config.biases == "query-value":
+        if "query" in config.biases and "key" not in config.biases:
             self.query_bias = nn.Parameter(torch.zeros(config.width))
-            self.value_bias = nn.Parameter(torch.zeros(config.width))
+            self.value_bias = nn.Parameter(torch.zeros(config.qkv_widths[2]))
         self.positions = make_layer_positions(config, is_local=window is not None and not config.causal)
 
     def forward(self, x: Tensor, plan: AttentionPlan) -> Tensor:
@@ -91,35 +100,40 @@ class SelfAttention(nn.Module):
         """Queries, keys and values, (N, H, D) each, and the position bias of their attention scores, if any."""
         q, k, v = self._project(x)
         if self.query_bias is not None and self.value_bias is not None:
-            q, v = (y + b.unflatten(0, (self.num_heads, -1)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
+            q, v = (y + b.unflatten(0, (-1, self.head_width)) for y, b in ((q, self.query_bias), (v, self.value_bias)))
         q, k = self.positions.rotate(q, k, plan)
+        if self.kv_heads < self.num_heads:  # grouped-query attention: neighbouring queries share keys and values
+            k, v = (y.repeat_interleave(self.num_heads // self.kv_heads, 1) for y in (k, v))
         return q, k, v, self.positions.bias(q, k, plan, lambda table: self._project(table)[:2])
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = self.qkv(x).unflatten(1, (3, self.num_heads, -1)).unbind(1)
+        heads = self.qkv(x).unflatten(1, (-1, self.head_width))
+        if self.kv_heads == self.num_heads:
+            q, k, v = heads.unflatten(1, (3, -1)).unbind(1)
+        else:
+            q, k, v = heads.split([self.num_heads, self.kv_heads, self.kv_heads], 1)
         return q, k, v
 
 
 class FeedForward(nn.Module):
     """Position-wise feed-forward network: down(activation(up(x))).
 
-    Gated (GLU, Shazeer 2020): down(activation(a) · b), where a and b are the halves of up(x).
+    Gated (GLU, Shazeer 2020): down(activation(a) · b), where a and b are the halves of up(x), or b and a.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        biased = config.biases != "none"
         self.gated = config.gated
-        self.up = nn.Linear(config.width, config.ffn_width * (2 if config.gated else 1), bias=biased)
+        self.up = nn.Linear(config.width, config.ffn_width * (2 if config.gated else 1), bias="up" in config.biases)
         self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[config.activation]
-        self.down = nn.Linear(config.ffn_width, config.width, bias=biased)
+        self.down = nn.Linear(config.ffn_width, config.width, bias="down" in config.biases)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, W) → (N, F) → (N, W)."""
         x = self.up(x)
         if self.gated:
             a, b = x.chunk(2, -1)
-            x = self.activation(a) * b
+            x = self.activation(a) * b if self.gated == "first" else a * self.activation(b)
         else:
             x = self.activation(x)
         out: Tensor = self.down(x)
@@ -133,11 +147,10 @@ class Block(nn.Module):
     pre-norm (ModernBERT)       x = x + Sublayer(LayerNorm(x))
     """
 
-    def __init__(self, config: EncoderConfig, window: Window | None = None, norms_input: bool = True) -> None:
-        """`norms_input` is False for the first block of a pre-norm model: the embeddings are normed already."""
+    def __init__(self, config: EncoderConfig, window: Window | None = None, has_attention_norm: bool = True) -> None:
         super().__init__()
         self.attention = SelfAttention(config, window)
-        self.attention_norm = make_norm(config) if norms_input or not config.norm_first else None
+        self.attention_norm = make_norm(config) if has_attention_norm else None
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = make_norm(config)
         self.dropout = Dropout(config.dropout)

@@ -6,6 +6,7 @@ Every tensor of a file must be used or declared as ignored, and every parameter 
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from bothways.model import google
 from bothways.model.card import model_card
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
-from bothways.model.families.family import Family, KeyRow
+from bothways.model.families.family import Family, KeyRow, setting
+from bothways.model.families.unread import refuse_by_tensors, unread
 from bothways.model.model import Model
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
@@ -52,9 +54,15 @@ def assemble(
     dtype: torch.dtype = torch.float32,
 ) -> Model:
     """A model from its config.json and its tensors under Hugging Face's names, as read from `source`."""
-    family = _find_family(raw, tensors, source)
-    tensors = _normal_names(family, tensors)
+    family = find_family(raw, tensors, source)
+    tensors = _normal_names(family, raw, tensors)
     config = _model_config(family, raw, tensors, source)
+    for name in family.computed.keys() & tensors.keys():
+        table = family.computed[name](config.encoder)
+        if tensors[name].shape != table.shape or not torch.allclose(tensors.pop(name).float(), table, atol=1e-2):
+            raise BothwaysError(
+                f"{source}: the tensor {name} does not follow from config.json", "unexpected-tensors", (name,)
+            )
     with torch.device("meta"):  # shapes only: initialising weights that are then overwritten takes longer than reading
         model = Model(config, tokenizer)
     model.load_state_dict(_fill(model, family, tensors, dtype, source), assign=True)
@@ -102,43 +110,48 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     )
 
 
-def _find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
-    kind = raw.get("model_type")
+def find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
+    """The family of a folder: by `model_type`, and by the names of its tensors where that leaves a choice."""
+    kind, names = raw.get("model_type"), set(tensors)
+    refuse_by_tensors(names, folder)
+    known = [family for family in FAMILIES.values() if family.type == kind]
     if kind is None:  # files from before model_type existed: the tensor names tell; without a prefix it is BERT
-        names = set(tensors)
-        for family in FAMILIES.values():
-            first = family.body[0].parts[0]
-            if family.prefix + first in names or (family.name == "bert" and first in names):
-                return family
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        raise BothwaysError(
-            f"{folder / 'config.json'} has the model_type {kind!r}: expected one of {', '.join(sorted(FAMILIES))}",
-            "unknown-family",
-            kind,
-        )
-    return FAMILIES[kind]
+        known = [family for family in FAMILIES.values() if family.prefix + family.body[0].parts[0] in names]
+        known = known or [family for family in (FAMILIES["bert"],) if family.body[0].parts[0] in names]
+    if not known:
+        raise unread(kind, folder)
+    signed = [one for one in known if one.sign and {prefix + one.sign for prefix in one.prefixes} & names]
+    return next(iter(signed or [family for family in known if not family.sign] or known))
 
 
-def _normal_names(family: Family, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _normal_names(family: Family, raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors under current names without the body's prefix; tied copies and buffers are left out."""
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        name = name.removeprefix(family.prefix)
+        prefix = next((prefix for prefix in family.prefixes if prefix and name.startswith(prefix)), "")
+        name = name.removeprefix(prefix)
         for old, new in family.renamed.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new
         if name in found:
             raise BothwaysError(f"the weights hold {name} twice, under two names", "duplicate-tensor", name)
-        if name not in family.ignored:
+        if not any(fnmatchcase(name, pattern) for pattern in family.ignored):
             found[name] = tensor
     for copy, original in family.tied.items():
         if copy not in found:
+            continue
+        if not setting(raw, "tie_word_embeddings", family.ties):
+            if copy.endswith(".bias"):  # the original is a name that their class makes and does not use
+                found[original] = found.pop(copy)
             continue
         if original not in found:
             found[original] = found[copy]
         elif not torch.equal(found[copy], found[original]):
             raise BothwaysError(
-                f"the tensor {copy} is tied to {original}, and differs from it", "tied-tensors-differ", (copy, original)
+                f"the tensor {copy} is tied to {original}, and differs from it: set tie_word_embeddings in config.json "
+                "to false if it should",
+                "tied-tensors-differ",
+                (copy, original),
             )
         del found[copy]
     return found
@@ -225,6 +238,9 @@ def _fill(
     shapes = {name: list(parameter.shape) for name, parameter in model.state_dict().items()}
     rows = key_table(family, model.config, shapes)
     expected = {part for row in rows for part in row.parts}
+    for row in rows:
+        if row.is_optional and row.parts[0] not in tensors:
+            tensors[row.parts[0]] = torch.zeros(shapes[row.ours])
     if missing := expected - set(tensors):
         raise BothwaysError(
             f"{folder}: the weights lack {first_few(missing)}", "missing-tensors", tuple(sorted(missing))
@@ -237,9 +253,9 @@ def _fill(
         )
     state: dict[str, Tensor] = {}
     for row in rows:
-        length, *rest = shapes[row.ours]
-        for part in row.parts:
-            _check(part, tensors[part], [length // len(row.parts), *rest], folder)
+        total, *rest = shapes[row.ours]
+        for part, length in zip(row.parts, row.lengths(total, model.config.encoder), strict=True):
+            _check(part, tensors[part], [length, *rest], folder)
         state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
         require_finite(row.parts, state[row.ours], folder)
         if row.by_head > 1:
@@ -304,7 +320,7 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
         whole = state[row.ours]
         if row.by_head > 1:
             whole = regrouped(whole, row.by_head, config.encoder.num_heads)
-        for part, tensor in zip(row.parts, whole.chunk(len(row.parts)), strict=True):
+        for part, tensor in zip(row.parts, whole.split(row.lengths(len(whole), config.encoder)), strict=True):
             name = part if body_only or part in without_prefix else family.prefix + part
             if name in tensors:
                 raise BothwaysError(
@@ -313,6 +329,12 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
                     name,
                 )
             tensors[name] = tensor
+    for name, table in family.computed.items():
+        tensors[name if body_only else family.prefix + name] = table(config.encoder)
+    if "heads.masked.decoder.weight" in state:  # their class then makes the bias under both names
+        for copy, original in family.tied.items():
+            if copy.endswith(".bias") and original in tensors:
+                tensors[copy] = tensors[original].clone()
     return tensors
 
 
@@ -343,7 +365,11 @@ def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]
         if "pad_token" in model.tokenizer.roles:
             described["pad_token_id"] = model.tokenizer.id(model.tokenizer.roles["pad_token"])
     described |= FAMILIES[config.family].write_config(config.encoder)
-    described |= {"model_type": config.family, "architectures": [architecture], "dtype": str(dtype).split(".")[-1]}
+    described |= {
+        "model_type": FAMILIES[config.family].type,
+        "architectures": [architecture],
+        "dtype": str(dtype).split(".")[-1],
+    }
     known = FAMILIES[config.family].heads
     gone = {head.labels for name, head in known.items() if name not in config.heads and head.labels}
     fixed = [known[name].labels for name in config.heads]

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.activations import ACTIVATIONS
@@ -17,6 +17,8 @@ class Learned:
     rows: int = 512
     offset: int = 0
     """The row of the first position. RoBERTa's is 2: the rows before it are reserved for padding."""
+    skips_padding: bool = False
+    """Whether padding tokens inside a text are not counted, and have the row offset - 1, their own id (RoBERTa)."""
 
     @property
     def max_length(self) -> int:
@@ -39,6 +41,17 @@ class Rotary:
     base: float = 160_000.0
     local_base: float = 10_000.0
     """The base in layers with local attention."""
+    factor: float = 1.0
+    """Positions are divided by this number (GTE): the angles of a longer input then stay in the range of training."""
+    adjacent: bool = False
+    """Which dimensions are rotated together: 2i and 2i + 1 (RoFormer, NeoBERT), or i and i + D/2 (ModernBERT)."""
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """Attention with linear biases: a score falls with the distance, by a slope of each head's own (Jina BERT v2)."""
+
+    max_length: int = 8_192
 
 
 @dataclass(frozen=True)
@@ -47,7 +60,7 @@ class Disentangled:
 
     max_length: int = 512
     span: int = 512
-    """The table has 2 · span rows, one for each bucket of distances from -span up to span."""
+    """The table has 2 · span rows, one for each bucket of distances from -span up to span; 0: there is no table."""
     far: int = 0
     """Distances from span / 2 up to `far` share buckets in logarithmic steps; 0: every distance has its own bucket."""
     terms: tuple[Literal["c2p", "p2c"], ...] = ("c2p", "p2c")
@@ -58,8 +71,17 @@ class Disentangled:
     rows: int = 0
     """Rows of an additional table of absolute positions at the input; 0: none."""
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether distances have a part in the attention scores."""
+        return self.span > 0 and bool(self.terms)
 
-Position = Learned | Bucketed | Rotary | Disentangled
+
+Position = Learned | Bucketed | Rotary | Alibi | Disentangled
+
+Bias = Literal["query", "key", "value", "out", "up", "down"]
+"""A linear layer of a block that may have a bias: four of the attention, two of the feed-forward network."""
+BIASES: tuple[Bias, ...] = get_args(Bias)
 
 # ---------------------------------------------------------------------- the encoder
 
@@ -72,12 +94,18 @@ class EncoderConfig:
     width: int = 768
     layers: int = 12
     num_heads: int = 12
+    num_kv_heads: int = 0
+    """Heads of keys and values, each shared by as many heads of queries (grouped-query attention); 0: num_heads."""
     ffn_width: int = 3_072
     """Width of the feed-forward network (intermediate_size)."""
     activation: str = "gelu"
     segments: int = 2
     """Number of segment embeddings (type_vocab_size); 0: none."""
+    tasks: int = 0
+    """Number of task embeddings (ERNIE); 0: none. The first one is added to every token, as in transformers."""
     positions: Position = field(default_factory=Learned)
+    norm: Literal["layer", "rms"] = "layer"
+    """LayerNorm, or RMSNorm, which does not subtract the mean."""
     norm_eps: float = 1e-12
     dropout: float = 0.1
     attention_dropout: float = 0.1
@@ -88,13 +116,20 @@ class EncoderConfig:
     """Width of the embeddings if they are projected to the layers' width (ALBERT, ELECTRA); 0: the same width."""
     project_first: bool = False
     """Whether embeddings are projected to the layers' width before the LayerNorm (DeBERTa) or after it (ALBERT)."""
-    gated: bool = False
-    """Gated feed-forward network (GLU): activation(a) · b, with a and b from one matrix product (ModernBERT)."""
+    gated: Literal["", "first", "second"] = ""
+    """Gated feed-forward network (GLU): activation(a) · b, with a and b from one matrix product. The name tells which
+    half of the product is a: the first (ModernBERT) or the second (GTE). "": not gated."""
     norm_first: bool = False
-    """Pre-norm: LayerNorm before each sublayer and after the last layer (ModernBERT); otherwise post-norm (BERT)."""
+    """Pre-norm: a norm before each sublayer (ModernBERT); otherwise post-norm, after it (BERT)."""
+    embedding_norm: bool = True
+    """Whether the embeddings are normed."""
+    first_norm: bool = True
+    """Whether the attention of the first layer has its norm. ModernBERT's has not: its embeddings are normed."""
+    final_norm: bool = False
+    """Whether the output of the last layer is normed once more, as in pre-norm models."""
     norm_bias: bool = True
-    biases: Literal["all", "none", "query-value"] = "all"
-    """Which linear layers of the blocks have a bias. query-value: all but the key (DeBERTa v1)."""
+    biases: tuple[Bias, ...] = BIASES
+    """Which linear layers of the blocks have a bias. DeBERTa v1 has none for the key, ModernBERT none at all."""
     windows: tuple[int, ...] = ()
     """For each layer, how many tokens on either side it attends to; 0: all. Empty: all layers attend to all tokens."""
     layer_map: tuple[int, ...] = ()
@@ -106,7 +141,7 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "layers", "num_heads", "ffn_width"):
             _require_integer(name, getattr(self, name), 1)
-        for name in ("segments", "embedding_width", "convolution"):
+        for name in ("segments", "tasks", "embedding_width", "convolution", "num_kv_heads"):
             _require_integer(name, getattr(self, name), 0)
         _check_positions(self.positions)
         if self.width % self.num_heads:
@@ -115,15 +150,24 @@ class EncoderConfig:
                 "shape-mismatch",
                 (self.width, self.num_heads),
             )
+        if self.num_heads % self.kv_heads:
+            raise BothwaysError(
+                f"{self.num_heads} attention heads cannot share {self.kv_heads} heads of keys and values evenly",
+                "shape-mismatch",
+                (self.num_heads, self.kv_heads),
+            )
         for name in ("dropout", "attention_dropout"):
             value = getattr(self, name)
             _require(isinstance(value, int | float) and 0 <= value < 1, name, value, "a probability from 0 up to 1")
         for name in ("norm_eps", "init_std"):
             value = getattr(self, name)
             _require(isinstance(value, int | float) and 0 < value < 1, name, value, "a small positive number")
-        for name in ("causal", "gated", "norm_first", "norm_bias", "project_first"):
+        for name in _SWITCHES:
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
-        require_choice("biases", self.biases, ("all", "none", "query-value"))
+        require_choice("norm", self.norm, ("layer", "rms"))
+        require_choice("gated", self.gated, ("", "first", "second"))
+        for bias in self.biases:
+            require_choice("biases", bias, BIASES)
         for name in ("activation", "convolution_activation"):
             require_choice(name, getattr(self, name), tuple(sorted(ACTIVATIONS)))
         for name in ("windows", "layer_map"):
@@ -140,6 +184,22 @@ class EncoderConfig:
         return self.positions.max_length
 
     @property
+    def kv_heads(self) -> int:
+        """Number of heads of keys, and of values."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def head_width(self) -> int:
+        """D, the dimensions of one attention head."""
+        return self.width // self.num_heads
+
+    @property
+    def qkv_widths(self) -> tuple[int, int, int]:
+        """The widths of queries, keys and values."""
+        shared = self.kv_heads * self.head_width
+        return self.width, shared, shared
+
+    @property
     def blocks(self) -> int:
         """Number of blocks, each with its own weights."""
         return max(self.layer_map) + 1 if self.layer_map else self.layers
@@ -153,17 +213,26 @@ class EncoderConfig:
     def scale(self) -> float:
         """The factor of the attention scores, 1 / √(D · terms): it keeps their variance at 1."""
         terms = 1 + len(self.positions.terms) if isinstance(self.positions, Disentangled) else 1
-        return 1 / math.sqrt(self.width // self.num_heads * terms)
+        return 1 / math.sqrt(self.head_width * terms)
 
     @property
     def has_score_bias(self) -> bool:
         """Whether positions add a bias to the attention scores, which not every attention backend supports."""
-        return isinstance(self.positions, Bucketed | Disentangled)
+        match self.positions:
+            case Disentangled():
+                return self.positions.is_relative
+            case Bucketed() | Alibi():
+                return True
+        return False
 
     @property
     def block_weights(self) -> int:
         """Number of weights in the matrices of one layer."""
-        return 4 * self.width**2 + (3 if self.gated else 2) * self.width * self.ffn_width
+        attention = self.width * (self.width + sum(self.qkv_widths))
+        return attention + (3 if self.gated else 2) * self.width * self.ffn_width
+
+
+_SWITCHES = ("causal", "norm_first", "embedding_norm", "first_norm", "final_norm", "norm_bias", "project_first")
 
 
 def _require(is_right: bool, name: str, value: object, expected: str) -> None:
@@ -183,13 +252,16 @@ def _check_positions(positions: Position) -> None:
             _require_integer("positions.rows", positions.rows, positions.offset + 1)
             if isinstance(positions, Bucketed):
                 _require_integer("positions.buckets", positions.buckets, 4)
+        case Alibi():
+            _require_integer("positions.max_length", positions.max_length, 1)
         case Rotary():
             _require_integer("positions.max_length", positions.max_length, 1)
-            for name, base in (("base", positions.base), ("local_base", positions.local_base)):
-                _require(math.isfinite(base) and base > 0, f"positions.{name}", base, "a positive number")
+            for name in ("base", "local_base", "factor"):
+                value = getattr(positions, name)
+                _require(math.isfinite(value) and value > 0, f"positions.{name}", value, "a positive number")
         case Disentangled():
             _require_integer("positions.max_length", positions.max_length, 1)
-            _require_integer("positions.span", positions.span, 1)
+            _require_integer("positions.span", positions.span, 0)
             for term in positions.terms:
                 require_choice("positions.terms", term, ("c2p", "p2c"))
 

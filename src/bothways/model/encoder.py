@@ -49,9 +49,11 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.blocks = nn.ModuleList(Block(config, _window(config, n), n > 0) for n in range(config.blocks))
+        self.blocks = nn.ModuleList(
+            Block(config, _window(config, n), n > 0 or config.first_norm) for n in range(config.blocks)
+        )
         self.convolution = Convolution(config) if config.convolution else None
-        self.norm = make_norm(config) if config.norm_first else None
+        self.norm = make_norm(config) if config.final_norm else None
         self.backend: Backend = "auto"
         """The attention backend: see attention.py."""
         self.gradient_checkpointing = False
@@ -116,7 +118,7 @@ class Encoder(nn.Module):
         return block
 
     def _apply_layer(self, layer: int, x: Tensor, plan: AttentionPlan, embedded: Tensor) -> Tensor:
-        """The output of a layer, counted from 1. The final norm of pre-norm models is part of the last layer."""
+        """The output of a layer, counted from 1. A final norm is part of the last layer."""
         block = self._block(layer)
         if self.gradient_checkpointing and self.training:
             x = checkpoint(block, x, plan, use_reentrant=False)
@@ -154,7 +156,7 @@ def initialise(module: nn.Module, std: float, generator: torch.Generator | None 
         for name, parameter in part.named_parameters(recurse=False):
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
-            elif isinstance(part, nn.LayerNorm):
+            elif isinstance(part, nn.LayerNorm | nn.RMSNorm):
                 nn.init.ones_(parameter)
             else:
                 _truncated_normal(parameter.data, std, generator)

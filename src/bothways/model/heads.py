@@ -30,20 +30,36 @@ class Pooler(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """The head of masked language modelling. Its output matrix is tied to the token embeddings; the bias is its own."""
+    """The head of masked language modelling: a hidden layer, then one output for each token of the vocabulary.
 
-    def __init__(self, config: EncoderConfig, activation: str = "", dense_bias: bool = True) -> None:
+    The output matrix is tied to the token embeddings, unless the model has one of its own; the bias is its own.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        activation: str = "",
+        *,
+        dense: bool = True,
+        dense_bias: bool = True,
+        tied: bool = True,
+        bias: bool = True,
+    ) -> None:
+        """`dense`: whether there is a hidden layer. NeoBERT and EuroBERT have the output matrix alone."""
         super().__init__()
         width = config.table_width
-        self.dense = nn.Linear(config.width, width, bias=dense_bias)
+        self.dense = nn.Linear(config.width, width, bias=dense_bias) if dense else None
         self.activation: Callable[[Tensor], Tensor] = ACTIVATIONS[activation or config.activation]
-        self.norm = nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps, bias=config.norm_bias) if dense else None
+        self.decoder = None if tied else nn.Linear(width, config.vocab_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if bias else None
 
-    def forward(self, states: Tensor, table: Tensor) -> Tensor:
+    def forward(self, states: Tensor, embeddings: Tensor) -> Tensor:
         """Hidden states at the masked positions (M, W) and the token embeddings (V, E) → logits (M, V)."""
-        x = self.norm(self.activation(self.dense(states)))
-        if x.is_cuda:
+        x, table = states, embeddings if self.decoder is None else self.decoder.weight
+        if self.dense is not None and self.norm is not None:
+            x = self.norm(self.activation(self.dense(x)))
+        if x.is_cuda and self.bias is not None:
             return _logits_on_gpu(x, table, self.bias)
         return F.linear(x, table, self.bias)
 

@@ -95,7 +95,7 @@ class Model(nn.Module):
                 "no-such-layer",
                 tuple(numbers),
             )
-        if numbers[0] > 1 and shape.norm_first:
+        if numbers[0] > 1 and not shape.first_norm:
             raise BothwaysError(
                 f"the first layer of {self.config.family} must be kept: only its attention has no LayerNorm",
                 "missing-first-layer",
@@ -177,6 +177,8 @@ class Model(nn.Module):
                 read = mean_of(states, batch)
             case "pooled":
                 read = self.summary(states, batch)
+            case "late":
+                return mean_of(self._head(head)(states), batch)
         logits: Tensor = self._head(head)(read)
         return logits
 

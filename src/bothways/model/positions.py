@@ -1,4 +1,4 @@
-"""Position encodings: learned absolute, rotary, T5 buckets and disentangled attention.
+"""Position encodings: learned absolute, rotary, ALiBi, T5 buckets and disentangled attention.
 
 `PositionTables`, a part of the embeddings, holds the tables that all layers share. `LayerPositions`, a part of each
 layer's attention, rotates queries and keys or adds a bias to the attention scores.
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bothways.model.attention import AttentionPlan, Bias, GridBias, Pairwise, Take
-from bothways.model.config import Bucketed, Disentangled, EncoderConfig, Learned, Rotary
+from bothways.model.batch import Batch
+from bothways.model.config import Alibi, Bucketed, Disentangled, EncoderConfig, Learned, Rotary
 
 QueryKey = Callable[[Tensor], tuple[Tensor, Tensor]]
 """The query and key projections of a layer: (R, W) → queries and keys, (R, H, D) each."""
@@ -36,21 +37,28 @@ class PositionTables(nn.Module):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         kind = config.positions
-        rows = 0 if isinstance(kind, Rotary) else kind.rows
-        self.offset = kind.offset if isinstance(kind, Learned) else 0
+        rows = 0 if isinstance(kind, Rotary | Alibi) else kind.rows
+        self.offset, self.skips_padding = 0, False
+        if isinstance(kind, Learned):
+            self.offset, self.skips_padding = kind.offset, kind.skips_padding
         self.rows = Table(rows, config.table_width) if rows else None
         self.distances = self.norm = None
         if isinstance(kind, Bucketed):
             self.distances = Table(kind.buckets, config.num_heads)
         if isinstance(kind, Disentangled):
-            self.distances = Table(2 * kind.span, config.width)
+            self.distances = Table(2 * kind.span, config.width) if kind.span else None
             self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if kind.norm else None
 
-    def forward(self, positions: Tensor) -> Tensor | None:
-        """The absolute position embeddings, added to those of the tokens: (N,) → (N, W)."""
+    def forward(self, batch: Batch) -> Tensor | None:
+        """The absolute position embeddings, added to those of the tokens: (N, W)."""
         if self.rows is None:
             return None
-        embeddings: Tensor = self.rows(positions + self.offset if self.offset else positions)
+        rows = batch.positions
+        if self.skips_padding:
+            rows = _rows_without_padding(batch, self.offset)
+        elif self.offset:
+            rows = rows + self.offset
+        embeddings: Tensor = self.rows(rows)
         return embeddings
 
     def relative(self) -> Tensor:
@@ -58,6 +66,14 @@ class PositionTables(nn.Module):
         assert self.distances is not None
         table: Tensor = self.distances.weight
         return table if self.norm is None else self.norm(table)
+
+
+def _rows_without_padding(batch: Batch, offset: int) -> Tensor:
+    """The rows of RoBERTa's table: padding tokens inside a text are not counted, and have the row of their own id."""
+    is_real = batch.ids != offset - 1
+    before = is_real.cumsum(0) - is_real.long()  # real tokens before each one, in the whole batch
+    own = before - before[batch.cu_seqlens[batch.owners]]
+    return torch.where(is_real, own + offset, offset - 1)
 
 
 class LayerPositions(nn.Module):
@@ -77,9 +93,11 @@ def make_layer_positions(config: EncoderConfig, is_local: bool) -> LayerPosition
     match config.positions:
         case Bucketed():
             return BucketedPositions()
-        case Rotary(base=base, local_base=local_base):
-            return RotaryPositions(local_base if is_local else base, config.width // config.num_heads)
-        case Disentangled():
+        case Rotary():
+            return RotaryPositions(config.positions, is_local, config.head_width)
+        case Alibi():
+            return AlibiPositions(config.num_heads)
+        case Disentangled(is_relative=True):
             return DisentangledPositions(config, config.positions)
     return LayerPositions()
 
@@ -90,28 +108,77 @@ def make_layer_positions(config: EncoderConfig, is_local: bool) -> LayerPosition
 class RotaryPositions(LayerPositions):
     """Rotary position embeddings (RoPE, Su et al. 2021).
 
-    Dimensions i and i + D/2 of each query and key are a point in a plane, rotated by position · base^(-2i/D). A score
-    then depends on the distance between its two tokens only.
+    Dimensions i and i + D/2 of each query and key (or 2i and 2i + 1, if `adjacent`) are a point in a plane, rotated by
+    position / factor · base^(-2i/D). A score then depends on the distance between its two tokens only.
     """
 
-    def __init__(self, base: float, dim: int) -> None:
+    def __init__(self, kind: Rotary, is_local: bool, dim: int) -> None:
         super().__init__()
-        self.base, self.dim = base, dim
+        self.base, self.dim = kind.local_base if is_local else kind.base, dim
+        self.factor, self.adjacent = kind.factor, kind.adjacent
 
     def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         if self.base not in plan.rotations:
             frequencies = self.base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
-            angles = (
-                plan.batch.positions[:, None].float() * frequencies
-            )  # (N, D/2); 16 bits cannot tell 8,000 from 8,001
+            # (N, D/2), in fp32: 16 bits cannot tell 8,000 from 8,001.
+            angles = plan.batch.positions[:, None].float() * (frequencies / self.factor)
             plan.rotations[self.base] = angles.cos()[:, None], angles.sin()[:, None]
         cos, sin = plan.rotations[self.base]
-        return _rotate(q, cos, sin), _rotate(k, cos, sin)
+        rotate = _rotate_adjacent if self.adjacent else _rotate
+        return rotate(q, cos, sin), rotate(k, cos, sin)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     a, b = x.float().chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+
+
+def _rotate_adjacent(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).to(x.dtype)
+
+
+# ---------------------------------------------------------------------- ALiBi
+
+
+class AlibiPositions(LayerPositions):
+    """Attention with linear biases (Press et al. 2022) in both directions: -slope · |i - j| is added to the scores.
+
+    The slopes of 8 heads are 1/2, 1/4, … 1/256. Numbers of heads between two powers of two take the slopes of the lower
+    one, and then every second slope of the higher one.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+
+    def bias(self, q: Tensor, k: Tensor, plan: AttentionPlan, project: QueryKey) -> GridBias:
+        return _LinearBias(torch.tensor(alibi_slopes(self.num_heads), device=q.device))
+
+
+class _LinearBias(GridBias):
+    def __init__(self, slopes: Tensor) -> None:
+        self.slopes = slopes
+        """(H,)."""
+
+    def pairwise(self) -> Pairwise:
+        return lambda h, i, j: -self.slopes[h] * (i - j).abs()
+
+    def grid(self, size: int, longest: int, take: Take) -> Tensor:
+        place = torch.arange(longest, device=self.slopes.device)
+        return (-self.slopes[:, None, None] * (place[:, None] - place).abs())[None]
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """The slope of each head.
+
+    >>> alibi_slopes(6)
+    [0.25, 0.0625, 0.015625, 0.00390625, 0.5, 0.125]
+    """
+    lower = 2 ** int(math.log2(num_heads))
+    slopes = [2 ** (-8 * (h + 1) / lower) for h in range(lower)]
+    finer = [2 ** (-4 * (h + 1) / lower) for h in range(0, 2 * lower, 2)]
+    return slopes + finer[: num_heads - lower]
 
 
 # ---------------------------------------------------------------------- T5 buckets
@@ -169,7 +236,7 @@ class DisentangledPositions(LayerPositions):
         self.kind, self.scale, self.dropout, self.num_heads = kind, config.scale, config.dropout, config.num_heads
         self.key = self.query = None
         if not kind.shared and "c2p" in kind.terms:
-            self.key = nn.Linear(config.width, config.width, bias=config.biases == "all")
+            self.key = nn.Linear(config.width, config.width, bias="key" in config.biases)
         if not kind.shared and "p2c" in kind.terms:
             self.query = nn.Linear(config.width, config.width)
 

@@ -4,7 +4,26 @@ from dataclasses import replace
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.config import ModelConfig
-from bothways.model.families import albert, bert, deberta, distilbert, electra, modernbert, mpnet, roberta
+from bothways.model.families import (
+    albert,
+    alibi,
+    bert,
+    data2vec,
+    deberta,
+    distilbert,
+    electra,
+    ernie,
+    eurobert,
+    gte,
+    modernbert,
+    mpnet,
+    neobert,
+    nomic,
+    roberta,
+    roformer,
+    splinter,
+    xlm_roberta_xl,
+)
 from bothways.model.families.family import Family
 
 FAMILIES: dict[str, Family] = {
@@ -19,6 +38,18 @@ FAMILIES: dict[str, Family] = {
         deberta.FIRST,
         deberta.SECOND,
         modernbert.FAMILY,
+        xlm_roberta_xl.FAMILY,
+        data2vec.FAMILY,
+        ernie.FAMILY,
+        splinter.FAMILY,
+        roformer.FAMILY,
+        nomic.FAMILY,
+        gte.FAMILY,
+        gte.PUBLISHED,
+        eurobert.FAMILY,
+        neobert.FAMILY,
+        alibi.MOSAIC,  # before Jina's, which has no tensor that Mosaic's has not
+        alibi.JINA,
     )
 }
 
@@ -28,14 +59,15 @@ def with_pooling(config: ModelConfig, reads: str) -> ModelConfig:
 
     Only for families whose config.json has a setting for it.
     """
-    if isinstance(FAMILIES[config.family].heads["sequence"].reads, str):
-        able = [name for name, family in FAMILIES.items() if not isinstance(family.heads["sequence"].reads, str)]
+    poolings = FAMILIES[config.family].poolings
+    if not poolings:
+        able = [name for name, family in FAMILIES.items() if family.poolings]
         raise BothwaysError(
             f"model.pooling is {reads!r}, and the pooling of {config.family} is fixed: it can be set for "
             f"{', '.join(able)} only",
             "unsupported-setting",
             ("model.pooling", reads),
         )
-    names = {"first": "cls", "mean": "mean"}
-    require_choice("model.pooling", reads, tuple(names))
-    return replace(config, hf_config={**config.hf_config, "classifier_pooling": names[reads]})
+    require_choice("model.pooling", reads, tuple(poolings))
+    theirs = next(name for pooling, name in poolings.items() if pooling == reads)
+    return replace(config, hf_config={**config.hf_config, "classifier_pooling": theirs})

@@ -9,34 +9,40 @@ from bothways.model.families import bert
 from bothways.model.families.family import (
     Family,
     Head,
-    KeyRow,
     architectures,
     classifiers,
     dropout_of,
     give,
     linear,
+    masked_head,
     refuse_other,
+    setting,
     stacked,
     take,
     unsupported,
 )
-from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
+from bothways.model.heads import LinearHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
     "inner_group_num": (1,),  # no published model has another value
-    "tie_word_embeddings": (True,),
 }
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"} | {
     "embedding_size": "embedding_width"
+}
+_DEFAULTS = bert.DEFAULTS | {
+    "hidden_act": "gelu_new",
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "embedding_size": 128,
 }
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
     refuse_other(raw, _FIXED)
-    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
-    layers, groups = values["layers"], raw.get("num_hidden_groups", 1)
+    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, _DEFAULTS)
+    layers, groups = values["layers"], setting(raw, "num_hidden_groups", 1)
     if not isinstance(groups, int) or not 1 <= groups <= layers:
         raise unsupported("num_hidden_groups", groups, f"expected 1 to {layers}, the number of layers")
     layer_map = tuple(int(layer / (layers / groups)) for layer in range(layers))
@@ -58,13 +64,8 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 _BLOCK, _DROPOUT = "encoder.albert_layer_groups.{}.albert_layers.0", "classifier_dropout_prob"
 _HEADS = {
     "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
-    "masked": Head(
-        lambda c: MaskedLMHead(c.encoder),
-        (
-            *linear("predictions.dense", "heads.masked.dense"),
-            *linear("predictions.LayerNorm", "heads.masked.norm"),
-            KeyRow("predictions.bias", "heads.masked.bias"),
-        ),
+    "masked": masked_head(
+        "predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder.weight"
     ),
     "next": Head(
         lambda c: LinearHead(c.encoder, 2, dropout_of(c, _DROPOUT)),
@@ -101,4 +102,5 @@ FAMILY = Family(
         "predictions.decoder.weight": "embeddings.word_embeddings.weight",
         "predictions.decoder.bias": "predictions.bias",
     },
+    narrow_embeddings=True,
 )

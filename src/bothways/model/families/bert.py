@@ -12,19 +12,19 @@ from bothways.model.families.family import (
     classifiers,
     give,
     linear,
+    masked_head,
     plain,
     refuse_other,
     stacked,
     take,
 )
-from bothways.model.heads import LinearHead, MaskedLMHead, Pooler
+from bothways.model.heads import LinearHead, Pooler
 
 # Settings that change what the model computes, with the values that we support: no published BERT has others.
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
     "add_cross_attention": (False,),
     "pruned_heads": ({},),
-    "tie_word_embeddings": (True,),
 }
 
 KEYS = {
@@ -41,13 +41,15 @@ KEYS = {
     "initializer_range": "init_std",
     "is_decoder": "causal",
 }
-# Google's bert_config.json leaves these out.
-MAY_MISS = {
-    "layer_norm_eps",
-    "initializer_range",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "is_decoder",
+# What a config.json without these keys means. Google's bert_config.json leaves some of them out.
+DEFAULTS: dict[str, Any] = {
+    "hidden_act": "gelu",
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "is_decoder": False,
 }
 
 
@@ -59,7 +61,7 @@ def refuse(raw: Mapping[str, Any]) -> None:
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
     refuse(raw)
-    values = take(raw, {**KEYS, "max_position_embeddings": "rows"}, MAY_MISS)
+    values = take(raw, {**KEYS, "max_position_embeddings": "rows"}, DEFAULTS)
     return EncoderConfig(positions=Learned(values.pop("rows")), **values)
 
 
@@ -89,13 +91,11 @@ BODY = (*EMBEDDINGS, *LAYERS)
 
 HEADS = {
     "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),
-    "masked": Head(
-        lambda c: MaskedLMHead(c.encoder),
-        (
-            *linear("cls.predictions.transform.dense", "heads.masked.dense"),
-            *linear("cls.predictions.transform.LayerNorm", "heads.masked.norm"),
-            KeyRow("cls.predictions.bias", "heads.masked.bias"),
-        ),
+    "masked": masked_head(
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.bias",
+        "cls.predictions.decoder.weight",
     ),
     "next": Head(
         lambda c: LinearHead(c.encoder, 2, 0.0),

@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
-from bothways.model.config import Disentangled, EncoderConfig, ModelConfig
+from bothways.model.config import BIASES, Bias, Disentangled, EncoderConfig, ModelConfig
 from bothways.model.families import bert
 from bothways.model.families.family import (
     Family,
     Head,
     KeyRow,
+    activation_of,
     architectures,
     classifiers,
     give,
     linear,
     refuse_other,
+    setting,
     stacked,
     take,
     unsupported,
@@ -22,56 +24,61 @@ from bothways.model.families.family import (
 from bothways.model.heads import DenseHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
-    "relative_attention": (True,),
     "talking_head": (False,),
-    "tie_word_embeddings": (True,),
     "conv_groups": (1,),
 }
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"}
+_DEFAULTS = bert.DEFAULTS | {"type_vocab_size": 0, "layer_norm_eps": 1e-7}
+
+
+_FIRST_BIASES: tuple[Bias, ...] = ("query", "value", "out", "up", "down")
+"""v1 has no bias for the keys."""
 
 
 def _terms(raw: Mapping[str, Any]) -> tuple[str, ...]:
     terms = raw.get("pos_att_type") or ()
-    return tuple(terms.lower().split("|") if isinstance(terms, str) else terms)
+    found = tuple(terms.lower().split("|") if isinstance(terms, str) else terms)
+    if not set(found) <= {"c2p", "p2c"}:
+        raise unsupported("pos_att_type", terms, "expected c2p, p2c, both or none")
+    return found
 
 
 def _common(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments of EncoderConfig and of Disentangled that v1 and v2 have in common."""
     refuse_other(raw, _FIXED)
-    if not raw.get("relative_attention", False):
-        raise unsupported("relative_attention", raw.get("relative_attention"), "only true is supported")
-    values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"}, bert.MAY_MISS)
+    values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"}, _DEFAULTS)
     max_length = values.pop("max_length")
-    far = raw.get("max_relative_positions", -1)
-    width = raw.get("embedding_size", values["width"])
+    far = setting(raw, "max_relative_positions", -1)
+    span = (far if far >= 1 else max_length) if raw.get("relative_attention") else 0
+    width = setting(raw, "embedding_size", values["width"])
     values |= {"embedding_width": width if width != values["width"] else 0, "project_first": True}
     positions = {
         "max_length": max_length,
-        "span": far if far >= 1 else max_length,
+        "span": span,
         "terms": _terms(raw),
-        "rows": max_length if raw.get("position_biased_input", True) else 0,
+        "rows": max_length if setting(raw, "position_biased_input", True) else 0,
     }
     return values, positions
 
 
 def _read_first(raw: Mapping[str, Any]) -> EncoderConfig:
     values, positions = _common(raw)
-    return EncoderConfig(**values, positions=Disentangled(**positions), biases="query-value")
+    return EncoderConfig(**values, positions=Disentangled(**positions), biases=_FIRST_BIASES)
 
 
 def _read_second(raw: Mapping[str, Any]) -> EncoderConfig:
     values, positions = _common(raw)
-    if (buckets := raw.get("position_buckets", -1)) > 0:
+    if (buckets := setting(raw, "position_buckets", -1)) > 0 and positions["span"]:
         positions |= {"span": buckets, "far": positions["span"]}
     positions |= {
-        "shared": bool(raw.get("share_att_key", False)),
-        "norm": "layer_norm" in str(raw.get("norm_rel_ebd", "none")).lower(),
+        "shared": bool(setting(raw, "share_att_key", False)),
+        "norm": "layer_norm" in str(setting(raw, "norm_rel_ebd", "none")).lower(),
     }
     return EncoderConfig(
         **values,
         positions=Disentangled(**positions),
         convolution=raw.get("conv_kernel_size") or 0,
-        convolution_activation=raw.get("conv_act", "tanh"),
+        convolution_activation=activation_of(raw, "conv_act", "tanh"),
     )
 
 
@@ -81,11 +88,11 @@ def _write(config: EncoderConfig) -> dict[str, Any]:
     values = give(config, _KEYS)
     return values | {
         "embedding_size": config.table_width,
-        "relative_attention": True,
+        "relative_attention": positions.span > 0,
         "position_biased_input": positions.rows > 0,
         "pos_att_type": list(positions.terms),
         "max_position_embeddings": positions.max_length,
-        "max_relative_positions": positions.far or positions.span,
+        "max_relative_positions": positions.far or positions.span or -1,
         "legacy": True,
     }
 
@@ -103,7 +110,7 @@ def _write_second(config: EncoderConfig) -> dict[str, Any]:
     return _write(config) | values
 
 
-def _fresh(shape: EncoderConfig, positions: Disentangled, biases: Literal["all", "query-value"]) -> EncoderConfig:
+def _fresh(shape: EncoderConfig, positions: Disentangled, biases: tuple[Bias, ...] = BIASES) -> EncoderConfig:
     """The config of a new model with the settings of the published v1 or v3."""
     embedding = 0 if shape.embedding_width == shape.width else shape.embedding_width  # equal widths: no projection
     return replace(
@@ -118,9 +125,8 @@ def _fresh(shape: EncoderConfig, positions: Disentangled, biases: Literal["all",
 
 
 def _pooler(config: ModelConfig) -> Pooler:
-    activation = str(config.hf_config.get("pooler_hidden_act", "gelu"))
-    dropout = config.hf_config.get("pooler_dropout", 0.0)
-    return Pooler(config.encoder, activation, dropout if isinstance(dropout, int | float) else 0.0)
+    activation = activation_of(config.hf_config, "pooler_hidden_act")
+    return Pooler(config.encoder, activation, float(setting(config.hf_config, "pooler_dropout", 0.0)))
 
 
 HEADS = {
@@ -173,11 +179,12 @@ FIRST = Family(
         *_AFTER_ATTENTION,
     ),
     heads=HEADS,
-    fresh=lambda shape: _fresh(shape, Disentangled(shape.max_length, shape.max_length), "query-value"),
+    fresh=lambda shape: _fresh(shape, Disentangled(shape.max_length, shape.max_length), _FIRST_BIASES),
     architectures=architectures("Deberta", HEADS),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
     renamed=_NEW_MASKED,
+    narrow_embeddings=True,
 )
 
 SECOND = Family(
@@ -197,10 +204,11 @@ SECOND = Family(
     ),
     heads=HEADS,
     fresh=lambda shape: _fresh(
-        shape, Disentangled(shape.max_length, shape.max_length // 2, shape.max_length, shared=True, norm=True), "all"
+        shape, Disentangled(shape.max_length, shape.max_length // 2, shape.max_length, shared=True, norm=True)
     ),
     architectures=architectures("DebertaV2", HEADS),
     ignored=("embeddings.position_ids",),
     tied=bert.FAMILY.tied,
     renamed=_NEW_MASKED,
+    narrow_embeddings=True,
 )

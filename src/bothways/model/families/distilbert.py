@@ -13,14 +13,16 @@ from bothways.model.families.family import (
     dropout_of,
     give,
     linear,
+    masked_head,
     plain,
     refuse_other,
     stacked,
     take,
 )
-from bothways.model.heads import DenseHead, LinearHead, MaskedLMHead
+from bothways.model.heads import DenseHead, LinearHead
 
-_FIXED: dict[str, tuple[Any, ...]] = {"tie_weights_": (True,), "tie_word_embeddings": (True,), "pruned_heads": ({},)}
+_FIXED: dict[str, tuple[Any, ...]] = {"pruned_heads": ({},)}
+_DEFAULTS = {"activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1, "initializer_range": 0.02}
 _KEYS = {
     "vocab_size": "vocab_size",
     "dim": "width",
@@ -37,7 +39,7 @@ _KEYS = {
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours. The file does not give the eps of LayerNorm: it is BERT's."""
     refuse_other(raw, _FIXED)
-    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"})
+    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, _DEFAULTS)
     return EncoderConfig(positions=Learned(values.pop("rows")), segments=0, norm_eps=1e-12, **values)
 
 
@@ -51,14 +53,7 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 _LAYER, _BLOCK = "transformer.layer.{}", "encoder.blocks.{}"
 
 _HEADS = {
-    "masked": Head(
-        lambda c: MaskedLMHead(c.encoder),
-        (
-            *linear("vocab_transform", "heads.masked.dense"),
-            *linear("vocab_layer_norm", "heads.masked.norm"),
-            KeyRow("vocab_projector.bias", "heads.masked.bias"),
-        ),
-    ),
+    "masked": masked_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector.weight"),
     "sequence": Head(
         lambda c: DenseHead(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
         (*linear("pre_classifier", "heads.sequence.dense"), *linear("classifier", "heads.sequence.linear")),

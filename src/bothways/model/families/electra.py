@@ -6,16 +6,27 @@ from typing import Any
 
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
-from bothways.model.families.family import Family, Head, KeyRow, architectures, dropout_of, linear, take
-from bothways.model.heads import DenseHead, MaskedLMHead
+from bothways.model.families.family import (
+    Family,
+    Head,
+    activation_of,
+    architectures,
+    dropout_of,
+    linear,
+    masked_head,
+    setting,
+    take,
+    unsupported,
+)
+from bothways.model.heads import DenseHead
+
+_DEFAULTS = bert.DEFAULTS | {"embedding_size": 128}
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
     bert.refuse(raw)
-    values = take(
-        raw, {**bert.KEYS, "embedding_size": "embedding_width", "max_position_embeddings": "rows"}, bert.MAY_MISS
-    )
+    values = take(raw, {**bert.KEYS, "embedding_size": "embedding_width", "max_position_embeddings": "rows"}, _DEFAULTS)
     if values["embedding_width"] == values["width"]:
         values["embedding_width"] = 0  # equal widths: no projection
     return EncoderConfig(positions=Learned(values.pop("rows")), **values)
@@ -32,7 +43,15 @@ def _dense(config: ModelConfig) -> DenseHead:
 
 
 def _choice(config: ModelConfig) -> DenseHead:
-    return DenseHead(config.encoder, 1, "gelu", (0.0, dropout_of(config, "summary_last_dropout")))
+    """The multiple-choice head. Other summaries than that of the first token would depend on the padding of a batch."""
+    raw = config.hf_config
+    for key, expected in {"summary_type": "first", "summary_use_proj": True}.items():
+        if setting(raw, key, expected) != expected:
+            raise unsupported(key, raw[key], f"only {expected!r} is supported for multiple choice")
+    # null means no activation, a missing key GELU.
+    activation = activation_of(raw, "summary_activation", "linear" if "summary_activation" in raw else "gelu")
+    dropouts = (float(setting(raw, key, 0.0)) for key in ("summary_first_dropout", "summary_last_dropout"))
+    return DenseHead(config.encoder, 1, activation, (next(dropouts), next(dropouts)))
 
 
 _HEADS = {
@@ -43,13 +62,12 @@ _HEADS = {
             *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),
         ),
     ),
-    "masked": Head(
-        lambda c: MaskedLMHead(c.encoder, "gelu"),
-        (
-            *linear("generator_predictions.dense", "heads.masked.dense"),
-            *linear("generator_predictions.LayerNorm", "heads.masked.norm"),
-            KeyRow("generator_lm_head.bias", "heads.masked.bias"),
-        ),
+    "masked": masked_head(
+        "generator_predictions.dense",
+        "generator_predictions.LayerNorm",
+        "generator_lm_head.bias",
+        "generator_lm_head.weight",
+        "gelu",
     ),
     "sequence": Head(
         _dense,
@@ -85,5 +103,6 @@ FAMILY = Family(
     architectures=architectures("Electra", _HEADS, {"PreTraining": {"replaced"}}),
     ignored=("embeddings.position_ids",),
     tied={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
+    narrow_embeddings=True,
     renamed=bert.FAMILY.renamed,
 )

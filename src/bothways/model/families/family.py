@@ -1,19 +1,21 @@
 """What a family declares: a config map, a key table, and its heads."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
-from bothways.model.config import EncoderConfig, ModelConfig
-from bothways.model.heads import LinearHead
+from bothways.model.activations import ACTIVATIONS
+from bothways.model.config import Bias, EncoderConfig, ModelConfig, Rotary
+from bothways.model.heads import LinearHead, MaskedLMHead
 
-Reads = Literal["tokens", "tokens + first", "first", "mean", "pooled"]
+Reads = Literal["tokens", "tokens + first", "first", "mean", "pooled", "late"]
 """The input of a head: the hidden states of all tokens, or these plus that of their sequence's first token; or for each
-sequence the state of the first token, the mean of all states, or the pooler's output."""
+sequence the state of the first token, the mean of all states, or the pooler's output. late: the head reads all tokens,
+and its logits are averaged over each sequence."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,20 @@ class KeyRow:
 
     theirs: str | tuple[str, ...]
     ours: str
+    is_optional: bool = False
+    """Whether a file may lack it, and it is then zero."""
     by_head: int = 1
     """The number of projections that one tensor of theirs interleaves head by head: 3 for q, k and v in DeBERTa v1."""
 
     @property
     def parts(self) -> tuple[str, ...]:
         return (self.theirs,) if isinstance(self.theirs, str) else self.theirs
+
+    def lengths(self, total: int, shape: EncoderConfig) -> list[int]:
+        """The lengths of the parts, `total` in all. Keys and values may be narrower than queries."""
+        if len(self.parts) == 3 and ".attention.qkv." in self.ours:
+            return list(shape.qkv_widths)
+        return [total // len(self.parts)] * len(self.parts)
 
 
 @dataclass(frozen=True)
@@ -57,9 +67,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Family:
-    """Everything specific to one `model_type`."""
+    """Everything specific to one file format of one architecture."""
 
     name: str
+    """The `model_type` of config.json, unless `model_type` gives another."""
     prefix: str
     """The prefix of the body's tensor names in files that have a head too, such as `bert.`"""
     read_config: Callable[[Mapping[str, Any]], EncoderConfig]
@@ -71,11 +82,35 @@ class Family:
     architectures: tuple[tuple[str, frozenset[str]], ...]
     """Their classes and the heads of each. When we write, the first match is used."""
     ignored: tuple[str, ...] = ()
-    """Tensors without learned weights."""
+    """Patterns of tensors that are not read: those without learned weights, and heads that we do not have."""
+    computed: Mapping[str, Callable[[EncoderConfig], Tensor]] = field(default_factory=dict)
+    """Tensors of a file that follow from its settings. A file with other values is refused."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are copies of another one: they must be equal to it, and are not written."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Endings of old tensor names, and the current ones."""
+    model_type: str = ""
+    """The `model_type` of config.json, where several formats share one; "": the name."""
+    other_prefixes: tuple[str, ...] = ()
+    """Prefixes of the body in files of other libraries; we write `prefix`."""
+    ties: bool = True
+    """Whether a config.json without tie_word_embeddings ties the output matrix to the token embeddings."""
+    sign: str = ""
+    """A tensor that only this one of several formats with the same `model_type` has, without the prefix."""
+    narrow_embeddings: bool = False
+    """Whether the embeddings may be narrower than the layers."""
+    poolings: Mapping[Reads, str] = field(default_factory=dict)
+    """What the classifier can read, and the value of `classifier_pooling` in config.json for it; empty: it is fixed."""
+
+    @property
+    def type(self) -> str:
+        """The `model_type` of config.json."""
+        return self.model_type or self.name
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """The prefixes that the body may have in a file."""
+        return (self.prefix, *self.other_prefixes, "")
 
 
 # ---------------------------------------------------------------------- helpers for the tables
@@ -107,17 +142,31 @@ def classifiers(dropout: str, token_dropout: str) -> dict[str, Head]:
     }
 
 
+def masked_head(dense: str, norm: str, bias: str, decoder: str, activation: str = "") -> Head:
+    """The head of masked language modelling, by the names of its parts; "": the activation of the layers."""
+    return Head(
+        lambda c: MaskedLMHead(c.encoder, activation, tied=is_tied(c)),
+        (
+            *linear(dense, "heads.masked.dense"),
+            *linear(norm, "heads.masked.norm"),
+            KeyRow(bias, "heads.masked.bias"),
+            KeyRow(decoder, "heads.masked.decoder.weight"),
+        ),
+    )
+
+
 def architectures(
     classes: str, heads: Mapping[str, Head], others: Mapping[str, set[str]] = MappingProxyType({})
 ) -> tuple[tuple[str, frozenset[str]], ...]:
     """The classes of a family whose names begin with `classes`; `others` are those that not every family has."""
     usual = {"SequenceClassification": "sequence", "TokenClassification": "token"}
     usual |= {"QuestionAnswering": "span", "MultipleChoice": "choice"}
+    known = {ending: head for ending, head in usual.items() if head in heads}
     has_pooler = "pooler" in heads and heads["pooler"].in_body
     return (
-        *((f"{classes}For{ending}", frozenset({head, *heads[head].needs})) for ending, head in usual.items()),
+        *((f"{classes}For{ending}", frozenset({head, *heads[head].needs})) for ending, head in known.items()),
         *((f"{classes}For{ending}", frozenset(names)) for ending, names in others.items()),
-        (f"{classes}ForMaskedLM", frozenset({"masked"})),
+        *([(f"{classes}ForMaskedLM", frozenset({"masked"}))] if "masked" in heads else []),
         *([(f"{classes}Model", frozenset({"pooler"}))] if has_pooler else []),
         (f"{classes}Model", frozenset()),
     )
@@ -130,7 +179,7 @@ def refuse_other(raw: Mapping[str, Any], fixed: Mapping[str, tuple[Any, ...]]) -
             raise unsupported(key, raw[key], f"only {allowed[0]!r} is supported")
     for key, value in raw.items():
         is_probability = isinstance(value, int | float) and 0 <= value < 1
-        if "dropout" in key and value is not None and not is_probability:
+        if key.endswith(("dropout", "dropout_prob")) and value is not None and not is_probability:
             raise unsupported(key, value, "expected a probability from 0 up to 1")
 
 
@@ -139,12 +188,30 @@ def unsupported(key: str, value: object, expected: str) -> BothwaysError:
     return BothwaysError(f"config.json has {key} = {value!r}: {expected}", "unsupported-setting", (key, value))
 
 
-def take(raw: Mapping[str, Any], keys: Mapping[str, str], may_miss: Collection[str] = ()) -> dict[str, Any]:
-    """Their settings under our names."""
-    missing = [key for key in keys if key not in raw and key not in may_miss]
+def take(raw: Mapping[str, Any], keys: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Their settings under our names. What is missing or null has their default, except for sizes."""
+    found = {key: setting(raw, key, defaults.get(key)) for key in keys}
+    missing = [key for key, value in found.items() if value is None]
     if missing:
         raise BothwaysError(f"config.json has no {', '.join(missing)}", "missing-setting", tuple(missing))
-    return {ours: raw[theirs] for theirs, ours in keys.items() if theirs in raw}
+    for key in found:
+        if keys[key] == "activation":
+            activation_of(found, key)
+    return {keys[key]: value for key, value in found.items()}
+
+
+def setting(raw: Mapping[str, Any], key: str, default: Any) -> Any:
+    """A setting, or its default if it is missing or null."""
+    value = raw.get(key)
+    return default if value is None else value
+
+
+def activation_of(raw: Mapping[str, Any], key: str, default: str = "gelu") -> str:
+    """The activation function that a setting names."""
+    name = setting(raw, key, default)
+    if name not in ACTIVATIONS:
+        raise unsupported(key, name, f"expected one of {', '.join(sorted(ACTIVATIONS))}")
+    return str(name)
 
 
 def give(config: EncoderConfig, keys: Mapping[str, str]) -> dict[str, Any]:
@@ -156,12 +223,41 @@ def plain(config: EncoderConfig) -> EncoderConfig:
     """The same config, for families whose embeddings are as wide as their layers."""
     if config.embedding_width:
         raise BothwaysError(
-            f"model.embedding is {config.embedding_width}, and only albert, electra, deberta and deberta-v2 can have "
-            f"narrower embeddings: leave it out",
+            f"model.embedding_width is {config.embedding_width}, and this family has none narrower: leave it out",
             "unsupported-setting",
-            ("model.embedding", config.embedding_width),
+            ("model.embedding_width", config.embedding_width),
         )
     return config
+
+
+def is_tied(config: ModelConfig, default: bool = True) -> bool:
+    """Whether the output matrix of masked language modelling is the table of token embeddings."""
+    return bool(setting(config.hf_config, "tie_word_embeddings", default))
+
+
+def block_biases(raw: Mapping[str, Any]) -> tuple[Bias, ...]:
+    """The biases by the settings attention_bias and mlp_bias."""
+    attention: tuple[Bias, ...] = ("query", "key", "value", "out") if raw.get("attention_bias") else ()
+    return (*attention, "up", "down") if raw.get("mlp_bias") else attention
+
+
+def read_rotary(raw: Mapping[str, Any], max_length: int, base: float) -> Rotary:
+    """Rotary positions by the settings of transformers 5 (rope_parameters) or 4 (rope_theta, rope_scaling)."""
+    given: Mapping[str, Any] = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    base = float(setting(given, "rope_theta", setting(raw, "rope_theta", base)))
+    kind = setting(given, "rope_type", setting(given, "type", "default"))
+    if kind not in ("default", "linear"):
+        raise unsupported("rope_type", kind, "expected 'default' or 'linear'")
+    if (share := setting(given, "partial_rotary_factor", setting(raw, "partial_rotary_factor", 1.0))) != 1.0:
+        raise unsupported("partial_rotary_factor", share, "only 1.0 is supported")
+    return Rotary(max_length, base, base, float(given["factor"]) if kind == "linear" else 1.0)
+
+
+def write_rotary(positions: Rotary) -> dict[str, Any]:
+    """rope_parameters of config.json: the inverse of `read_rotary`."""
+    if positions.factor == 1:
+        return {"rope_type": "default", "rope_theta": positions.base}
+    return {"rope_type": "linear", "rope_theta": positions.base, "factor": positions.factor}
 
 
 def dropout_of(config: ModelConfig, key: str = "classifier_dropout") -> float:

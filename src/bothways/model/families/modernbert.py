@@ -10,18 +10,29 @@ from bothways.model.families.family import (
     Head,
     KeyRow,
     Reads,
+    activation_of,
     architectures,
+    block_biases,
     dropout_of,
     give,
+    is_tied,
     linear,
     plain,
     refuse_other,
+    setting,
     take,
     unsupported,
 )
 from bothways.model.heads import DenseHead, MaskedLMHead
 
-_FIXED: dict[str, tuple[Any, ...]] = {"decoder_bias": (True,), "tie_word_embeddings": (True,)}
+_DEFAULTS = {
+    "hidden_activation": "gelu",
+    "norm_eps": 1e-5,
+    "norm_bias": False,
+    "embedding_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.02,
+}
 _KEYS = {
     "vocab_size": "vocab_size",
     "hidden_size": "width",
@@ -40,13 +51,11 @@ _GLOBAL, _LOCAL = "full_attention", "sliding_attention"
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours, in the form of transformers 4 or 5."""
-    refuse_other(raw, _FIXED)
-    values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"})
-    if raw.get("attention_bias", False) != raw.get("mlp_bias", False):
-        raise unsupported("mlp_bias", raw.get("mlp_bias"), "only the value of attention_bias is supported")
-    every = raw.get("global_attn_every_n_layers", 3)
+    refuse_other(raw, {})
+    values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"}, _DEFAULTS)
+    every = setting(raw, "global_attn_every_n_layers", 3)
     kinds = raw.get("layer_types") or [_LOCAL if n % every else _GLOBAL for n in range(values["layers"])]
-    reach = raw.get("local_attention", 128) // 2
+    reach = setting(raw, "local_attention", 128) // 2
     windows = tuple(reach if kind == _LOCAL else 0 for kind in kinds)
     positions = Rotary(
         values.pop("max_length"),
@@ -56,9 +65,11 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     return EncoderConfig(
         positions=positions,
         segments=0,
-        gated=True,
+        gated="first",
         norm_first=True,
-        biases="all" if raw.get("attention_bias") else "none",
+        first_norm=False,
+        final_norm=True,
+        biases=block_biases(raw),
         windows=windows if any(windows) else (),
         **values,
     )
@@ -78,8 +89,8 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     bases = {_GLOBAL: config.positions.base, _LOCAL: config.positions.local_base}
     return values | {
         "max_position_embeddings": config.positions.max_length,
-        "attention_bias": config.biases == "all",
-        "mlp_bias": config.biases == "all",
+        "attention_bias": "out" in config.biases,
+        "mlp_bias": "up" in config.biases,
         "layer_types": [_LOCAL if reach else _GLOBAL for reach in config.windows or (0,) * config.layers],
         "local_attention": 2 * max(config.windows, default=0) or 128,
         "rope_parameters": {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()},
@@ -93,12 +104,19 @@ def _fresh(shape: EncoderConfig) -> EncoderConfig:
         positions=Rotary(shape.max_length),
         segments=0,
         norm_eps=1e-5,
-        gated=True,
+        gated="first",
         norm_first=True,
+        first_norm=False,
+        final_norm=True,
         norm_bias=False,
-        biases="none",
+        biases=(),
         windows=tuple(64 if layer % 3 else 0 for layer in range(shape.layers)),
     )
+
+
+def _activation(config: ModelConfig) -> str:
+    """The activation of the heads."""
+    return activation_of(config.hf_config, "classifier_activation")
 
 
 def _classifier(outputs: int | None = None) -> Any:
@@ -106,7 +124,7 @@ def _classifier(outputs: int | None = None) -> Any:
         return DenseHead(
             config.encoder,
             outputs or len(config.labels),
-            str(config.hf_config.get("classifier_activation", "gelu")),
+            _activation(config),
             (0.0, dropout_of(config)),
             norm="between",
             dense_bias=bool(config.hf_config.get("classifier_bias", False)),
@@ -131,13 +149,16 @@ _HEADS = {
     "masked": Head(
         lambda c: MaskedLMHead(
             c.encoder,
-            str(c.hf_config.get("classifier_activation", "gelu")),
+            _activation(c),
             dense_bias=bool(c.hf_config.get("classifier_bias", False)),
+            tied=is_tied(c),
+            bias=bool(setting(c.hf_config, "decoder_bias", True)),
         ),
         (
             *linear("head.dense", "heads.masked.dense"),
             *linear("head.norm", "heads.masked.norm"),
             KeyRow("decoder.bias", "heads.masked.bias"),
+            KeyRow("decoder.weight", "heads.masked.decoder.weight"),
         ),
     ),
     "sequence": Head(_classifier(), _rows("sequence"), reads=_pooling, has_labels=True),
@@ -168,4 +189,5 @@ FAMILY = Family(
     heads=_HEADS,
     architectures=architectures("ModernBert", _HEADS, {"TokenClassification": {"replaced"}}),
     tied={"decoder.weight": "embeddings.tok_embeddings.weight"},
+    poolings={"first": "cls", "mean": "mean"},
 )

@@ -18,7 +18,7 @@ from bothways.model.families.family import (
     take,
 )
 
-_FIXED: dict[str, tuple[Any, ...]] = {"tie_word_embeddings": (True,), "relative_attention_num_buckets": (32,)}
+_FIXED: dict[str, tuple[Any, ...]] = {"relative_attention_num_buckets": (32,)}
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs not in ("is_decoder", "type_vocab_size")}
 _OFFSET = 2
 
@@ -26,8 +26,8 @@ _OFFSET = 2
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
     refuse_other(raw, _FIXED)
-    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
-    return EncoderConfig(positions=Bucketed(values.pop("rows"), _OFFSET), segments=0, **values)
+    values = take(raw, {**_KEYS, "max_position_embeddings": "rows"}, bert.DEFAULTS)
+    return EncoderConfig(positions=Bucketed(values.pop("rows"), _OFFSET, skips_padding=True), segments=0, **values)
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
@@ -59,7 +59,10 @@ FAMILY = Family(
     ),
     heads=roberta.HEADS,
     fresh=lambda shape: replace(
-        plain(shape), positions=Bucketed(shape.max_length + _OFFSET, _OFFSET), segments=0, norm_eps=1e-5
+        plain(shape),
+        positions=Bucketed(shape.max_length + _OFFSET, _OFFSET, skips_padding=True),
+        segments=0,
+        norm_eps=1e-5,
     ),
     architectures=architectures("MPNet", roberta.HEADS),
     ignored=("embeddings.position_ids",),

@@ -9,25 +9,25 @@ from bothways.model.families import bert
 from bothways.model.families.family import (
     Family,
     Head,
-    KeyRow,
     architectures,
     dropout_of,
     linear,
+    masked_head,
     plain,
     take,
     unsupported,
 )
-from bothways.model.heads import DenseHead, MaskedLMHead
+from bothways.model.heads import DenseHead
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
     bert.refuse(raw)
-    values = take(raw, {**bert.KEYS, "max_position_embeddings": "rows"}, bert.MAY_MISS)
+    values = take(raw, {**bert.KEYS, "max_position_embeddings": "rows"}, bert.DEFAULTS)
     pad = raw.get("pad_token_id", 1)
     if not isinstance(pad, int) or pad < 0:
         raise unsupported("pad_token_id", pad, "expected 0 or more, as positions are counted from it")
-    return EncoderConfig(positions=Learned(values.pop("rows"), offset=pad + 1), **values)
+    return EncoderConfig(positions=Learned(values.pop("rows"), offset=pad + 1, skips_padding=True), **values)
 
 
 def write_config(config: EncoderConfig) -> dict[str, Any]:
@@ -38,7 +38,9 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 def fresh(shape: EncoderConfig) -> EncoderConfig:
     """The config of a new model. Its position table has two more rows than the longest input has tokens."""
-    return replace(plain(shape), positions=Learned(shape.max_length + 2, offset=2), segments=1, norm_eps=1e-5)
+    return replace(
+        plain(shape), positions=Learned(shape.max_length + 2, 2, skips_padding=True), segments=1, norm_eps=1e-5
+    )
 
 
 def _dense(config: ModelConfig) -> DenseHead:
@@ -48,14 +50,8 @@ def _dense(config: ModelConfig) -> DenseHead:
 
 HEADS = {
     "pooler": bert.HEADS["pooler"],
-    "masked": Head(
-        lambda c: MaskedLMHead(c.encoder, "gelu"),  # whatever the activation of the layers is
-        (
-            *linear("lm_head.dense", "heads.masked.dense"),
-            *linear("lm_head.layer_norm", "heads.masked.norm"),
-            KeyRow("lm_head.bias", "heads.masked.bias"),
-        ),
-    ),
+    # Its activation is always GELU, whatever that of the layers is.
+    "masked": masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight", "gelu"),
     "sequence": Head(
         _dense,
         (
