@@ -17,11 +17,12 @@ import transformers
 from torch import Tensor
 
 from bothways.errors import BothwaysError
+from bothways.model.adapter_config import WEIGHTS
 from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.load import load
-from bothways.model.lora import WEIGHTS, Adapted, adapt, save_adapter
+from bothways.model.lora import Adapted, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from bothways.data.columns import Columns
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, has_box
 from bothways.model.checkpoint import ADVICE
-from bothways.model.lora import base_of
 from bothways.tasks.registry import TASKS, find_task
 from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings
