@@ -146,8 +146,8 @@ def base_of(folder: Path, base: Path | str | None = None) -> Path | None:
     named = read_json(folder / CONFIG).get(_BASE)
     if base is not None:
         places = [Path(base)]
-    elif not named or not isinstance(named, str):
-        places = []
+    elif not isinstance(named, str) or (folder / named).resolve() == folder.resolve():
+        places = []  # no name, or its own
     elif named.startswith(_IN_BOX):
         places = [BOX / named.removeprefix(_IN_BOX)]
     else:
