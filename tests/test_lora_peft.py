@@ -220,7 +220,8 @@ def test_the_start_by_data_changes_no_base(classified: Path, tmp_path: Path) -> 
 def test_a_converted_adapter_needs_only_its_base(start: str, classified: Path, tmp_path: Path) -> None:
     """PEFT can take the start out of the adapter when it saves it; the rank doubles."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(classified)
-    settings = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query", "value"], init_lora_weights=start)
+    more: dict[str, Any] = {"init_lora_weights": start}
+    settings = peft.LoraConfig(r=4, lora_alpha=6, target_modules=["query", "value"], **more)
     wrapped = peft.get_peft_model(model, settings)
     wrapped.peft_config["default"].init_lora_weights = True
     wrapped.save_pretrained(str(tmp_path / "start"))

@@ -48,13 +48,15 @@ REFUSED = {
 def _principal(weight: Tensor, rank: int, scale: float) -> Tensor:
     """PiSSA (Meng et al. 2024): the largest `rank` singular components."""
     u, s, v = torch.linalg.svd(weight, full_matrices=False)
-    return u[:, :rank] * s[:rank] @ v[:rank]
+    found: Tensor = u[:, :rank] * s[:rank] @ v[:rank]
+    return found
 
 
 def _first_of_qr(weight: Tensor, rank: int, scale: float) -> Tensor:
     """OLoRA (Büyükakyüz 2024): the first `rank` columns of Q and rows of R. PEFT scales the product here too."""
     q, r = torch.linalg.qr(weight)
-    return scale * q[:, :rank] @ r[:rank]
+    found: Tensor = scale * q[:, :rank] @ r[:rank]
+    return found
 
 
 _PLAIN_INITS = ("true", "false", "none", "gaussian", "orthogonal", "eva", "mica")
