@@ -22,6 +22,7 @@ from bothways.model.lora import Adapted, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
+from bothways.tasks.recipe import FinetuneModel, FinetuneRecipe
 from bothways.train.protocol import Event, Stepped
 from bothways.train.settings import LoraSettings
 from helpers import TINY, refused
@@ -246,6 +247,8 @@ def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) 
             train=SINGLE,
             dev=[],
         )
+    with refused("bad-combination", 1):
+        FinetuneRecipe(task="classify", model=FinetuneModel(str(base), keep_layers=1), lora=LoraSettings(rank=2))
     for bad in ({"rank": -1}, {"rank": 1, "alpha": 0.0}, {"rank": 1, "dropout": 1.0}):
         with refused("out-of-range"):
             LoraSettings(**bad)

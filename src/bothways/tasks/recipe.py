@@ -108,6 +108,13 @@ class FinetuneRecipe:
             raise BothwaysError(
                 f"{self.settings} are not settings of the task {task.name}", "other-settings", task.name
             )
+        if self.lora.rank and self.model.keep_layers:
+            raise BothwaysError(
+                "lora.rank needs a model with all its layers, which the adapter is saved for: leave out "
+                "model.keep_layers",
+                "bad-combination",
+                self.model.keep_layers,
+            )
         if self.distill.teacher and not self.model.init:
             object.__setattr__(self, "model", replace(self.model, init=self.distill.teacher))
 
