@@ -17,9 +17,9 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
+from bothways.model.adapter_config import CONFIG, WEIGHTS
 from bothways.model.checkpoint import describe, save
 from bothways.model.load import load
-from bothways.model.lora import CONFIG, WEIGHTS
 from bothways.tasks.recipe import advice_file, finetune_recipe
 
 MOST_PARAMETERS, MOST_BYTES = 16_000_000, 32_000_000

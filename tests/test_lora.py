@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,21 +15,19 @@ import torch
 import transformers
 from torch import Tensor
 
-from bothways.errors import BothwaysError
-from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.load import load
-from bothways.model.lora import WEIGHTS, Adapted, adapt, save_adapter
+from bothways.model.lora import Adapted, adapt, save_adapter
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
-from bothways.tasks.folder import with_task
-from bothways.text.tokenizer import Tokenizer
+from bothways.tasks.recipe import FinetuneModel, FinetuneRecipe
 from bothways.train.protocol import Event, Stepped
 from bothways.train.settings import LoraSettings
-from helpers import TINY, config_for, make_loud, refused
-from helpers.tasks import CASES, CHOICES, LIMIT, SINGLE, named, quiet, recipe_for, shout, their_folder
+from helpers import TINY, refused
+from helpers.adapters import classifier, compare_spans, distance, outputs, their_outputs
+from helpers.tasks import CASES, CHOICES, LIMIT, SINGLE, quiet, recipe_for, shout
 
 TARGETS = {
     "query and value": ("query", "value"),
@@ -39,14 +36,6 @@ TARGETS = {
     "attention only": ("attention.output.dense", "query"),
     "all": ("all-linear",),
 }
-IDS = [[101, 7, 30, 102], [101, 40, 41, 42, 43, 44, 45, 102], [101, 102]]
-
-
-def classifier(base: Path) -> Model:
-    """The base's encoder under a loud head of three labels."""
-    model = with_task(load(base), config_for("classify", kind="single"), ("bad", "good", "so-so"))
-    make_loud(model.heads, 5)
-    return model.eval()
 
 
 def small_ones(model: Model, kinds: tuple[str, ...] = ("down", "up")) -> set[str]:
@@ -58,28 +47,6 @@ def small_ones(model: Model, kinds: tuple[str, ...] = ("down", "up")) -> set[str
         for kind in kinds
         for part in getattr(layer, kind)
     }
-
-
-def outputs(model: Model, head: str = "sequence") -> Tensor:
-    batch = Batch.pack(IDS, [[0] * len(row) for row in IDS])
-    with torch.no_grad():
-        return model.logits(head, model.encoder(batch), batch)
-
-
-def their_outputs(model: Any) -> Tensor:
-    """Padding removed: (B, C), or (N, C)."""
-    longest = max(map(len, IDS))
-    grid = torch.tensor([row + [0] * (longest - len(row)) for row in IDS])
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in IDS])
-    model.eval()
-    with torch.no_grad():
-        logits: Tensor = model(input_ids=grid, attention_mask=mask).logits
-    return logits[mask.bool()] if logits.dim() == 3 else logits
-
-
-def distance(one: Tensor, other: Tensor) -> float:
-    assert one.shape == other.shape
-    return float((one - other).abs().max())
 
 
 # ---------------------------------------------------------------------- the layer
@@ -196,19 +163,10 @@ def test_peft_opens_what_we_train(name: str, base: Path, tmp_path: Path) -> None
     ours = outputs(load(adapter), head)
     assert distance(outputs(load(found.folder), head), ours) <= 1e-6
     if name == "answer":
-        return _compare_spans(opened, ours)
+        return compare_spans(opened, ours)
     assert distance(their_outputs(opened), ours) <= LIMIT
     assert Predictor.load(adapter).labels == found.labels == tuple(config.id2label.values())
     assert Predictor.load(adapter).name == found.task
-
-
-def _compare_spans(opened: Any, ours: Tensor) -> None:
-    rows = []
-    for ids in IDS:
-        with torch.no_grad():
-            out = opened.eval()(input_ids=torch.tensor([ids]))
-        rows.append(torch.stack([out.start_logits[0], out.end_logits[0]], -1))
-    assert distance(torch.cat(rows), ours) <= LIMIT
 
 
 def test_peft_trains_on_from_what_we_trained(base: Path, tmp_path: Path) -> None:
@@ -281,188 +239,6 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-# ---------------------------------------------------------------------- PEFT's in ours
-
-
-def peft_adapter(base: Path, folder: Path, kind: str = "SequenceClassification", **config: Any) -> Any:
-    """An adapter as PEFT trains and saves it: every trained weight loud."""
-    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(base)
-    settings = {"r": 4, "lora_alpha": 6, "target_modules": ["query", "value"], **config}
-    wrapped = peft.get_peft_model(model, peft.LoraConfig(**settings))
-    draws = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in wrapped.parameters():
-            if parameter.requires_grad:
-                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draws))
-    wrapped.save_pretrained(str(folder))
-    return wrapped.eval()
-
-
-@pytest.fixture
-def classified(tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    """A classifier's folder as transformers writes it."""
-    return their_folder(
-        tmp_path / "classified", tokenizer, "BertForSequenceClassification", **named(["no", "maybe", "yes"])
-    )
-
-
-PEFT: dict[str, dict[str, Any]] = {
-    "plain, without a head": {},
-    "for classification": {"task_type": "SEQ_CLS"},
-    "all linear": {"task_type": "SEQ_CLS", "target_modules": "all-linear"},
-    "by regular expression": {"target_modules": r".*layer\.1\..*dense"},
-    "head saved": {"modules_to_save": ["classifier"]},
-    "head and pooler saved": {"task_type": "SEQ_CLS", "modules_to_save": ["classifier", "pooler"]},
-    "rank-stabilised": {"use_rslora": True, "task_type": "SEQ_CLS"},
-    "alphas by name": {"alpha_pattern": {"query": 1.5}, "task_type": "SEQ_CLS"},
-    "alphas by layer": {"alpha_pattern": {r"layer\.0\.attention\.self\.query": 1.5}},
-    "alphas by expression": {"alpha_pattern": {r".*\.0\..*query": 1.5}},
-    "alphas of like names": {"target_modules": ["output.dense"], "alpha_pattern": {r"^bert.encoder.layer.0.output.dense": 30}},
-    "ranks by name": {"rank_pattern": {"value": 2}, "task_type": "SEQ_CLS"},
-    "some layers": {"layers_to_transform": [1], "task_type": "SEQ_CLS"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PEFT)
-def test_we_open_what_peft_trained(name: str, classified: Path, tmp_path: Path) -> None:
-    theirs = peft_adapter(classified, tmp_path / "adapter", **PEFT[name])
-    ours = load(tmp_path / "adapter")
-    assert ours.config.heads == ("pooler", "sequence")
-    assert ours.config.labels == ("no", "maybe", "yes")
-    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
-    assert distance(outputs(ours), outputs(load(classified))) > 0.1
-    predictor = Predictor.load(tmp_path / "adapter")
-    assert predictor.name == "classify"
-    assert predictor("the cat")["label"] in ("no", "maybe", "yes")
-
-
-def test_we_open_a_head_that_peft_trained_on_a_pretrained_body(base: Path, tmp_path: Path) -> None:
-    """The usual case: BERT itself is the base, and the head is in the adapter only."""
-    theirs = peft_adapter(base, tmp_path / "adapter", task_type="SEQ_CLS")
-    ours = load(tmp_path / "adapter")
-    assert ours.config.heads == ("pooler", "sequence")
-    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
-    assert Predictor.load(tmp_path / "adapter").name == "classify"
-
-
-@pytest.fixture
-def filler(tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    """A ModernBERT that fills blanks, as transformers writes it: its classifier begins with a layer of that head."""
-    shape = {"vocab_size": TINY.vocab_size, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = transformers.ModernBertConfig(
-        **shape, intermediate_size=48, max_position_embeddings=48, pad_token_id=0, classifier_pooling="mean"
-    )
-    model = transformers.ModernBertForMaskedLM(config)
-    make_loud(model, 0)
-    model.save_pretrained(tmp_path / "filler")
-    tokenizer.save(tmp_path / "filler", 48)
-    return tmp_path / "filler"
-
-
-@pytest.mark.parametrize("targets", [["Wqkv"], "all-linear"])
-def test_what_an_adapter_leaves_to_its_base_is_the_bases(filler: Path, tmp_path: Path, targets: Any) -> None:
-    theirs = peft_adapter(filler, tmp_path / "adapter", task_type="SEQ_CLS", target_modules=targets)
-    names = safetensors.torch.load_file(tmp_path / "adapter" / WEIGHTS).keys()
-    assert not [name for name in names if ".head." in name and ".lora_" not in name]
-    ours = load(tmp_path / "adapter")
-    assert ours.config.heads == ("sequence",)
-    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
-
-
-def test_no_pooler_is_made_up(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    """PEFT does not save it, and what only fills blanks has none: nobody knows it any more."""
-    masked = their_folder(tmp_path / "masked", tokenizer, "BertForMaskedLM")
-    peft_adapter(masked, tmp_path / "adapter", task_type="SEQ_CLS")
-    with refused("missing-tensors", ("pooler.dense.weight",)):
-        load(tmp_path / "adapter")
-    peft_adapter(masked, tmp_path / "whole", task_type="SEQ_CLS", modules_to_save=["classifier", "pooler"])
-    assert load(tmp_path / "whole").config.heads == ("pooler", "sequence")
-
-
-def test_we_open_a_tagger_that_peft_trained(base: Path, tmp_path: Path) -> None:
-    theirs = peft_adapter(base, tmp_path / "adapter", "TokenClassification", task_type="TOKEN_CLS")
-    ours = load(tmp_path / "adapter")
-    assert ours.config.heads == ("token",)
-    assert distance(outputs(ours, "token"), their_outputs(theirs)) <= LIMIT
-
-
-def test_we_open_an_answerer_that_peft_trained(base: Path, tmp_path: Path) -> None:
-    theirs = peft_adapter(base, tmp_path / "adapter", "QuestionAnswering", task_type="QUESTION_ANS")
-    ours = load(tmp_path / "adapter")
-    assert ours.config.heads == ("span",)
-    _compare_spans(theirs, outputs(ours, "span"))
-
-
-UNREAD: dict[str, dict[str, Any]] = {
-    "trained norms": {"modules_to_save": ["classifier", "LayerNorm"]},
-    "trained embeddings": {"modules_to_save": ["classifier", "word_embeddings"]},
-    "adapted embeddings": {"target_modules": ["query", "word_embeddings"]},
-    "biases in the adapter": {"lora_bias": True},
-    "doubled layers": {"layer_replication": [[0, 2], [0, 2]]},
-}
-
-
-@pytest.mark.filterwarnings("ignore")  # PEFT's own, on what it makes here
-@pytest.mark.parametrize("name", UNREAD)
-def test_every_weight_of_an_adapter_is_used_or_refused(name: str, classified: Path, tmp_path: Path) -> None:
-    """Never a model that is a little different from the one that was trained."""
-    try:
-        theirs = peft_adapter(classified, tmp_path / "adapter", **UNREAD[name])
-    except (ValueError, TypeError, AttributeError) as error:
-        pytest.skip(f"this PEFT does not make it: {error}")
-    try:
-        ours = load(tmp_path / "adapter")
-    except BothwaysError:
-        return
-    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "value"),
-    [
-        ({"peft_type": "IA3"}, "unsupported-adapter", ("peft_type", "IA3")),
-        ({"bias": "all"}, "unsupported-adapter", ("bias", "all")),
-        ({"use_dora": True}, "unsupported-adapter", ("use_dora", True)),
-        ({"base_model_name_or_path": "/nowhere"}, "no-base-model", Path("/nowhere")),
-    ],
-)
-def test_other_kinds_are_refused_in_one_sentence(
-    change: dict[str, Any], code: str, value: object, classified: Path, tmp_path: Path
-) -> None:
-    peft_adapter(classified, tmp_path / "adapter")
-    path = tmp_path / "adapter/adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(BothwaysError) as caught:
-        load(tmp_path / "adapter")
-    assert (caught.value.code, caught.value.value) == (code, value)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("part", ["lora_A", "classifier"])
-def test_an_adapter_that_holds_nan_is_refused(part: str, classified: Path, tmp_path: Path) -> None:
-    peft_adapter(classified, tmp_path / "adapter", modules_to_save=["classifier"])
-    path = tmp_path / "adapter/adapter_model.safetensors"
-    tensors = safetensors.torch.load_file(path)
-    name = next(name for name in tensors if part in name)
-    tensors[name].flatten()[0] = torch.nan
-    safetensors.torch.save_file(tensors, path)
-    with refused("not-finite", (name.removeprefix("base_model.model.").removeprefix("bert."),)):
-        load(tmp_path / "adapter")
-
-
-def test_an_adapter_of_another_model_is_refused(classified: Path, tmp_path: Path, tokenizer: Tokenizer) -> None:
-    peft_adapter(classified, tmp_path / "adapter")
-    other = their_folder(tmp_path / "other", tokenizer, "BertForSequenceClassification", num_hidden_layers=1)
-    path = tmp_path / "adapter/adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(other)}))
-    with refused("unexpected-tensors", ("encoder.layer.1.attention.self.query.weight",)):
-        load(tmp_path / "adapter")
-    wide = their_folder(tmp_path / "wide", tokenizer, "BertForSequenceClassification", hidden_size=64)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(wide)}))
-    with refused("shape-mismatch"):
-        load(tmp_path / "adapter")
-
-
 def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) -> None:
     with refused("no-such-layer", ("c_attn",)):
         finetune(
@@ -471,6 +247,8 @@ def test_layers_that_do_not_exist_cannot_be_adapted(base: Path, tmp_path: Path) 
             train=SINGLE,
             dev=[],
         )
+    with refused("bad-combination", 1):
+        FinetuneRecipe(task="classify", model=FinetuneModel(str(base), keep_layers=1), lora=LoraSettings(rank=2))
     for bad in ({"rank": -1}, {"rank": 1, "alpha": 0.0}, {"rank": 1, "dropout": 1.0}):
         with refused("out-of-range"):
             LoraSettings(**bad)
@@ -492,15 +270,6 @@ def test_a_name_that_only_ends_alike_is_not_meant(base: Path) -> None:
     """ "dense" means every dense layer; "put.dense" means none."""
     with refused("no-such-layer", ("put.dense",)):
         adapt(classifier(base), LoraSettings(rank=2, targets=("put.dense",)))
-
-
-def test_an_adapter_folder_can_move_with_its_base(base: Path, tmp_path: Path) -> None:
-    """A base that is named relative to the adapter is found beside it."""
-    model = adapt(classifier(base), LoraSettings(rank=2)).eval()
-    shout(model)
-    save_adapter(model, "../base", tmp_path / "adapter")
-    shutil.copytree(base, tmp_path / "base")
-    assert distance(outputs(load(tmp_path / "adapter")), outputs(model)) <= LIMIT
 
 
 def test_the_scale_is_alpha_over_rank(base: Path, tmp_path: Path) -> None:

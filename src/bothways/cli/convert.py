@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from bothways.cli.options import BaseModel
 from bothways.cli.output import say
 
 
@@ -18,6 +19,7 @@ def convert(
         ),
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to write.", show_default=False)],
+    base: BaseModel = None,
     to: Annotated[
         Literal["hf", "google"],
         typer.Option(help="The format to write: Hugging Face's, or Google's TensorFlow 1 checkpoint."),
@@ -36,7 +38,7 @@ def convert(
     from bothways.model.convert import convert as run
     from bothways.train.machine import DTYPES
 
-    model = run(source, target, to=to, dtype=DTYPES[dtype])
+    model = run(source, target, base=base, to=to, dtype=DTYPES[dtype])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     heads = ", ".join(model.config.heads) or "none"
     say(f"{target}: {model.config.family}, {parameters:,} parameters, heads: {heads}")

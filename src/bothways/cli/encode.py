@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import AnyModel, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, PrintJson
 from bothways.cli.output import print_json, progress, say
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
@@ -31,6 +31,7 @@ def encode(
         Path, typer.Option("--out", metavar="FILE", help="Output file: .npy, .jsonl or .parquet.", show_default=False)
     ],
     model: AnyModel = None,
+    base: BaseModel = None,
     layers: Annotated[
         str,
         typer.Option(
@@ -72,7 +73,7 @@ def encode(
     writer_for(out)
     if file.resolve() in (out.resolve(), beside(out).resolve()):
         raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
-    loaded = load(model)
+    loaded = load(model, base=base)
     features = Features(layers, combine, _numbers(weights), long)
     tally = Tally()
     total = None if file == STDIN else sum(1 for _ in read_texts(file, field))

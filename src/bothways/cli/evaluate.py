@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bothways.cli.options import (
+    BaseModel,
     BoxedTask,
     LabelColumn,
     LongTexts,
@@ -31,6 +32,7 @@ _TOLERANCE = 0.05
 def evaluate(
     files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Labelled files.", show_default=False)],
     model: TunedModel = None,
+    base: BaseModel = None,
     task: BoxedTask = None,
     against: Annotated[
         Path | None,
@@ -84,7 +86,7 @@ def evaluate(
             "read-only-box",
             task,
         )
-    predictor, notes = Predictor.load(folder, long=long), Notes()
+    predictor, notes = Predictor.load(folder, base=base, long=long), Notes()
     other = Predictor.load(against, long=long) if against else None
     if other:
         require_same_task(predictor, other, (str(folder), str(against)))
@@ -99,7 +101,7 @@ def evaluate(
         say("no plot without matplotlib: pip install 'bothways[plots]'")
     if as_json:
         if calibrate:
-            write(folder, found)
+            write(folder, found, base=base)
         more = {"against": asdict(compared)} if compared else {}
         positive = positive_label(found.scores, predictor.labels)
         print_json({**asdict(found), "labels": predictor.labels, **positive, **more})
@@ -112,7 +114,7 @@ def evaluate(
         )
     say(found.read)
     if calibrate:
-        say(f"{folder} now has {_settings(write(folder, found))}: evaluate it on other data")
+        say(f"{folder} now has {_settings(write(folder, found, base=base))}: evaluate it on other data")
 
 
 def _settings(config: "TaskConfig") -> str:

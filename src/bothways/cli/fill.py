@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, PrintJson
 from bothways.cli.output import print_json
 from bothways.errors import BothwaysError
 
@@ -22,6 +22,7 @@ def fill(
         ),
     ],
     model: AnyModel = None,
+    base: BaseModel = None,
     top: Annotated[int, typer.Option(help="Number of answers to print.", min=1)] = 5,
     as_json: PrintJson = False,
 ) -> None:
@@ -35,7 +36,7 @@ def fill(
     import bothways
     from bothways.text.files import STDIN, read_lines
 
-    loaded = bothways.load(model or bothways.boxed("fill"))
+    loaded = bothways.load(model or bothways.boxed("fill"), base=base)
     if text != "-":
         _print(bothways.fill(text, loaded, top=top), as_json)
         return

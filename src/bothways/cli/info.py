@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bothways.cli.options import BaseModel
 from bothways.cli.output import print_json, print_table
 
 _SEGMENTS = ("no segments", "one segment", "two segments")
@@ -17,6 +18,7 @@ def info(
         Path | None,
         typer.Argument(metavar="[DIR]", help="A model folder.  [default: the one in the box]", show_default=False),
     ] = None,
+    base: BaseModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what a model folder holds: architecture, parameters, tokenizer, heads, files, and what it can do.
@@ -26,7 +28,7 @@ def info(
     from bothways.model.box import boxed
     from bothways.model.describe import describe, describe_box
 
-    facts = describe(folder or boxed())
+    facts = describe(folder or boxed(), base)
     if folder is None:
         facts |= {"box": describe_box()}
     if as_json:

@@ -19,6 +19,15 @@ FirstModel = Annotated[
 TunedModel = Annotated[
     Path | None, typer.Option("--model", metavar="DIR", help="Folder of a fine-tuned model.", show_default=False)
 ]
+BaseModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--base",
+        metavar="DIR",
+        help="Base model folder, if the model is an adapter.  [default: as its adapter_config.json says]",
+        show_default=False,
+    ),
+]
 BoxedTask = Annotated[
     str | None,
     typer.Option(

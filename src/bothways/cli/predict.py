@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import BoxedTask, LongTexts, PairColumn, PrintJson, TextColumn, TunedModel, answering
+from bothways.cli.options import (
+    BaseModel,
+    BoxedTask,
+    LongTexts,
+    PairColumn,
+    PrintJson,
+    TextColumn,
+    TunedModel,
+    answering,
+)
 from bothways.cli.output import progress, say
 from bothways.errors import BothwaysError
 
@@ -29,6 +38,7 @@ def predict(
         ),
     ] = None,
     model: TunedModel = None,
+    base: BaseModel = None,
     task: BoxedTask = None,
     text: TextColumn = None,
     pair: PairColumn = None,
@@ -46,7 +56,7 @@ def predict(
     from bothways.predict.predictor import Predictor
     from bothways.tasks.recipe import FinetuneData
 
-    predictor = Predictor.load(answering(model, task), long=long)
+    predictor = Predictor.load(answering(model, task), base=base, long=long)
     notes = Notes(whole=True)
     data = FinetuneData(text=text or "", pair=pair or "")
     given = inputs or ["-"]

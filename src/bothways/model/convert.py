@@ -8,6 +8,7 @@ import torch
 from bothways import atomic
 from bothways.errors import BothwaysError, require_choice
 from bothways.model import checkpoint, fairseq, google
+from bothways.model.adapter_config import base_of
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.dictionary import read_dictionary
@@ -17,11 +18,19 @@ _NOT_GOOGLES = ("token", "choice")
 """Heads that Google's code does not have."""
 
 
-def convert(source: Path | str, target: Path | str, *, to: Layout = "hf", dtype: torch.dtype = torch.float32) -> Model:
+def convert(
+    source: Path | str,
+    target: Path | str,
+    *,
+    base: Path | str | None = None,
+    to: Layout = "hf",
+    dtype: torch.dtype = torch.float32,
+) -> Model:
     """Write the model in `source` to the folder `target`, in Hugging Face's format or in Google's, and return it.
 
     `source` is a model folder or a fairseq RoBERTa: its .pt file, or the folder with that single .pt file. Google's
-    format is for BERT in float32 only; `dtype` applies to Hugging Face's.
+    format is for BERT in float32 only; `dtype` applies to Hugging Face's. An adapter is merged into its base model;
+    `base`: as in `load`.
     """
     source, target = Path(source), Path(target)
     require_choice("to", to, get_args(Layout))
@@ -33,7 +42,7 @@ def convert(source: Path | str, target: Path | str, *, to: Layout = "hf", dtype:
             "unsupported-dtype",
             dtype,
         )
-    model = _open(source)
+    model = _open(source, base)
     if to == "hf":
         checkpoint.save(model, target, dtype=dtype)
     else:
@@ -41,10 +50,11 @@ def convert(source: Path | str, target: Path | str, *, to: Layout = "hf", dtype:
     return model
 
 
-def _open(source: Path) -> Model:
+def _open(source: Path, base: Path | str | None) -> Model:
     path = fairseq.find(source)
     if path is None:
-        return load(source)
+        return load(source, base=base)
+    base_of(source, base)  # which refuses a base
     raw, tensors = fairseq.read(path)
     return checkpoint.assemble(raw, tensors, read_dictionary(path.parent, raw["vocab_size"]), path)
 

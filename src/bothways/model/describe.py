@@ -4,9 +4,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, boxed_adapters
 from bothways.model.load import load
-from bothways.model.lora import base_of
 
 _ABILITIES = {
     "masked": "predict masked tokens (bothways fill)",
@@ -19,16 +19,16 @@ _ABILITIES = {
 }
 
 
-def describe(folder: Path | str) -> dict[str, Any]:
-    """The facts about a model folder, as values that JSON can hold."""
+def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, Any]:
+    """The facts about a model folder, as values that JSON can hold. `base`: as in `load`."""
     folder = Path(folder)
-    model = load(folder)
+    model = load(folder, base=base)
     config, tokenizer = model.config, model.tokenizer
     parts = {name: sum(p.numel() for p in head.parameters()) for name, head in model.heads.items()}
     can = [_ABILITIES[name] for name in config.heads if name in _ABILITIES]
     return {
         "folder": str(folder),
-        "adapter_of": str(base) if (base := base_of(folder)) else None,
+        "adapter_of": str(found) if (found := base_of(folder, base)) else None,
         "family": config.family,
         "architectures": config.hf_config.get("architectures") or [],
         "encoder": asdict(config.encoder),

@@ -5,21 +5,25 @@ from pathlib import Path
 import torch
 
 from bothways.errors import BothwaysError
+from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed
 from bothways.model.checkpoint import load_model
-from bothways.model.lora import base_of, with_adapter
+from bothways.model.lora import with_adapter
 from bothways.model.model import Model
 
 
-def load(folder: Path | str | None = None, *, dtype: torch.dtype = torch.float32) -> Model:
+def load(
+    folder: Path | str | None = None, *, base: Path | str | None = None, dtype: torch.dtype = torch.float32
+) -> Model:
     """Open a model folder, in evaluation mode. Without `folder`, open the model that comes with the library.
 
-    The weights are converted to `dtype`, whatever the precision of the file is.
+    If `folder` is an adapter, `base` is the folder of its base model; by default the one that it names. The weights are
+    converted to `dtype`, whatever the precision of the file is.
     """
     folder = boxed() if folder is None else Path(folder)
     if not folder.is_dir():
         what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
         raise BothwaysError(what, "no-folder", folder)
-    if base := base_of(folder):
-        return with_adapter(load(base), folder).to(dtype)
+    if (found := base_of(folder, base)) is not None:
+        return with_adapter(load(found), folder).to(dtype)
     return load_model(folder, dtype)

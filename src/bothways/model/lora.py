@@ -6,7 +6,6 @@ and the head. Layers have their Hugging Face names, such as `query` or `output.d
 
 import json
 import math
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,16 +20,23 @@ from torch.nn import functional as F
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
+from bothways.model.adapter_config import (
+    CONFIG,
+    WEIGHTS,
+    is_adapter,
+    merge,
+    name_of_base,
+    require_supported,
+    weights_of,
+)
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Head
 from bothways.model.model import Model
-from bothways.model.weights import read_json, read_weights, require_finite
+from bothways.model.weights import first_few, read_json, read_weights, require_finite
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _ROOT = "base_model.model."  # PEFT's prefix of every name
+_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 _TASKS = {"sequence": "SEQ_CLS", "token": "TOKEN_CLS", "span": "QUESTION_ANS"}
-# Settings of other kinds of adapter in the same file format.
-_OTHER = ("use_dora", "fan_in_fan_out", "alora_invocation_tokens", "corda_config", "eva_config")
 
 
 class Adapted(nn.Module):
@@ -111,8 +117,8 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
             up: Tensor = layer.up[str(i)]
             if by_head > 1:
                 up = checkpoint.regrouped(up, by_head, model.config.encoder.num_heads)
-            tensors[f"{_ROOT}{names[-1]}.lora_A.weight"] = layer.down[str(i)]
-            tensors[f"{_ROOT}{names[-1]}.lora_B.weight"] = up
+            tensors[_ROOT + names[-1] + _DOWN] = layer.down[str(i)]
+            tensors[_ROOT + names[-1] + _UP] = up
     state, kept = model.state_dict(), set()
     for head in (family.heads[name] for name in model.config.heads):
         for row in head.rows:
@@ -124,7 +130,7 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
     config = {
         "peft_type": "LORA",
         "task_type": next((_TASKS[name] for name in model.config.heads if name in _TASKS), None),
-        "base_model_name_or_path": base,
+        "base_model_name_or_path": name_of_base(base, folder),
         "r": adapted[0][0].rank,
         "lora_alpha": adapted[0][0].alpha,
         "lora_dropout": adapted[0][0].dropout,
@@ -136,8 +142,8 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
     with atomic.new_folder(folder, replaces=(CONFIG, WEIGHTS, "config.json")) as fresh:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         safetensors.torch.save_file(plain, fresh / WEIGHTS, metadata={"format": "pt"})
-        for file, content in ((CONFIG, config), ("config.json", checkpoint.describe(model))):
-            (fresh / file).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write_json(fresh / CONFIG, config)
+        _write_json(fresh / "config.json", checkpoint.describe(model))
 
 
 def _module_to_save(name: str, head: Head) -> str:
@@ -158,84 +164,65 @@ def trained_of(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Te
     return {name: tensor for name, tensor in weights.items() if name in trained}
 
 
-def copy_adapter(source: Path, target: Path) -> None:
-    """Copy an adapter to another folder; does nothing if `source` is not an adapter."""
-    if is_adapter(source):
-        with atomic.new_folder(target, replaces=(CONFIG, WEIGHTS, "config.json")) as fresh:
-            for name in (CONFIG, WEIGHTS, "config.json"):
-                shutil.copyfile(source / name, fresh / name)
+def copy_adapter(source: Path, target: Path, base: str) -> None:
+    """Copy an adapter of the model in the folder `base`; does nothing if `source` is not an adapter."""
+    if not is_adapter(source):
+        return
+    config = read_json(source / CONFIG) | {"base_model_name_or_path": name_of_base(base, target)}
+    with atomic.new_folder(target, replaces=(CONFIG, WEIGHTS, "config.json")) as fresh:
+        for name in (WEIGHTS, "config.json"):
+            shutil.copyfile(source / name, fresh / name)
+        _write_json(fresh / CONFIG, config)
 
 
-def is_adapter(folder: Path) -> bool:
-    return (folder / CONFIG).exists()
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def with_adapter(model: Model, folder: Path) -> Model:
     """The base model with an adapter merged into its weights, and with the head of the adapter."""
     config = read_json(folder / CONFIG)
-    for key, expected in {"peft_type": "LORA", "bias": "none", **dict.fromkeys(_OTHER)}.items():
-        if (config.get(key) or expected) != expected:
-            raise BothwaysError(
-                f"{folder / CONFIG} has {key} = {config[key]}: only plain LoRA adapters are supported",
-                "unsupported-adapter",
-                (key, config[key]),
-            )
-    tensors = {_base_name(name): tensor.float() for name, tensor in read_weights(folder / WEIGHTS).items()}
+    require_supported(config, folder / CONFIG)
     family = FAMILIES[model.config.family]
-    tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
+    found = {_base_name(name): tensor.float() for name, tensor in read_weights(weights_of(folder)).items()}
+    full_names = {name.removeprefix(family.prefix): name for name in found}
+    tensors = {name: found[full] for name, full in full_names.items()}
     for name, tensor in tensors.items():
         require_finite([name], tensor, folder)
     whole = {name: tensor for name, tensor in tensors.items() if ".lora_" not in name}
-    model = _with_head(model, set(whole), config, folder)
+    model = _with_head(model, whole, config, folder)
     places = _places(model)
     state = model.state_dict()
     for name, tensor in whole.items():
+        _require_untied(model, places, name, folder)
         _view(state, places, name, folder, tensor.shape).copy_(tensor)
-    for name in [name for name in tensors if ".lora_" in name]:
-        layer, _, end = name.partition(".lora_")
-        if end not in ("A.weight", "B.weight"):
-            raise BothwaysError(
-                f"{folder}: the adapter holds {name}, and only LoRA weights of linear layers are supported",
-                "unexpected-tensors",
-                (name,),
-            )
-        if end == "B.weight":
-            continue
-        down, up = tensors[name], tensors.get(f"{layer}.lora_B.weight", torch.empty(0, 0))
+    for layer in _updated(set(tensors) - set(whole), folder):
+        down, up = tensors[layer + _DOWN], tensors[layer + _UP]
         target = _view(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
         by_head = places[f"{layer}.weight"].by_head
         if by_head > 1:
             up = checkpoint.regrouped(up, model.config.encoder.num_heads, by_head)
-        target.add_(up @ down, alpha=_scale(config, family.prefix + layer, down.shape[0]))
+        merge(config, target, down, up, full_names[layer + _DOWN].removesuffix(_DOWN))
     return model.eval()
 
 
-def base_of(folder: Path) -> Path | None:
-    """The folder of an adapter's base model; None if `folder` is not an adapter."""
-    if not is_adapter(folder):
-        return None
-    base = Path(str(read_json(folder / CONFIG).get("base_model_name_or_path")))
-    for path in (folder / base, base):
-        if path.is_dir():
-            return path.resolve()
-    raise BothwaysError(
-        f"{folder} is an adapter of {base}, which is not a folder: set base_model_name_or_path in its {CONFIG}",
-        "no-base-model",
-        base,
-    )
+def _updated(names: set[str], folder: Path) -> list[str]:
+    """The layers that LoRA tensors with these names update, each by two matrices."""
+    layers = sorted({name.partition(".lora_")[0] for name in names})
+    expected = {layer + end for layer in layers for end in (_DOWN, _UP)}
+    if wrong := sorted(names ^ expected):
+        raise BothwaysError(
+            f"{folder}: expected two matrices for each linear layer, lora_A and lora_B; these are missing or others: "
+            f"{first_few(wrong)}",
+            "unexpected-tensors" if names - expected else "missing-tensors",
+            tuple(sorted(names - expected) or wrong),
+        )
+    return layers
 
 
 def _base_name(name: str) -> str:
     """The name of a tensor without PEFT's additions."""
     return name.removeprefix(_ROOT).replace(".modules_to_save.default", "").replace(".default", "")
-
-
-def _scale(config: Mapping[str, Any], layer: str, rank: int) -> float:
-    """alpha / rank, as PEFT computes it: alpha is the first match in alpha_pattern, otherwise lora_alpha."""
-    patterns: Mapping[str, float] = config.get("alpha_pattern") or {}
-    named = [alpha for pattern, alpha in patterns.items() if re.match(rf"(.*\.)?({pattern})$", layer)]
-    alpha = float(named[0] if named else config.get("lora_alpha", 8))
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 @dataclass(frozen=True)
@@ -256,6 +243,17 @@ def _places(model: Model) -> dict[str, _Place]:
     for row in checkpoint.key_table(FAMILIES[model.config.family], model.config, names):
         found |= {part: _Place(row.ours, i, len(row.parts), row.by_head) for i, part in enumerate(row.parts)}
     return found
+
+
+def _require_untied(model: Model, places: Mapping[str, _Place], name: str, folder: Path) -> None:
+    """Refuse token embeddings that PEFT trained apart from the head for masked tokens, which here has the same ones."""
+    if "masked" in model.heads and name in places and places[name].ours == "encoder.embeddings.tokens.weight":
+        raise BothwaysError(
+            f"{folder}: modules_to_save in {CONFIG} has the token embeddings {name} without those of the head for "
+            "masked tokens, and here they are the same",
+            "unsupported-adapter",
+            ("modules_to_save", name),
+        )
 
 
 def _view(
@@ -279,12 +277,12 @@ def _view(
     return found
 
 
-def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder: Path) -> Model:
-    """The model with the head of the adapter, whose tensors are `names`; with its own head if the adapter has none.
+def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, Any], folder: Path) -> Model:
+    """The model with the head that is among the tensors `whole` of the adapter; with its own head if there is none.
 
     Layers of the head that the adapter lacks are taken from the base model, as in transformers.
     """
-    family, base = FAMILIES[model.config.family], _places(model)
+    family, base, names = FAMILIES[model.config.family], _places(model), set(whole)
     raw = read_json(folder / "config.json") if (folder / "config.json").exists() else {}
     task = [head for head, kind in _TASKS.items() if kind == config.get("task_type")]
     possible = []
@@ -306,7 +304,7 @@ def _with_head(model: Model, names: set[str], config: Mapping[str, Any], folder:
     if chosen.has_labels:
         labels = checkpoint.read_labels(raw) or model.config.labels
         last = next(str(row.theirs) for row in chosen.rows if row.ours.endswith(".linear.weight"))
-        size = len(read_weights(folder / WEIGHTS)[_ROOT + last])
+        size = len(whole[last]) if last in whole else len(model.config.labels)
         labels = labels if len(labels) == size else checkpoint.nameless(size)
     grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=raw or kept), model.tokenizer)
     state, own = model.state_dict(), grown.state_dict()

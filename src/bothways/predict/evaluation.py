@@ -76,10 +76,10 @@ def evaluate(
     return counting.result()
 
 
-def calibrate(folder: Path | str, found: Evaluation) -> TaskConfig:
+def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None = None) -> TaskConfig:
     """Write the temperature and the thresholds of an evaluation into a model's folder, which then predicts by them.
 
-    Calibrate on data that the model was not trained on, and report scores on other data.
+    Calibrate on data that the model was not trained on, and report scores on other data. `base`: as in `load`.
     """
     folder = Path(folder)
     if found.temperature is None and not found.thresholds:
@@ -88,7 +88,7 @@ def calibrate(folder: Path | str, found: Evaluation) -> TaskConfig:
             "not-calibratable",
             found.task,
         )
-    config = task_config(load(folder))
+    config = task_config(load(folder, base=base))
     config = replace(
         config, temperature=found.temperature or config.temperature, thresholds=found.thresholds or config.thresholds
     )

@@ -53,9 +53,16 @@ class Predictor:
         self.task.reader.long_setting = "`long`"
 
     @classmethod
-    def load(cls, folder: Path | str, *, device: str = "auto", long: Long | None = None) -> "Predictor":
-        """From a folder of `finetune`, or one of transformers with a head for a task."""
-        return cls(load(folder), device=device, long=long)
+    def load(
+        cls,
+        folder: Path | str,
+        *,
+        base: Path | str | None = None,
+        device: str = "auto",
+        long: Long | None = None,
+    ) -> "Predictor":
+        """From a folder of `finetune`, or one of transformers with a head for a task. `base`: as in `bothways.load`."""
+        return cls(load(folder, base=base), device=device, long=long)
 
     @property
     def labels(self) -> tuple[str, ...]:

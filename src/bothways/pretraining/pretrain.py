@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
+from bothways.model.adapter_config import is_adapter
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES, with_pooling
 from bothways.model.load import load
@@ -96,7 +97,7 @@ def pretrain(
         line = plateau if len(work.losses) == 1 else None  # it does not compare with a sum of losses
         ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, health, line)
         if ranks.is_first and ended.complete:
-            _publish(out, recipe.run.keep)
+            _publish(out, recipe.run.keep, recipe.model.init)
         before, after = first_and_last_scores(out)
         ranks.wait()
         return Pretrained(out / "model", ended.step, ended.complete, before, after)
@@ -179,11 +180,12 @@ def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
             )
 
 
-def _publish(out: Path, keep: int) -> None:
+def _publish(out: Path, keep: int, base: str) -> None:
     """Copy the models of the last checkpoint into `out`. An adapter is merged into its base model, and also copied as
     out/adapter."""
     latest = Checkpoints(out, keep).latest()
     assert latest is not None  # a run that is complete has saved
     for file in latest.glob("*/config.json"):
-        checkpoint.save(load(file.parent), out / file.parent.name)
-    copy_adapter(latest / "model", out / "adapter")
+        model = load(file.parent, base=base if is_adapter(file.parent) else None)
+        checkpoint.save(model, out / file.parent.name)
+    copy_adapter(latest / "model", out / "adapter", base)

@@ -10,6 +10,7 @@ from typing import Any
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
+from bothways.model.adapter_config import is_adapter
 from bothways.model.families import with_pooling
 from bothways.model.load import load
 from bothways.model.lora import adapt, copy_adapter
@@ -122,7 +123,7 @@ def finetune(
         best = read_state(latest).best_step
         scores = scores_at(out, best)
         if ended.complete and ranks.is_first:
-            _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores)
+            _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores, work.base)
         ranks.wait()
         return Finetuned(
             out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.metric, best, scores
@@ -210,9 +211,9 @@ def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> FinetuneRun:
     return replace(run, evaluate_every=every, save_every=run.save_every or every)
 
 
-def _publish(out: Path, chosen: Path, scores: Mapping[str, float]) -> None:
+def _publish(out: Path, chosen: Path, scores: Mapping[str, float], base: str) -> None:
     """Save a checkpoint's model as out/model. An adapter is merged into its base, and also copied to out/adapter."""
-    model = load(chosen / "model")
+    model = load(chosen / "model", base=base if is_adapter(chosen / "model") else None)
     config = task_config(model)
     checkpoint.save(with_config(model, TASKS[config.task].tuned(config, scores)), out / "model")
-    copy_adapter(chosen / "model", out / "adapter")
+    copy_adapter(chosen / "model", out / "adapter", base)

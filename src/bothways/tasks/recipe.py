@@ -8,9 +8,9 @@ from typing import Any, Literal
 from bothways.data.columns import Columns
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, has_box
 from bothways.model.checkpoint import ADVICE
-from bothways.model.lora import base_of
 from bothways.tasks.registry import TASKS, find_task
 from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings
@@ -107,6 +107,13 @@ class FinetuneRecipe:
         if type(self.settings) is not task.Settings:
             raise BothwaysError(
                 f"{self.settings} are not settings of the task {task.name}", "other-settings", task.name
+            )
+        if self.lora.rank and self.model.keep_layers:
+            raise BothwaysError(
+                "lora.rank needs a model with all its layers, which the adapter is saved for: leave out "
+                "model.keep_layers",
+                "bad-combination",
+                self.model.keep_layers,
             )
         if self.distill.teacher and not self.model.init:
             object.__setattr__(self, "model", replace(self.model, init=self.distill.teacher))
