@@ -20,12 +20,19 @@ from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
 from bothways.model.encoder import Encoder
 from bothways.model.load import load
-from bothways.predict.encode import Features, encode, encode_tokens, iter_texts
+from bothways.model.model import Model
+from bothways.predict.encode import encode, encode_tokens, iter_texts
+from bothways.predict.features import Features, TextRecipe, text_recipe
 from bothways.predict.vectors import write_vectors
 from bothways.text.windows import windows
 from helpers import refused
 
 TEXTS = ["The cat sleeps.", "", "北京是中国的首都。", "Unbelievable walking! " * 3, "a", "the dog runs in paris"]
+
+
+def recipe_of(folder: Path, features: Features) -> tuple[Model, TextRecipe]:
+    model = load(folder)
+    return model, text_recipe(model, features)
 
 
 def hidden_states(folder: Path, text: str) -> list[np.ndarray[Any, Any]]:
@@ -120,7 +127,7 @@ def test_texts_are_streamed(model_folder: Path) -> None:
             read += 1
             yield f"the cat {read % 7}"
 
-    rows = iter_texts(endless(), load(model_folder), pool="mean", features=Features(), tally=Tally())
+    rows = iter_texts(endless(), *recipe_of(model_folder, Features()), Tally())
     for done in range(1, 2500):
         next(rows)
         assert read - done <= 1024
@@ -163,7 +170,7 @@ def test_a_long_text_is_an_error_unless_told(model_folder: Path) -> None:
 
 def test_empty_texts_are_counted(model_folder: Path) -> None:
     tally = Tally()
-    rows = iter_texts(["The cat", "", " \t"], load(model_folder), pool="mean", features=Features(), tally=tally)
+    rows = iter_texts(["The cat", "", " \t"], *recipe_of(model_folder, Features()), tally)
     assert len(list(rows)) == 3
     assert tally.empty == 2
     assert re.search(r"\b2 empty", str(tally))
@@ -172,7 +179,7 @@ def test_empty_texts_are_counted(model_folder: Path) -> None:
 def test_cutting_is_counted(model_folder: Path) -> None:
     tally = Tally()
     texts = ["a", "the cat sleeps " * 40, "the dog " * 30]
-    rows = list(iter_texts(texts, load(model_folder), pool="mean", features=Features(long="cut"), tally=tally))
+    rows = list(iter_texts(texts, *recipe_of(model_folder, Features(long="cut")), tally))
     assert (tally.texts, tally.cut, tally.tokens_cut) == (3, 2, 122 - 48 + 62 - 48)
     assert re.search(r"\b2\b.*\b88\b", str(tally))
     short = " ".join((["the", "cat", "sleeps"] * 40)[:46])
@@ -201,7 +208,7 @@ def test_windows_read_everything(model_folder: Path) -> None:
     long = " ".join(["the cat sleeps in paris", "a dog runs", "北京", "big house"] * 20)
     tally = Tally()
     features = Features(long="window")
-    [pooled] = list(iter_texts([long], load(model_folder), pool="mean", features=features, tally=tally))
+    [pooled] = list(iter_texts([long], *recipe_of(model_folder, features), tally))
     assert tally.in_windows == 1
     assert tally.cut == 0
     [tokens] = encode_tokens([long], model_folder, long="window")

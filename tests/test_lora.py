@@ -263,7 +263,7 @@ def test_query_and_value_are_those_of_every_family(family: str) -> None:
     assert len(found) == len(model.encoder.blocks)
     for name, layer in found.items():
         assert name.endswith(".attention.qkv")
-        assert list(layer.down) == (["0", "2"] if layer.parts == 3 else ["0"])
+        assert list(layer.down) == (["0", "2"] if len(layer.widths) == 3 else ["0"])
 
 
 def test_a_name_that_only_ends_alike_is_not_meant(base: Path) -> None:

@@ -16,11 +16,13 @@ from bothways.model import adapter_config
 from bothways.model.adapter_config import WEIGHTS
 from bothways.model.batch import Batch
 from bothways.model.load import load
+from bothways.model.lora import adapt, save_adapter
 from bothways.predict.predictor import Predictor
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.settings import LoraSettings
 from helpers import TINY, make_loud, refused
 from helpers.adapters import IDS, compare_spans, distance, outputs, peft_adapter, their_outputs, train_loud
-from helpers.tasks import LIMIT, named, their_folder
+from helpers.tasks import LIMIT, named, shout, their_folder
 
 
 @pytest.fixture
@@ -320,3 +322,39 @@ def test_an_adapter_of_another_model_is_refused(classified: Path, tmp_path: Path
     path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": str(wide)}))
     with refused("shape-mismatch"):
         load(tmp_path / "adapter")
+
+
+# ---------------------------------------------------------------------- every family
+
+SIZES = {
+    "vocab_size": 232, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "max_position_embeddings": 42, "pad_token_id": 0,
+}  # fmt: skip
+CLASSES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "EuroBert": ({"num_key_value_heads": 2}, ["q_proj", "v_proj", "gate_proj"]),  # keys narrower than queries
+    "NomicBert": ({}, ["q_proj", "v_proj", "up_proj", "o_proj"]),  # other names in files than in the class
+    "Gte": ({}, ["k_proj", "gate_proj", "down_proj"]),
+    "RoFormer": ({}, ["query", "value"]),
+    "XLMRobertaXL": ({"pad_token_id": 1}, ["query", "intermediate.dense"]),
+    "ModernBert": ({}, ["Wqkv", "Wo"]),
+    "Deberta": ({"relative_attention": True, "pos_att_type": ["c2p"]}, ["in_proj"]),
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_adapters_of_every_layout_open_in_both_libraries(name: str, tmp_path: Path) -> None:
+    changes, targets = CLASSES[name]
+    labels = {0: "bad", 1: "good", 2: "so-so"}
+    config = getattr(transformers, f"{name}Config")(**{**SIZES, **changes}, id2label=labels)
+    base = getattr(transformers, f"{name}ForSequenceClassification")(config)
+    make_loud(base)
+    base.save_pretrained(tmp_path / "base")
+    theirs = peft_adapter(tmp_path / "base", tmp_path / "theirs", target_modules=targets)
+    assert distance(outputs(load(tmp_path / "theirs")), their_outputs(theirs)) <= LIMIT
+    ours = adapt(load(tmp_path / "base"), LoraSettings(rank=2, targets=tuple(targets))).eval()
+    shout(ours)
+    save_adapter(ours, str(tmp_path / "base"), tmp_path / "ours")
+    plain = getattr(transformers, f"{name}ForSequenceClassification").from_pretrained(tmp_path / "base")
+    opened = peft.PeftModel.from_pretrained(plain, tmp_path / "ours")
+    assert distance(outputs(ours), their_outputs(opened)) <= LIMIT
+    assert distance(outputs(load(tmp_path / "ours")), outputs(ours)) <= 5 * LIMIT  # merged: sums are rounded elsewhere

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from bothways.data.examples import Text
 from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
-from bothways.model.model import Model, mean_of
+from bothways.model.model import Model
+from bothways.model.pooling import Pooling
 from bothways.tasks.registry import new_config
 from bothways.tasks.score import PairScoring
 from bothways.tasks.task import EncodedExample, Sample
@@ -56,7 +57,7 @@ class InBatchNegatives(PairScoring):
         return {}, float(len(samples))
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
-        return mean_of(states, batch)
+        return Pooling()(states, batch)
 
     def step_targets(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
         return {"own": torch.arange(len(samples))}, float(len(samples))
@@ -105,7 +106,7 @@ def test_the_gradient_is_that_of_one_backward_pass(tmp_path: Path) -> None:
     model = work.module.model
     step = next(work.feed(0, 0, Ranks(), False))
     (micro,) = step.micros
-    vectors = mean_of(model.encoder(micro.batch), micro.batch)
+    vectors = Pooling()(model.encoder(micro.batch), micro.batch)
     loss = work.task.step_loss(vectors, {"own": torch.arange(len(PAIRS))}) / len(PAIRS)
     loss.backward()
     expected = {f"model.{n}": p.grad for n, p in model.named_parameters() if p.grad is not None}

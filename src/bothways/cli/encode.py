@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, PrintJson
 from bothways.cli.output import print_json, progress, say
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
@@ -14,7 +14,7 @@ from bothways.predict.encode_options import Combine, Long, Pool, Unit
 if TYPE_CHECKING:
     from bothways.engine.reader import Tally
     from bothways.model.model import Model
-    from bothways.predict.encode import Features
+    from bothways.predict.features import Features, TextRecipe
     from bothways.predict.vectors import VectorRow
 
 
@@ -45,8 +45,22 @@ def encode(
     ] = "",
     per: Annotated[Unit, typer.Option(help="What gets a vector.")] = "text",
     pool: Annotated[
-        Pool, typer.Option(help="Pooling for --per text: mean or max over the tokens, or the hidden state of [CLS].")
-    ] = "mean",
+        Pool | None,
+        typer.Option(
+            help="Pooling for --per text. Given, the folder's Dense and Normalize modules are not applied.  "
+            "[default: as the model's folder says, else mean]",
+            show_default=False,
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None, typer.Option(help="Text to put before every text, for --per text.", show_default=False)
+    ] = None,
+    prompt_name: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-name", metavar="NAME", help="One of the prompts of the model's folder.", show_default=False
+        ),
+    ] = None,
     long: Annotated[
         Long,
         typer.Option(
@@ -55,6 +69,7 @@ def encode(
         ),
     ] = "error",
     field: Annotated[str, typer.Option(help="Name of the text column or field.")] = "text",
+    device: Device = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Compute embeddings of texts, tokens or words.
@@ -63,9 +78,10 @@ def encode(
 
     Example: bothways encode examples/sample.txt --out sample.npy
     """
+    from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
     from bothways.model.load import load
-    from bothways.predict.encode import Features
+    from bothways.predict.features import Features, text_recipe
     from bothways.predict.vectors import beside, write_vectors, writer_for
     from bothways.text.files import STDIN, read_texts, require_files
 
@@ -73,13 +89,20 @@ def encode(
     writer_for(out)
     if file.resolve() in (out.resolve(), beside(out).resolve()):
         raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
-    loaded = load(model, base=base)
+    if per != "text" and (pool or prompt or prompt_name):
+        raise BothwaysError(
+            f"`per` is {per}, and only vectors of whole texts have a `pool`, `prompt` or `prompt-name`",
+            "bad-combination",
+            per,
+        )
+    loaded = Engine(load(model, base=base), device=device).model
     features = Features(layers, combine, _numbers(weights), long)
+    recipe = text_recipe(loaded, features, pool, prompt, prompt_name) if per == "text" else None
     tally = Tally()
     total = None if file == STDIN else sum(1 for _ in read_texts(file, field))
     texts = progress(read_texts(file, field), "encoding", total)
-    width = features.width(loaded.config.encoder)
-    rows = write_vectors(out, _rows(texts, loaded, per, pool, features, tally), width)
+    width = (recipe or features).width(loaded.config.encoder)
+    rows = write_vectors(out, _rows(texts, loaded, per, recipe, features, tally), width)
     if as_json:
         print_json({"out": str(out), "rows": rows, "width": width, **vars(tally)})
     else:
@@ -87,14 +110,20 @@ def encode(
 
 
 def _rows(
-    texts: Iterable[str], model: "Model", per: Unit, pool: Pool, features: "Features", tally: "Tally"
+    texts: Iterable[str],
+    model: "Model",
+    per: Unit,
+    recipe: "TextRecipe | None",
+    features: "Features",
+    tally: "Tally",
 ) -> "Iterator[VectorRow]":
     from bothways.predict.encode import iter_texts, iter_tokens
 
-    if per == "text":
-        for i, vector in enumerate(iter_texts(texts, model, pool=pool, features=features, tally=tally)):
+    if recipe is not None:
+        for i, vector in enumerate(iter_texts(texts, model, recipe, tally)):
             yield {"text": i}, vector
         return
+    assert per != "text"
     for i, found in enumerate(iter_tokens(texts, model, per=per, features=features, tally=tally)):
         for name, (start, end), vector in zip(found.texts, found.offsets, found.vectors, strict=True):
             fields: dict[str, Any] = {"text": i, per: name, "start": start, "end": end}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, PrintJson
 from bothways.cli.output import print_json
 from bothways.errors import BothwaysError
 
@@ -24,6 +24,7 @@ def fill(
     model: AnyModel = None,
     base: BaseModel = None,
     top: Annotated[int, typer.Option(help="Number of answers to print.", min=1)] = 5,
+    device: Device = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Fill the masks of a text by masked language modelling. Several masks are filled together.
@@ -34,9 +35,10 @@ def fill(
     Example: bothways fill "The capital of France is [MASK]."
     """
     import bothways
+    from bothways.engine.engine import Engine
     from bothways.text.files import STDIN, read_lines
 
-    loaded = bothways.load(model or bothways.boxed("fill"), base=base)
+    loaded = Engine(bothways.load(model or bothways.boxed("fill"), base=base), device=device).model
     if text != "-":
         _print(bothways.fill(text, loaded, top=top), as_json)
         return

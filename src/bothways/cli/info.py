@@ -54,6 +54,12 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     lines += [(f"  {part}", f"{count:,}") for part, count in facts["parameters_by_part"].items()]
     lines.append(("heads", ", ".join(facts["heads"]) or "none"))
+    if vectors := facts["sentence"]:
+        steps = " + ".join([*vectors["pooling"], *vectors["modules"]])
+        limit = f", at most {vectors['max_length']:,} tokens" if vectors["max_length"] else ""
+        lines.append(("vectors of texts", f"{steps}, width {vectors['width']:,}{limit}"))
+        if prompts := [f"{name} {text!r}" for name, text in vectors["prompts"].items() if text]:
+            lines.append(("prompts", ", ".join(prompts)))
     if facts["labels"]:
         lines.append(("labels", ", ".join(facts["labels"])))
     if tokenizer is None:
@@ -64,6 +70,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     lines += [
         ("files" if i == 0 else "", f"{name}  {_size(size)}") for i, (name, size) in enumerate(facts["files"].items())
     ]
+    lines.append(("runs on", facts["device"]))
     lines += [("it can" if i == 0 else "", ability) for i, ability in enumerate(facts["can"])]
     for i, (name, one) in enumerate(facts.get("box", {}).items()):
         text = f"{name}  {_size(one['size'])}: {', '.join(one['can'])}{_first(one['labels'])}"

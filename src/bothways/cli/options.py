@@ -46,6 +46,7 @@ LongTexts = Annotated[
         show_default=False,
     ),
 ]
+Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")]
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -13,6 +13,7 @@ import typer
 from bothways.cli.options import (
     BaseModel,
     BoxedTask,
+    Device,
     LongTexts,
     PairColumn,
     PrintJson,
@@ -44,6 +45,7 @@ def predict(
     pair: PairColumn = None,
     long: LongTexts = None,
     top: Annotated[int, typer.Option(help="Number of answers to print for each text.", min=1)] = 1,
+    device: Device = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Predict with a fine-tuned model: for one text, or for every line or row of a file, in order.
@@ -56,7 +58,7 @@ def predict(
     from bothways.predict.predictor import Predictor
     from bothways.tasks.recipe import FinetuneData
 
-    predictor = Predictor.load(answering(model, task), base=base, long=long)
+    predictor = Predictor.load(answering(model, task), base=base, device=device, long=long)
     notes = Notes(whole=True)
     data = FinetuneData(text=text or "", pair=pair or "")
     given = inputs or ["-"]

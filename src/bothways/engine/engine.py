@@ -5,12 +5,14 @@ state, so several threads may call it with one model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch, Numbers
+from bothways.model.load import load
 from bothways.model.model import Model
 
 TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 65_536}
@@ -57,6 +59,16 @@ class Engine:
     def run(self, sequences: Iterable[S], forward: Forward[S, R]) -> Iterator[R]:
         """One result for each sequence, in input order."""
         return run(sequences, forward, self.model.device, self.max_tokens)
+
+
+def on_device(model: Model | Path | str | None, device: torch.device | str | None = None) -> Model:
+    """A model that stays where it is, or the model of a folder on a GPU if there is one, unless `device` is given.
+
+    The default model is the one in the box.
+    """
+    if isinstance(model, Model):
+        return Engine(model, device=device).model
+    return Engine(load(model), device=device or "auto").model
 
 
 def _checked(device: torch.device | str | None) -> torch.device | None:

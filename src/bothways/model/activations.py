@@ -81,6 +81,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu2": _relu_squared,
     "relu6": F.relu6,
     "leaky_relu": F.leaky_relu,
+    "hardswish": F.hardswish,
     "silu": F.silu,
     "swish": F.silu,
     "mish": F.mish,

@@ -4,7 +4,7 @@ Every tensor of a file must be used or declared as ignored, and every parameter 
 """
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,8 +21,9 @@ from bothways.model.card import model_card
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow, setting
-from bothways.model.families.unread import refuse_by_tensors, unread
+from bothways.model.identify import find_family, find_heads, nameless, read_labels
 from bothways.model.model import Model
+from bothways.model.sentence import lowers_case, names_of, read_sentence, transformer_folder, write_sentence
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import READ as TOKENIZERS
@@ -37,12 +38,20 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.
 
 def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
     """Read a model folder: config.json, the weights in any of the usual formats, and the tokenizer if there is one."""
-    raw, tensors = _read_folder(folder)
-    has_tokenizer = any((folder / name).exists() for name in TOKENIZERS)
-    model = assemble(raw, tensors, Tokenizer.load(folder) if has_tokenizer else None, folder, dtype=dtype)
+    inner = transformer_folder(folder)
+    raw, tensors = _read_folder(inner)
+    has_tokenizer = any((inner / name).exists() for name in TOKENIZERS)
+    tokenizer = Tokenizer.load(inner) if has_tokenizer else None
+    if tokenizer is not None and lowers_case(folder):
+        tokenizer = tokenizer.lower_cased()
+    model = assemble(raw, tensors, tokenizer, inner, dtype=dtype)
     if (folder / ADVICE).is_file():
         model.config = replace(model.config, advice=(folder / ADVICE).read_text("utf-8", "replace"))
-    return model
+    try:
+        model.sentence = read_sentence(folder, model.config.encoder.width)
+    except BothwaysError as error:  # of use to nobody but `encode`
+        model.sentence_error = error
+    return model.to(dtype)
 
 
 def assemble(
@@ -73,8 +82,9 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
     """Write a model folder that transformers can open. The write is atomic: the folder is never half-written."""
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
-    advised = (ADVICE,) if model.config.advice else ()
-    with atomic.new_folder(folder, replaces=(*_FILES, *advised)) as fresh:
+    others = [ADVICE] if model.config.advice else []
+    others += names_of(model.sentence) if model.sentence else []
+    with atomic.new_folder(folder, replaces=(*_FILES, *others)) as fresh:
         kind = dtype or model.encoder.embeddings.tokens.weight.dtype
         tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors_of(model).items()}
         try:
@@ -88,6 +98,8 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
         if model.config.advice:
             (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
+        if model.sentence is not None:
+            write_sentence(model.sentence, fresh, model.config.encoder.width)
 
 
 # ---------------------------------------------------------------------- reading
@@ -108,20 +120,6 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "not-a-model",
         folder,
     )
-
-
-def find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
-    """The family of a folder: by `model_type`, and by the names of its tensors where that leaves a choice."""
-    kind, names = raw.get("model_type"), set(tensors)
-    refuse_by_tensors(names, folder)
-    known = [family for family in FAMILIES.values() if family.type == kind]
-    if kind is None:  # files from before model_type existed: the tensor names tell; without a prefix it is BERT
-        known = [family for family in FAMILIES.values() if family.prefix + family.body[0].parts[0] in names]
-        known = known or [family for family in (FAMILIES["bert"],) if family.body[0].parts[0] in names]
-    if not known:
-        raise unread(kind, folder)
-    signed = [one for one in known if one.sign and {prefix + one.sign for prefix in one.prefixes} & names]
-    return next(iter(signed or [family for family in known if not family.sign] or known))
 
 
 def _normal_names(family: Family, raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -177,58 +175,6 @@ def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Ten
         if weight is not None and labels == nameless(len(labels)):
             labels = nameless(weight.shape[0])
     return ModelConfig(encoder, heads, labels, family.name, raw)
-
-
-def heads_of(family: Family, raw: Mapping[str, Any]) -> frozenset[str]:
-    """The heads of the first known class in `architectures` of config.json."""
-    declared = raw.get("architectures") or ()
-    return next((heads for name, heads in family.architectures if name in declared), frozenset())
-
-
-def nameless(count: int) -> tuple[str, ...]:
-    """Hugging Face's default label names."""
-    return tuple(f"LABEL_{i}" for i in range(count))
-
-
-def find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple[str, ...]:
-    """The heads whose tensors are in the file.
-
-    Some heads share tensor names. `architectures` decides between them, then fixed labels, then the first architecture
-    of which all heads are present.
-    """
-    present = [
-        name for name, head in family.heads.items() if any(part in names for row in head.rows for part in row.parts)
-    ]
-    declared = raw.get("architectures")
-    declared = declared if isinstance(declared, list) else []
-    labels = read_labels(raw)
-    order = sorted(
-        family.architectures,
-        key=lambda one: (one[0] not in declared, not any(family.heads[head].labels == labels != () for head in one[1])),
-    )
-    preferred = next((heads for _, heads in order if heads <= set(present)), frozenset())
-    claimed: set[str] = set()
-    found: list[str] = []
-    for name in sorted(present, key=lambda name: name not in preferred):
-        parts = {part for row in family.heads[name].rows for part in row.parts}
-        if not parts & claimed:
-            found.append(name)
-            claimed |= parts
-    needed = {need for name in found for need in family.heads[name].needs}
-    return tuple(name for name in family.heads if name in found or name in needed)
-
-
-def read_labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """The label names of config.json, in the order of their ids."""
-    names = raw.get("id2label")
-    if not isinstance(names, dict) or not names:
-        return ()
-    try:
-        return tuple(str(name) for _, name in sorted((int(key), name) for key, name in names.items()))
-    except ValueError as error:
-        raise BothwaysError(
-            f"config.json has an id2label whose keys are not numbers: {error}", "bad-labels", tuple(names)
-        ) from error
 
 
 def _fill(
@@ -301,7 +247,7 @@ def key_table(family: Family, config: ModelConfig, names: Collection[str]) -> li
 def tensors_of(model: Model) -> dict[str, Tensor]:
     """A model's tensors under Hugging Face's names."""
     family, config = FAMILIES[model.config.family], model.config
-    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    state = {n: tensor.detach().cpu() for n, tensor in model.state_dict().items() if not n.startswith("sentence.")}
     body_only = all(family.heads[name].in_body for name in config.heads)
     without_prefix = {
         part

@@ -159,9 +159,9 @@ class EncoderConfig:
         for name in ("dropout", "attention_dropout"):
             value = getattr(self, name)
             _require(isinstance(value, int | float) and 0 <= value < 1, name, value, "a probability from 0 up to 1")
-        for name in ("norm_eps", "init_std"):
-            value = getattr(self, name)
-            _require(isinstance(value, int | float) and 0 < value < 1, name, value, "a small positive number")
+        eps, std = self.norm_eps, self.init_std
+        _require(isinstance(eps, int | float) and 0 < eps < 1, "norm_eps", eps, "a small positive number")
+        _require(isinstance(std, int | float) and 0 <= std < math.inf, "init_std", std, "0 or more")
         for name in _SWITCHES:
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
         require_choice("norm", self.norm, ("layer", "rms"))

@@ -4,9 +4,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, boxed_adapters
 from bothways.model.load import load
+from bothways.model.model import Model
 
 _ABILITIES = {
     "masked": "predict masked tokens (bothways fill)",
@@ -43,6 +46,8 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
             **{f"{name} head": count for name, count in parts.items()},
         },
         "heads": list(config.heads),
+        "sentence": _sentence(model),
+        "device": _device(),
         "labels": list(config.labels),
         "tokenizer": None
         if tokenizer is None
@@ -55,6 +60,25 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
         "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
         "can": ([*can, "compute embeddings of texts (bothways encode)"] if tokenizer else can),
     }
+
+
+def _sentence(model: Model) -> dict[str, Any] | None:
+    """How the folder makes the vector of a text, if it is one of sentence-transformers."""
+    if (sentence := model.sentence) is None:
+        return None
+    return {
+        "pooling": list(sentence.pooling.modes),
+        "modules": [type(step).__name__ for step in sentence.steps],
+        "width": sentence.width(model.config.encoder.width),
+        "max_length": sentence.max_length,
+        "prompts": sentence.prompts,
+        "default_prompt": sentence.settings.get("default_prompt_name"),
+    }
+
+
+def _device() -> str:
+    """What models run on here by default."""
+    return f"cuda ({torch.cuda.get_device_name()})" if torch.cuda.is_available() else "cpu"
 
 
 def describe_box() -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint
+from bothways.model import checkpoint, identify
 from bothways.model.adapter_config import (
     CONFIG,
     WEIGHTS,
@@ -30,7 +30,7 @@ from bothways.model.adapter_config import (
     weights_of,
 )
 from bothways.model.families import FAMILIES
-from bothways.model.families.family import Head
+from bothways.model.families.family import Family, Head, KeyRow
 from bothways.model.model import Model
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
 
@@ -42,25 +42,25 @@ _TASKS = {"sequence": "SEQ_CLS", "token": "TOKEN_CLS", "span": "QUESTION_ANS"}
 class Adapted(nn.Module):
     """A linear layer with LoRA on some of the layers that are stacked in it: query and value of qkv, for example."""
 
-    def __init__(self, base: nn.Linear, parts: int, chosen: list[int], lora: "LoraShape") -> None:
-        """`parts`: number of layers stacked in `base`. `chosen`: those that get LoRA matrices, A (down) and B (up)."""
+    def __init__(self, base: nn.Linear, widths: list[int], chosen: list[int], lora: "LoraShape") -> None:
+        """`widths`: those of the layers stacked in `base`. `chosen`: which get LoRA matrices, A (down) and B (up)."""
         super().__init__()
-        self.base, self.parts = base, parts
+        self.base, self.widths = base, widths
         self.rank, self.alpha, self.dropout = lora.rank, lora.alpha, lora.dropout
-        out = base.out_features // parts
         self.down = nn.ParameterDict({str(i): torch.empty(lora.rank, base.in_features) for i in chosen})
-        self.up = nn.ParameterDict({str(i): torch.zeros(out, lora.rank) for i in chosen})
+        self.up = nn.ParameterDict({str(i): torch.zeros(widths[i], lora.rank) for i in chosen})
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, in) → (…, out)."""
         y: Tensor = self.base(x)
         dropped = F.dropout(x, self.dropout, self.training)
         updates = [
-            F.linear(F.linear(dropped, self.down[name]), self.up[name]) if name in self.up else None
-            for name in map(str, range(self.parts))
+            F.linear(F.linear(dropped, self.down[name]), self.up[name])
+            if name in self.up
+            else y.new_zeros(1).expand(*y.shape[:-1], width)
+            for name, width in zip(map(str, range(len(self.widths))), self.widths, strict=True)
         ]
-        zeros = y.new_zeros(1).expand(*y.shape[:-1], y.shape[-1] // self.parts)
-        return y + self.alpha / self.rank * torch.cat([zeros if update is None else update for update in updates], -1)
+        return y + self.alpha / self.rank * torch.cat(updates, -1)
 
 
 class LoraShape(Protocol):
@@ -91,7 +91,8 @@ def adapt(model: Model, lora: LoraShape, *, seed: int = 0) -> Model:
         )
     for ours, theirs, chosen in found:
         base: Any = model.get_submodule(ours)
-        layer = Adapted(base, len(theirs), chosen, lora)
+        row = KeyRow(theirs, f"{ours}.weight")
+        layer = Adapted(base, row.lengths(base.out_features, model.config.encoder), chosen, lora)
         for down in layer.down.values() if is_real else ():
             nn.init.kaiming_uniform_(down, a=math.sqrt(5), generator=generator)
         parent, _, name = ours.rpartition(".")
@@ -227,27 +228,37 @@ def _base_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Place:
-    """The place of one of their tensors: part `part` of the `parts` that are stacked in our parameter `ours`."""
+    """The place of one of their tensors: `length` rows from `start` on of our parameter `ours`."""
 
     ours: str
-    part: int
-    parts: int
+    start: int
+    length: int
     by_head: int
     """See KeyRow."""
 
 
 def _places(model: Model) -> dict[str, _Place]:
     """The place of each of their tensors, by its name."""
-    names = {name.replace(".base.", "."): None for name in model.state_dict()}
+    totals = {name.replace(".base.", "."): len(tensor) for name, tensor in model.state_dict().items()}
     found: dict[str, _Place] = {}
-    for row in checkpoint.key_table(FAMILIES[model.config.family], model.config, names):
-        found |= {part: _Place(row.ours, i, len(row.parts), row.by_head) for i, part in enumerate(row.parts)}
+    for row in checkpoint.key_table(_family(model), model.config, totals):
+        start = 0
+        for part, length in zip(row.parts, row.lengths(totals[row.ours], model.config.encoder), strict=True):
+            found[part] = _Place(row.ours, start, length, row.by_head)
+            start += length
     return found
+
+
+def _family(model: Model) -> Family:
+    """The family with the names of modules in its class, which PEFT uses, instead of those in files."""
+    family = FAMILIES[model.config.family]
+    return replace(family, body=family.modules) if family.modules else family
 
 
 def _require_untied(model: Model, places: Mapping[str, _Place], name: str, folder: Path) -> None:
     """Refuse token embeddings that PEFT trained apart from the head for masked tokens, which here has the same ones."""
-    if "masked" in model.heads and name in places and places[name].ours == "encoder.embeddings.tokens.weight":
+    is_tied = "masked" in model.heads and getattr(model.heads["masked"], "decoder", None) is None
+    if is_tied and name in places and places[name].ours == "encoder.embeddings.tokens.weight":
         raise BothwaysError(
             f"{folder}: modules_to_save in {CONFIG} has the token embeddings {name} without those of the head for "
             "masked tokens, and here they are the same",
@@ -267,7 +278,7 @@ def _view(
             (name,),
         )
     place = places[name]
-    found = state[place.ours].chunk(place.parts)[place.part]
+    found = state[place.ours].narrow(0, place.start, place.length)
     if found.shape != shape:
         raise BothwaysError(
             f"{folder}: {name} has the shape {list(shape)} in the adapter and {list(found.shape)} in the base model",
@@ -292,7 +303,7 @@ def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, A
             possible.append(name)
     needed = {need for name in possible for need in family.heads[name].needs}
     possible = [name for name in possible if name not in needed]
-    ranked = [n for n in (*checkpoint.heads_of(family, raw), *task, *model.heads, *possible) if n in possible]
+    ranked = [n for n in (*identify.heads_of(family, raw), *task, *model.heads, *possible) if n in possible]
     if not ranked:
         return model
     chosen = family.heads[ranked[0]]
@@ -302,10 +313,10 @@ def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, A
     }
     labels: tuple[str, ...] = ()
     if chosen.has_labels:
-        labels = checkpoint.read_labels(raw) or model.config.labels
+        labels = identify.read_labels(raw) or model.config.labels
         last = next(str(row.theirs) for row in chosen.rows if row.ours.endswith(".linear.weight"))
         size = len(whole[last]) if last in whole else len(model.config.labels)
-        labels = labels if len(labels) == size else checkpoint.nameless(size)
+        labels = labels if len(labels) == size else identify.nameless(size)
     grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=raw or kept), model.tokenizer)
     state, own = model.state_dict(), grown.state_dict()
     for ours, tensor in own.items():
@@ -325,8 +336,14 @@ def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, A
 
 
 def _optional(head: Head) -> set[str]:
-    """The biases, which not every model of a family has."""
-    return {str(row.theirs) for row in head.rows if row.ours.endswith(".bias") and ".linear." not in row.ours}
+    """The tensors that not every model of a family has: biases, and an output matrix beside a hidden layer."""
+    ours = {row.ours for row in head.rows}
+    is_tied = "heads.masked.decoder.weight" if "heads.masked.dense.weight" in ours else ""
+    return {
+        str(row.theirs)
+        for row in head.rows
+        if row.ours == is_tied or (row.ours.endswith(".bias") and ".linear." not in row.ours)
+    }
 
 
 # ---------------------------------------------------------------------- names
@@ -337,7 +354,7 @@ _ROLES = ("query", "key", "value")
 def _layers(model: Model) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Every linear layer of the blocks: our name, and their names of the layers stacked in it."""
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear | Adapted)}
-    for row in FAMILIES[model.config.family].body:
+    for row in _family(model).body:
         if "{}" in row.ours and row.ours.endswith(".weight"):
             for i in range(model.config.encoder.blocks):
                 ours = row.ours.format(i).removesuffix(".weight")

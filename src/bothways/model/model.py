@@ -14,7 +14,11 @@ from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.encoder import Encoder, initialise
 from bothways.model.families import FAMILIES
+from bothways.model.pooling import Pooling
+from bothways.model.sentence import Sentence
 from bothways.text.tokenizer import Encoding, Tokenizer
+
+_FIRST, _MEAN = Pooling(("cls",)), Pooling(("mean",))
 
 
 class Model(nn.Module):
@@ -45,6 +49,10 @@ class Model(nn.Module):
                 if need not in config.heads:
                     raise BothwaysError(f"the head {name!r} needs the head {need!r} too", "missing-head", need)
         self.heads = nn.ModuleDict({name: known[name].build(config) for name in config.heads})
+        self.sentence: Sentence | None = None
+        """How a folder of sentence-transformers makes the vector of a text."""
+        self.sentence_error: BothwaysError | None = None
+        """Why the modules of such a folder are not supported."""
 
     @classmethod
     def new(cls, config: ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> "Model":
@@ -75,6 +83,7 @@ class Model(nn.Module):
             model = Model(replace(self.config, heads=tuple(heads)), self.tokenizer)
         model.encoder = self.encoder
         model.heads.update({name: self.heads[name] for name in heads})
+        model.sentence, model.sentence_error = self.sentence, self.sentence_error
         return model.train(self.training)
 
     def with_layers(self, taken: int | Sequence[int]) -> "Model":
@@ -115,6 +124,7 @@ class Model(nn.Module):
             setattr(model.encoder, name, part)
         model.encoder.blocks = nn.ModuleList(self.encoder.blocks[block] for block in kept)
         model.heads = self.heads
+        model.sentence, model.sentence_error = self.sentence, self.sentence_error
         return model.train(self.training)
 
     def require_tokenizer(self) -> Tokenizer:
@@ -156,7 +166,7 @@ class Model(nn.Module):
 
     def summary(self, states: Tensor, batch: Batch) -> Tensor:
         """One vector per sequence: the state of [CLS], through the pooler if there is one. (N, W) → (B, W)."""
-        first = states[batch.first]
+        first = _FIRST(states, batch)
         return self.heads["pooler"](first) if "pooler" in self.heads else first
 
     def masked(self, states: Tensor) -> Tensor:
@@ -172,13 +182,13 @@ class Model(nn.Module):
             case "tokens + first":
                 read = states + states[batch.first][batch.owners]
             case "first":
-                read = states[batch.first]
+                read = _FIRST(states, batch)
             case "mean":
-                read = mean_of(states, batch)
+                read = _MEAN(states, batch)
             case "pooled":
                 read = self.summary(states, batch)
             case "late":
-                return mean_of(self._head(head)(states), batch)
+                return _MEAN(self._head(head)(states), batch)
         logits: Tensor = self._head(head)(read)
         return logits
 
@@ -194,10 +204,3 @@ def spread(total: int, count: int) -> list[int]:
     if count < 2:
         return list(range(1, min(count, total) + 1))
     return [round(i * (total - 1) / (count - 1)) + 1 for i in range(count)]
-
-
-def mean_of(states: Tensor, batch: Batch) -> Tensor:
-    """The mean of the hidden states of each sequence: (N, W) → (B, W)."""
-    sums = states.new_zeros(batch.size, states.shape[1], dtype=torch.float32)
-    sums = sums.index_add(0, batch.owners, states.float())
-    return (sums / batch.lengths.clamp(min=1)[:, None]).to(states.dtype)

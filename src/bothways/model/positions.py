@@ -119,7 +119,10 @@ class RotaryPositions(LayerPositions):
 
     def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         if self.base not in plan.rotations:
-            frequencies = self.base ** -(torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim)
+            exponents = torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim
+            frequencies = (
+                1.0 / self.base**exponents
+            )  # base ** -x is rounded otherwise: 2e-4 of the output at 900 tokens
             # (N, D/2), in fp32: 16 bits cannot tell 8,000 from 8,001.
             angles = plan.batch.positions[:, None].float() * (frequencies / self.factor)
             plan.rotations[self.base] = angles.cos()[:, None], angles.sin()[:, None]

@@ -140,10 +140,12 @@ def _named_ids(hf_config: Mapping[str, object], size: int) -> dict[str, int]:
 
 def _changed(model: Model, config: ModelConfig, tokenizer: Tokenizer, change: Callable[[Tensor], Tensor]) -> Model:
     """The model with `change` applied to every parameter that has one row per piece, in the encoder or in a head."""
-    old, shape = model.state_dict(), model.config.encoder
+    shape = model.config.encoder
+    old = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("sentence.")}
     longer = replace(model.config, encoder=replace(shape, vocab_size=shape.vocab_size + 1))
     with torch.device("meta"):
         fresh, probe = Model(config, tokenizer), Model(longer).state_dict()
     state = {name: change(old[name]) if probe[name].shape != old[name].shape else old[name] for name in old}
     fresh.load_state_dict(state, assign=True)
+    fresh.sentence, fresh.sentence_error = model.sentence, model.sentence_error
     return fresh.train(model.training)

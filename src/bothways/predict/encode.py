@@ -3,7 +3,6 @@
 N tokens in a batch · J jobs in it · W width of the result.
 """
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,100 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.engine.engine import Engine, chunks
+from bothways.engine.engine import Engine, chunks, on_device
 from bothways.engine.reader import Read, Reader, Tally, View, WindowSettings
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
-from bothways.model.config import EncoderConfig
-from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.pooling import Counted, Partial
 from bothways.predict.encode_options import Combine, Long, Per, Pool
+from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe
 from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
-
-STATIC = "static"
-NAMED_LAYERS = {"last": (-1,), "second-to-last": (-2,), "last-four": (-4, -3, -2, -1)}
-
-
-@dataclass(frozen=True)
-class Features:
-    """Which hidden states make a vector, and how long texts are handled. The defaults suit most uses."""
-
-    layers: str | int | Sequence[int] = "last"
-    """"last", "second-to-last", "last-four", "all", or a number or several: 0 is the embeddings, -1 the last layer.
-    "static": rows of the token embedding table, without context."""
-    combine: Combine = "concat"
-    """How to combine several layers into one vector."""
-    weights: Sequence[float] | None = None
-    """One weight for each layer: the vector is their weighted sum, and `combine` is ignored."""
-    long: Long = "error"
-    """Texts longer than the model's maximum length: raise an error, cut them, or read them in overlapping windows."""
-
-    def __post_init__(self) -> None:
-        require_choice("`combine`", self.combine, get_args(Combine))
-        require_choice("`long`", self.long, get_args(Long))
-        if self.weights is not None and not all(math.isfinite(weight) for weight in self.weights):
-            raise BothwaysError(
-                f"`weights` must be finite numbers, not {list(self.weights)}", "not-finite", list(self.weights)
-            )
-
-    def numbers(self, depth: int) -> list[int]:
-        """The layers as numbers from 0 to `depth`."""
-        if self.layers == STATIC:
-            return []
-        if isinstance(self.layers, str):
-            wanted: Sequence[int] = self._parsed(depth)
-        else:
-            wanted = [self.layers] if isinstance(self.layers, int) else self.layers
-        if not len(wanted):
-            raise BothwaysError("`layers` names no layer: expected at least one", "no-such-layer")
-        for n in wanted:
-            if not -depth - 1 <= n <= depth:
-                raise BothwaysError(
-                    f"there is no layer {n}: this model has 0 (the embeddings) to {depth}, or -1 to {-depth - 1}",
-                    "no-such-layer",
-                    n,
-                )
-        if self.weights is not None and len(self.weights) != len(wanted):
-            raise BothwaysError(
-                f"`weights` has {len(self.weights)} numbers for {len(wanted)} layers: expected one for each",
-                "length-mismatch",
-                (len(self.weights), len(wanted)),
-            )
-        return [n % (depth + 1) for n in wanted]
-
-    def width(self, shape: EncoderConfig) -> int:
-        """W, the width of the vectors."""
-        if self.layers == STATIC:
-            return shape.table_width
-        layers = self.numbers(shape.layers)
-        return shape.width * (len(layers) if self.combine == "concat" and self.weights is None else 1)
-
-    def _parsed(self, depth: int) -> Sequence[int]:
-        assert isinstance(self.layers, str)
-        if self.layers == "all":
-            return range(depth + 1)
-        if self.layers in NAMED_LAYERS:
-            return NAMED_LAYERS[self.layers]
-        try:
-            return [int(n) for n in self.layers.split(",")]
-        except ValueError:
-            known = ", ".join([*NAMED_LAYERS, "all", STATIC])
-            raise BothwaysError(
-                f"`layers` cannot be {self.layers!r}: expected {known}, or numbers such as 0,-1",
-                "unknown-choice",
-                self.layers,
-            ) from None
-
-    def combined(self, states: Sequence[Tensor]) -> Tensor:
-        """Hidden states of the chosen layers, (N, width) each → (N, W)."""
-        if self.weights is not None:
-            return torch.stack([state * weight for state, weight in zip(states, self.weights, strict=True)]).sum(0)
-        if self.combine == "concat":
-            return torch.cat(list(states), dim=1)
-        stacked = torch.stack(list(states))
-        return stacked.sum(0) if self.combine == "sum" else stacked.mean(0)
 
 
 @dataclass(frozen=True)
@@ -145,20 +61,29 @@ def encode(
     texts: Iterable[str],
     model: Model | Path | str | None = None,
     *,
-    pool: Pool = "mean",
+    pool: Pool | Sequence[Pool] | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
     layers: str | int | Sequence[int] = "last",
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
+    device: str | None = None,
 ) -> Vectors:
     """One vector for each text: (texts, W). The default model is the one in the box.
 
-    `pool` is "mean" or "max" over all tokens, or "cls" for the hidden state of [CLS]. For the rest see `Features`.
+    A folder of sentence-transformers makes the vector as its own files say: its prompts, pooling, Dense and Normalize
+    modules and maximum length. Other folders give the mean over all tokens. `pool` names another pooling, or several
+    (see `Pooling`); then, or with other `layers`, there are no Dense and Normalize. `prompt` is put before every text;
+    `prompt_name` is the name of one of the folder's prompts. For the rest see `Features`.
+
+    `device` is cpu, cuda, or auto: a GPU if there is one. By default a folder is opened on auto, and a Model stays.
     """
-    model, features, tally = _loaded(model), Features(layers, combine, weights, long), Tally()
-    rows = list(iter_texts(texts, model, pool=pool, features=features, tally=tally))
+    model, features, tally = on_device(model, device), Features(layers, combine, weights, long), Tally()
+    recipe = text_recipe(model, features, pool, prompt, prompt_name)
+    rows = list(iter_texts(texts, model, recipe, tally))
     _warn_of_losses(tally)
-    return np.stack(rows) if rows else np.zeros((0, features.width(model.config.encoder)), np.float32)
+    return np.stack(rows) if rows else np.zeros((0, recipe.width(model.config.encoder)), np.float32)
 
 
 def encode_tokens(
@@ -170,38 +95,37 @@ def encode_tokens(
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
+    device: str | None = None,
 ) -> list[TokenVectors]:
     """A vector for each token of each text, or for each word (the mean of its pieces). Special tokens are left out.
 
-    The default model is the one in the box.
+    The default model is the one in the box. For `device` see `encode`.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
-    found = list(iter_tokens(texts, _loaded(model), per=per, features=features, tally=tally))
+    found = list(iter_tokens(texts, on_device(model, device), per=per, features=features, tally=tally))
     _warn_of_losses(tally)
     return found
 
 
-def iter_texts(
-    texts: Iterable[str], model: Model, *, pool: Pool, features: Features, tally: Tally
-) -> Iterator[Vectors]:
+def iter_texts(texts: Iterable[str], model: Model, recipe: TextRecipe, tally: Tally) -> Iterator[Vectors]:
     """`encode` as a stream, in constant memory. Counts are added to `tally`."""
-    require_choice("`pool`", pool, get_args(Pool))
-    engine = Engine(model)
+    engine, pooling = Engine(model), recipe.pooling
+    require_several(texts)
+    prompted = (recipe.prompt + _require_text(text) for text in texts) if recipe.prompt else texts
 
-    def pooled(batch: Batch, jobs: list[_Job]) -> list[tuple[Tensor, int]]:
-        values, counts = _pooled(_states(batch, model, features), batch, jobs, pool)
-        return list(zip(values, counts, strict=True))
+    def pooled(batch: Batch, jobs: list[_Job]) -> list[Partial]:
+        part = pooling.partial(_states(batch, model, recipe.features), _counted(batch, jobs, recipe.skipped))
+        values, weights = part.values.cpu(), part.weights.cpu()
+        return [Partial(values[i : i + 1], weights[i : i + 1]) for i in range(len(jobs))]
 
-    for _, encodings, jobs in _chunks(texts, model, features, tally):
-        # Long texts have several jobs; each gives (sum or max, count), merged here.
-        merged: list[tuple[Tensor, int]] = [(torch.empty(0), 0)] * len(encodings)
-        for job, (value, count) in zip(jobs, engine.run(jobs, pooled), strict=True):
-            before, seen = merged[job.text]
-            if seen:
-                value = torch.maximum(before, value) if pool == "max" else before + value
-            merged[job.text] = value, seen + count
-        for value, count in merged:
-            yield (value if pool == "max" else value / count).numpy()
+    for _, encodings, jobs in _chunks(prompted, model, recipe.features, tally, recipe.max_length):
+        merged: list[Partial | None] = [None] * len(encodings)  # long texts have several jobs
+        for job, part in zip(jobs, engine.run(jobs, pooled), strict=True):
+            before = merged[job.text]
+            merged[job.text] = part if before is None else pooling.merged(before, part)
+        parts = [part for part in merged if part is not None]
+        whole = Partial(torch.cat([part.values for part in parts]), torch.cat([part.weights for part in parts]))
+        yield from recipe.finish(pooling.finish(whole)).numpy()
 
 
 def iter_tokens(
@@ -212,7 +136,7 @@ def iter_tokens(
     engine = Engine(model)
 
     def kept(batch: Batch, jobs: list[_Job]) -> list[Tensor]:
-        parts = _states(batch, model, features).split(batch.lengths.tolist())
+        parts = _states(batch, model, features).cpu().split(batch.lengths.tolist())
         return [rows[job.keep].clone() for job, rows in zip(jobs, parts, strict=True)]
 
     for some, encodings, jobs in _chunks(texts, model, features, tally):
@@ -229,17 +153,13 @@ def _warn_of_losses(tally: Tally) -> None:
         warnings.warn(str(tally), stacklevel=3)
 
 
-def _loaded(model: Model | Path | str | None) -> Model:
-    return model if isinstance(model, Model) else load(model)
-
-
 def _chunks(
-    texts: Iterable[str], model: Model, features: Features, tally: Tally
+    texts: Iterable[str], model: Model, features: Features, tally: Tally, max_length: int = 0
 ) -> Iterator[tuple[list[str], list[Encoding], list[_Job]]]:
     """Chunks of texts, with their encodings and the jobs that cover them."""
     require_several(texts)
     features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
-    reader = Reader(model, WindowSettings(long=features.long), long_setting="`long`")
+    reader = Reader(model, WindowSettings(max_length, long=features.long), long_setting="`long`")
     reader.tally = tally
     for some in chunks(map(_require_text, texts)):
         reads = reader([(text,) for text in some])
@@ -274,31 +194,29 @@ def _jobs(text: int, read: Read) -> Iterator[_Job]:
 
 
 def _states(batch: Batch, model: Model, features: Features) -> Tensor:
-    """The combined hidden states of a batch, (N, W), in fp32 on the CPU."""
+    """The combined hidden states of a batch, (N, W), in fp32."""
     layers = features.numbers(model.config.encoder.layers)
     if features.layers == STATIC:
         states = [model.encoder.embeddings.tokens(batch.ids)]
     else:
         seen = model.encoder.activations(batch, hidden_states=set(layers))
         states = [seen.hidden_states[n] for n in layers]
-    return features.combined(states).float().cpu()
+    return features.combined(states).float()
 
 
-def _pooled(states: Tensor, batch: Batch, group: list[_Job], pool: Pool) -> tuple[Tensor, list[int]]:
-    """(J, W) the sum (or maximum) of each job's rows that count, and how many they are."""
-    batch = batch.to(states.device)
-    if pool == "cls":
-        return states[batch.first], [1] * len(group)
-    owner = torch.repeat_interleave(torch.arange(len(group)), batch.lengths)
-    keep = torch.zeros(len(states), dtype=torch.bool)
-    for job, start in zip(group, batch.first.tolist(), strict=True):
-        keep[start + job.keep.start : start + job.keep.stop] = True
-    owner, states = owner[keep], states[keep]
-    if pool == "mean":
-        sums = states.new_zeros(len(group), states.shape[1]).index_add_(0, owner, states)
-        return sums, [job.keep.stop - job.keep.start for job in group]
-    low = states.new_full((len(group), states.shape[1]), float("-inf"))
-    return low.scatter_reduce_(0, owner[:, None].expand_as(states), states, "amax"), [1] * len(group)
+def _counted(batch: Batch, jobs: list[_Job], skipped: int) -> Counted:
+    """The tokens that are pooled: of a window those that are its own, and none of the first `skipped` of a text."""
+    whole = Counted.whole(batch)
+    if not skipped and all(job.keep == slice(0, len(job.view)) for job in jobs):
+        return whole
+    starts = batch.first.tolist()
+    spans = [range(max(job.keep.start, skipped - job.view.shift), job.keep.stop) for job in jobs]
+    rows = np.concatenate([np.arange(s.start, s.stop) + start for s, start in zip(spans, starts, strict=True)])
+    owners = np.repeat(np.arange(len(jobs)), [len(span) for span in spans])
+    places = np.concatenate([np.arange(s.start, s.stop) + j.view.shift for s, j in zip(spans, jobs, strict=True)])
+    first = np.array(starts) + [0 if job.view.shift else min(skipped, len(job.view) - 1) for job in jobs]
+    arrays = (torch.from_numpy(array).to(batch.ids.device) for array in (rows, owners, places, first))
+    return Counted(next(arrays), next(arrays), next(arrays), next(arrays), whole.last)
 
 
 def _by_token(text: str, encoding: Encoding, states: Tensor, per: Per) -> TokenVectors:

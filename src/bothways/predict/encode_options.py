@@ -2,8 +2,10 @@
 
 from typing import Literal
 
+from bothways.model.pooling_modes import PoolingMode
+
 Combine = Literal["concat", "sum", "mean"]
-Pool = Literal["mean", "max", "cls"]
+Pool = PoolingMode
 Per = Literal["token", "word"]
 Unit = Literal["text", "token", "word"]
 Long = Literal["error", "cut", "window"]

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from bothways.data.words import is_cjk
-from bothways.engine.engine import Engine
+from bothways.engine.engine import Engine, on_device
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.box import boxed
-from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding, Tokenizer
 
@@ -54,17 +53,19 @@ class _Guess:
     log_probability: float = 0.0
 
 
-def fill(text: str, model: Model | Path | str | None = None, *, top: int = 5) -> list[Filled]:
+def fill(
+    text: str, model: Model | Path | str | None = None, *, top: int = 5, device: str | None = None
+) -> list[Filled]:
     """The `top` best ways to fill the [MASK]s of a text, best first. The default model is the one in the box.
 
     Several masks are filled together. A beam search fills the most confident mask first, and each choice informs the
     next; the candidates are then ranked by pseudo-likelihood, each word scored with all the others in place. Where a
     word begins, such as after a space, a continuation (WordPiece's ##ing) is no answer; directly after a word, as in
-    play[MASK], only a continuation is one.
+    play[MASK], only a continuation is one. For `device` see `encode`.
     """
     if not isinstance(text, str):
         raise BothwaysError(f"one text was expected, and {text!r} was given", "bad-input", text)
-    model = model if isinstance(model, Model) else load(model or boxed("fill"))
+    model = on_device(model if isinstance(model, Model) else model or boxed("fill"), device)
     tokenizer = _require(model)
     if top < 1:
         raise BothwaysError(f"`top` is {top}: expected 1 or more", "out-of-range", top)

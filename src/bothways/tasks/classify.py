@@ -23,7 +23,7 @@ from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import nameless
+from bothways.model.identify import nameless
 from bothways.model.model import Model
 from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels

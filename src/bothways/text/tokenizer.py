@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tokenizers
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -137,6 +137,17 @@ class Tokenizer:
     def with_backend(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
         """A copy with another backend, and the same special tokens and settings."""
         return Tokenizer(backend, self.roles, self.extra_settings)
+
+    def lower_cased(self) -> "Tokenizer":
+        """This tokenizer, with its texts lower-cased first."""
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        before: Any = backend.normalizer
+        parts: list[Any] = [before] if before else []
+        if type(before) is normalizers.Sequence:
+            parts = list(before)  # type: ignore[call-overload]  # it is iterable, and its type does not say so
+        if not any(isinstance(part, normalizers.Lowercase) for part in parts):
+            backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
+        return self.with_backend(backend)
 
     @classmethod
     def from_pieces(

@@ -125,7 +125,9 @@ def _fresh(shape: EncoderConfig, positions: Disentangled, biases: tuple[Bias, ..
 
 
 def _pooler(config: ModelConfig) -> Pooler:
-    activation = activation_of(config.hf_config, "pooler_hidden_act")
+    activation, width = activation_of(config.hf_config, "pooler_hidden_act"), config.encoder.width
+    if setting(config.hf_config, "pooler_hidden_size", width) != width:
+        raise unsupported("pooler_hidden_size", config.hf_config["pooler_hidden_size"], f"expected {width}, the width")
     return Pooler(config.encoder, activation, float(setting(config.hf_config, "pooler_dropout", 0.0)))
 
 
@@ -166,6 +168,7 @@ _NEW_MASKED = {
 
 FIRST = Family(
     name="deberta",
+    sign="encoder.layer.0.attention.self.in_proj.weight",
     prefix="deberta.",
     read_config=_read_first,
     write_config=_write,
@@ -189,6 +192,7 @@ FIRST = Family(
 
 SECOND = Family(
     name="deberta-v2",
+    sign="encoder.layer.0.attention.self.query_proj.weight",
     prefix="deberta.",
     read_config=_read_second,
     write_config=_write_second,

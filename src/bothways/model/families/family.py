@@ -97,6 +97,8 @@ class Family:
     """Whether a config.json without tie_word_embeddings ties the output matrix to the token embeddings."""
     sign: str = ""
     """A tensor that only this one of several formats with the same `model_type` has, without the prefix."""
+    modules: tuple[KeyRow, ...] = ()
+    """The body under the names of their class, which adapters use, where files have others; empty: the same names."""
     narrow_embeddings: bool = False
     """Whether the embeddings may be narrower than the layers."""
     poolings: Mapping[Reads, str] = field(default_factory=dict)
@@ -140,6 +142,22 @@ def classifiers(dropout: str, token_dropout: str) -> dict[str, Head]:
         "token": Head(build(0, token_dropout), linear("classifier", "heads.token.linear"), has_labels=True),
         "choice": Head(build(1, dropout), linear("classifier", "heads.choice.linear"), **pooled),
     }
+
+
+def modules(gate: tuple[str, str]) -> tuple[KeyRow, ...]:
+    """A body in the classes of NomicBERT and GTE in transformers, which rename the tensors of a file."""
+    layer, block = "layers.{}", "encoder.blocks.{}"
+    return (
+        KeyRow("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
+        KeyRow("embeddings.token_type_embeddings.weight", "encoder.embeddings.segments.weight"),
+        *linear("embeddings.LayerNorm", "encoder.embeddings.norm"),
+        *stacked(f"{layer}.self_attn", ("q_proj", "k_proj", "v_proj"), f"{block}.attention.qkv"),
+        *linear(f"{layer}.self_attn.o_proj", f"{block}.attention.out"),
+        *linear(f"{layer}.post_attention_layernorm", f"{block}.attention_norm"),
+        *stacked(f"{layer}.mlp", gate, f"{block}.feed_forward.up"),
+        *linear(f"{layer}.mlp.down_proj", f"{block}.feed_forward.down"),
+        *linear(f"{layer}.post_mlp_layernorm", f"{block}.feed_forward_norm"),
+    )
 
 
 def masked_head(dense: str, norm: str, bias: str, decoder: str, activation: str = "") -> Head:

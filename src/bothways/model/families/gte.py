@@ -13,6 +13,7 @@ from bothways.model.families.family import (
     give,
     linear,
     masked_head,
+    modules,
     plain,
     read_rotary,
     refuse_other,
@@ -124,4 +125,5 @@ FAMILY = replace(
     heads={name: head for name, head in _HEADS.items() if name not in ("choice", "span")},
     architectures=architectures("Gte", {n: head for n, head in _HEADS.items() if n not in ("choice", "span")}),
     other_prefixes=("new.",),
+    modules=modules(("up_proj", "gate_proj")),
 )

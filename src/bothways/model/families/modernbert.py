@@ -56,6 +56,8 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     every = setting(raw, "global_attn_every_n_layers", 3)
     kinds = raw.get("layer_types") or [_LOCAL if n % every else _GLOBAL for n in range(values["layers"])]
     reach = setting(raw, "local_attention", 128) // 2
+    if reach < 1 and _LOCAL in kinds:
+        raise unsupported("local_attention", raw["local_attention"], "expected 2 or more")
     windows = tuple(reach if kind == _LOCAL else 0 for kind in kinds)
     positions = Rotary(
         values.pop("max_length"),

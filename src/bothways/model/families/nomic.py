@@ -14,6 +14,7 @@ from bothways.model.families.family import (
     give,
     is_tied,
     linear,
+    modules,
     plain,
     read_rotary,
     refuse_other,
@@ -169,4 +170,5 @@ FAMILY = Family(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     other_prefixes=("bert.",),
+    modules=modules(("gate_proj", "up_proj")),
 )

@@ -22,6 +22,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
 
 FAMILY = replace(
     roberta.family("xlm-roberta-xl", "XLMRobertaXL"),
+    sign="encoder.layer.0.attention.self_attn_layer_norm.weight",
     read_config=read_config,
     body=(
         *bert.EMBEDDINGS,
