@@ -13,8 +13,9 @@ from bothways.model.families.unread import refuse_by_tensors, unread
 def find_family(raw: Mapping[str, Any], tensors: Iterable[str], folder: Path) -> Family:
     """The family of a folder: by `model_type`, and by the names of its tensors where that leaves a choice."""
     kind, names = raw.get("model_type"), set(tensors)
-    refuse_by_tensors(names, folder)
     known = [family for family in FAMILIES.values() if family.type == kind]
+    if known or kind is None:
+        refuse_by_tensors(names, folder)
     if kind is None:  # files from before model_type existed: the tensor names tell; without a prefix it is BERT
         known = [family for family in FAMILIES.values() if family.prefix + family.body[0].parts[0] in names]
         known = known or [family for family in (FAMILIES["bert"],) if family.body[0].parts[0] in names]

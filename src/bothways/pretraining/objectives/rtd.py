@@ -147,7 +147,7 @@ class ReplacedTokenDetection(Objective):
     def attach(self, model: Model) -> Model:
         """The generator."""
         shape = self.generator_shape(model.config.encoder)
-        if "embedding_size" not in FAMILIES[model.config.family].write_config(shape) and shape.embedding_width:
+        if shape.embedding_width and not FAMILIES[model.config.family].narrow_embeddings:
             raise BothwaysError(
                 f"a generator of {model.config.family} must be as wide as its token embeddings: set rtd.width to 1",
                 "unsupported-by-family",
