@@ -38,11 +38,26 @@ def read_words_beside(
     known = [word.content for word in own.values()]
     changed = {i: word for i, word in told.items() if repr(own.get(i)) != repr(word)}
     _place(backend, folder, changed, [name for name in special if name not in known])
+    _add_roles(backend, settings, is_rebuilt)
+
+
+def _add_roles(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], is_rebuilt: bool) -> None:
+    """Make the pieces with a role special tokens, as transformers does with those that a folder or a class names."""
+    known = {word.content for word in backend.get_added_tokens_decoder().values()}
+    for role in (*ROLES, "bos_token", "eos_token"):
+        usual = ROLES.get(role, ()) if is_rebuilt and known.isdisjoint(ROLES.get(role, ())) else ()
+        names = (content_of(settings[role]),) if role in settings else usual
+        found = [name for name in names if backend.token_to_id(name) is not None and name not in known]
+        if found:
+            backend.add_special_tokens([AddedToken(found[0], special=True, normalized=False)])
 
 
 def _special(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+    """The special tokens without a role; newer files have them under another name, and there may name them."""
     key = "additional_special_tokens"
-    listed = settings.get(key, [])
+    listed = settings.get(key) or settings.get("extra_special_tokens", [])
+    if isinstance(listed, dict):
+        listed = list(listed.values())
     if not isinstance(listed, list):
         raise BothwaysError(f"{folder}: {key} should be a list, not {listed!r}", "bad-setting", key)
     return [content_of(token) for token in listed]

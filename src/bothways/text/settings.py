@@ -41,6 +41,8 @@ class TokenizerClass:
     """The number of separators between two texts."""
     switches: Mapping[str, bool] = field(default_factory=dict)
     """The settings that only version 5 obeys, with their defaults."""
+    unspaced: str = "never"
+    """The scheme of Metaspace without `add_prefix_space`."""
 
 
 _BERT_ENDS = ("cls_token", "[CLS]"), ("sep_token", "[SEP]")
@@ -57,19 +59,20 @@ CLASSES: dict[str, TokenizerClass] = {
     "DistilBertTokenizer": _BERT,
     "ElectraTokenizer": _BERT,
     "MobileBertTokenizer": _BERT,
-    "ConvBertTokenizer": _BERT,
     "SqueezeBertTokenizer": _BERT,
     "LayoutLMTokenizer": _BERT,
     "LxmertTokenizer": _BERT,
-    "DPRQuestionEncoderTokenizer": _BERT,
-    "DPRContextEncoderTokenizer": _BERT,
     "MPNetTokenizer": TokenizerClass(("vocab.txt",), WordPiece, _ROBERTA_ENDS, (2,)),
     "RobertaTokenizer": _ROBERTA,
     "LongformerTokenizer": _ROBERTA,
     "BartTokenizer": _ROBERTA,
     "DebertaTokenizer": TokenizerClass(_MERGES, BPE, _BERT_ENDS, (1, 2)),
     "DebertaV2Tokenizer": TokenizerClass(
-        ("spm.model",), Unigram, _BERT_ENDS, switches={"do_lower_case": False, "split_by_punct": False}
+        ("spm.model",),
+        Unigram,
+        _BERT_ENDS,
+        switches={"do_lower_case": False, "split_by_punct": False},
+        unspaced="first",
     ),
     "AlbertTokenizer": TokenizerClass(
         ("spiece.model",), Unigram, None, switches={"do_lower_case": True, "keep_accents": False}
@@ -94,8 +97,8 @@ _BY_MODEL = {
 }  # fmt: skip
 """The class of a `model_type` whose folder does not name one."""
 
-_READ_AS_IT_IS = ("modernbert", "camembertv2-base")
-"""Published under the names of classes that do not fit: transformers reads their tokenizer.json as it is."""
+_READ_AS_IT_IS = ("modernbert",)
+"""The `model_type` of folders whose tokenizer.json is read as it is, whatever class they name."""
 
 
 # ---------------------------------------------------------------------- reading
@@ -131,21 +134,18 @@ def read_class(settings: Mapping[str, Any], folder: Path, file: str) -> str | No
     except BothwaysError:  # the model's reader says what is wrong with it
         config = {}
     is_whole = file == "tokenizer.json"
-    if is_whole and any(config.get(key) in _READ_AS_IT_IS for key in ("model_type", "model_name")):
+    if is_whole and config.get("model_type") in _READ_AS_IT_IS:
         return "TokenizersBackend"
     told = settings.get("tokenizer_class", config.get("tokenizer_class"))
     if told is None:
         return _BY_MODEL.get(str(config.get("model_type"))) if is_whole else None
     name = str(told).removesuffix("Fast")
-    known = sorted(name for name, rules in CLASSES.items() if is_whole or file in rules.older)
-    if name in AS_IT_IS or name in known:
+    if name in AS_IT_IS or (name in CLASSES and (is_whole or file in CLASSES[name].older)):
         return name
-    raise BothwaysError(
-        f"{folder}: `tokenizer_class` is {told}, which is not known for {file}: expected one of {', '.join(known)}, or "
-        f"{_ANY} for any tokenizer.json",
-        "unsupported-tokenizer",
-        told,
-    )
+    says = f"{folder}: `tokenizer_class` {told} is not supported for {file}"
+    if is_whole:
+        says += f": set it to {_ANY} if that file is all there is to it"
+    raise BothwaysError(says, "unsupported-tokenizer", told)
 
 
 # ---------------------------------------------------------------------- obeying
@@ -236,25 +236,27 @@ def _check_prefix_space(backend: tokenizers.Tokenizer, settings: Mapping[str, An
         _refuse(folder, "add_prefix_space", told, split.add_prefix_space)
 
 
-def _check_switches(
-    backend: tokenizers.Tokenizer, settings: Mapping[str, Any], name: str, folder: Path
-) -> None:
+def _check_switches(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], name: str, folder: Path) -> None:
     """The settings of SentencePiece classes: version 5 obeys them, version 4 follows tokenizer.json."""
-    normal, split = _parts(backend.normalizer), _parts(backend.pre_tokenizer)
+    rules, normal, split = CLASSES[name], _parts(backend.normalizer), _parts(backend.pre_tokenizer)
+    accents = {"NFKD", "StripAccents"} & normal.keys()
     found = {
         "do_lower_case": "Lowercase" in normal,
-        "keep_accents": "StripAccents" not in normal,
+        "keep_accents": not accents,
         "split_by_punct": "Punctuation" in split,
     }
     for key, has in found.items():
-        default = CLASSES[name].switches.get(key)
+        default = rules.switches.get(key)
         if default is None and has != (key == "keep_accents"):
-            _refuse_part(folder, name, "pre_tokenizer" if key == "split_by_punct" else "normalizer", backend)
+            part = "pre_tokenizer" if key == "split_by_punct" else "normalizer"
+            _refuse_part(folder, name, part, getattr(backend, part))
         if default is not None and has != switch(settings, key, default, folder):
             _refuse(folder, key, settings.get(key), has, default)
-    told, scheme = settings.get("add_prefix_space"), split.get("Metaspace", {}).get("prepend_scheme", "always")
-    if told is not None and told != (scheme == "always"):
-        _refuse(folder, "add_prefix_space", told, scheme == "always")
+    if len(accents) == 1:
+        _refuse_part(folder, name, "normalizer", backend.normalizer)
+    scheme = split.get("Metaspace", {}).get("prepend_scheme")
+    if scheme != ("always" if switch(settings, "add_prefix_space", True, folder) else rules.unspaced):
+        _refuse(folder, "add_prefix_space", settings.get("add_prefix_space"), scheme, True)
 
 
 def _check_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], name: str, folder: Path) -> None:
@@ -265,7 +267,7 @@ def _check_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], name
     found = _layout(backend.encode("a"))
     for (role, usual), token in zip(rules.ends, (found[0], found[-1]), strict=True):
         if content_of(settings.get(role, usual)) != token:
-            _refuse(folder, role, settings.get(role), token, usual)
+            _refuse(folder, role, settings.get(role), token if isinstance(token, str) else None, usual)
     first, last = found[0], found[-1]
     two = backend.encode("a", "a")
     pairs = [[first, 0, *[last] * count, 1, last] for count in rules.separators]

@@ -171,6 +171,8 @@ class Tokenizer:
         if segments < 2:
             settings["model_input_names"] = ["input_ids", "attention_mask"]
         settings |= self.switches | self.extra_settings
+        if isinstance(self.backend.pre_tokenizer, ByteLevel):
+            settings["add_prefix_space"] = self.backend.pre_tokenizer.add_prefix_space
         usual = "BertTokenizer" if self.kind == "WordPiece" else ""
         settings["tokenizer_class"] = fitting_class(self.backend, settings, settings.get("tokenizer_class", usual))
         if self.kind == "WordPiece":
@@ -321,10 +323,8 @@ class Tokenizer:
 
     @property
     def switches(self) -> dict[str, Any]:
-        """The settings of BERT's normaliser, or of byte-level BPE, under their names in tokenizer_config.json."""
-        normalizer, split = self.backend.normalizer, self.backend.pre_tokenizer
-        if isinstance(split, ByteLevel):
-            return {"add_prefix_space": split.add_prefix_space}
+        """BERT's three normaliser settings under their names in tokenizer_config.json; empty for other kinds."""
+        normalizer = self.backend.normalizer
         if not isinstance(normalizer, BertNormalizer):
             return {}
         return {
@@ -340,9 +340,8 @@ def _from_whole_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokeniz
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the Rust library raises bare Exception
         raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}", "damaged-file", path) from error
-    # Before its truncation is taken away: what follows encodes short texts.
+    backend.no_padding()  # `obey` looks at what stands around a text
     backend.no_truncation()
-    backend.no_padding()
     backend = obey(backend, settings, name, path.parent)
     read_words_beside(backend, path.parent, settings, is_rebuilt=name in CLASSES)
     return backend
@@ -361,7 +360,9 @@ def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.To
     tokenizer = Tokenizer.from_pieces(
         pieces,
         lower=lower,
-        strip_accents=None if settings.get("strip_accents") is None else switch(settings, "strip_accents", lower, path.parent),
+        strip_accents=None
+        if settings.get("strip_accents") is None
+        else switch(settings, "strip_accents", lower, path.parent),
         split_cjk=switch(settings, "tokenize_chinese_chars", True, path.parent),
     )
     return tokenizer.backend
