@@ -402,9 +402,9 @@ MASK, THE = CASED.index("[MASK]"), CASED.index("the")
     "settings",
     [
         {"added_tokens_decoder": OWN},
-        {"added_tokens_decoder": OWN | {NEXT: E1}},
-        {"added_tokens_decoder": OWN | {MASK: OWN[str(MASK)] | {"lstrip": True}}},
-        {"added_tokens_decoder": OWN | {THE: {"content": "the"} | FLAGS | {"special": False}}},
+        {"added_tokens_decoder": OWN | {str(NEXT): E1}},
+        {"added_tokens_decoder": OWN | {str(MASK): OWN[str(MASK)] | {"single_word": True}}},
+        {"added_tokens_decoder": OWN | {str(THE): {"content": "the"} | FLAGS | {"special": False}}},
         {"additional_special_tokens": ["[E1]", "the"]},
         {"extra_special_tokens": ["[E1]"]},
         {"extra_special_tokens": {"entity_token": "[E1]"}},
@@ -490,6 +490,18 @@ def test_what_is_saved_is_read_alike(
     (tmp_path / "new" / "config.json").write_text(json.dumps({"model_type": family}))
     assert_equal(ours, tmp_path / "new", 300)
     assert Tokenizer.load(tmp_path / "new").fingerprint == ours.fingerprint
+
+
+def test_the_space_before_a_text_is_saved(folder_of: Callable[..., Path], tmp_path: Path) -> None:
+    """Under the class of the family, and under the one for any, for which the last versions 4 read it too."""
+    ours = Tokenizer.load(folder_of("roberta", {"add_prefix_space": True}))
+    for name, tokenizer in (("RobertaTokenizer", ours), ("PreTrainedTokenizerFast", Tokenizer(ours.backend))):
+        (tmp_path / name).mkdir()
+        tokenizer.save(tmp_path / name)
+        (tmp_path / name / "config.json").write_text('{"model_type": "roberta"}')
+        told = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+        assert (told["tokenizer_class"], told["add_prefix_space"]) == (name, True)
+        assert_equal(ours, tmp_path / name, 300)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from bothways.errors import BothwaysError
-from bothways.text.specials import content_of, switch
+from bothways.text.specials import ROLES, content_of, switch
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,9 @@ def read_settings(folder: Path) -> dict[str, Any]:
     told = _read_object(folder / "tokenizer_config.json")
     # The map is of an older format: where the settings list their added tokens, transformers does not read it.
     names = {} if "added_tokens_decoder" in told else _read_object(folder / "special_tokens_map.json")
+    for role in ROLES:
+        if told.get(role) is not None:
+            content_of(told[role])  # refused if it is odd, even where the map has another
     settings = {key: value for file in (told, names) for key, value in file.items() if value is not None}
     if "strip_accents" in told:  # here null is a value: as `do_lower_case` says
         settings["strip_accents"] = told["strip_accents"]
