@@ -17,13 +17,14 @@ from tokenizers import AddedToken, normalizers
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.text.added_words import read_added_words
+from bothways.text.added_words import read_added_words, read_words_beside
 from bothways.text.files import replace_surrogates
 from bothways.text.merges import read_merges, read_text
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
+from bothways.text.settings import CLASSES, fitting_class, obey, read_class, read_settings
 from bothways.text.specials import ROLES, bert_template, content_of, switch
 
 Truncation = Literal["error", "cut"]
@@ -118,20 +119,20 @@ class Tokenizer:
             )
         if not path.exists():
             raise BothwaysError(f"there is no tokenizer file {path}", "no-file", path)
-        settings = _read_settings(path.parent)
+        folder, settings = path.parent, read_settings(path.parent)
         roles = {role: content_of(settings[role]) for role in ROLES if settings.get(role)}
         if path.name in ("merges.txt", "vocab.json"):
-            backend = read_merges(path.parent, settings)
+            read_class(settings, folder, path.name)
+            backend = read_merges(folder, settings)
         elif path.suffix == ".model":
+            read_class(settings, folder, path.name)
             backend = read_sentencepiece(path, settings)
         elif path.suffix == ".txt":
+            read_class(settings, folder, "vocab.txt")
             backend = _from_vocabulary_file(path, settings)
         else:
-            try:
-                return cls(tokenizers.Tokenizer.from_file(str(path)), roles, settings)
-            except Exception as error:  # the Rust library raises bare Exception
-                raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}", "damaged-file", path) from error
-        read_added_words(backend, path.parent, settings)
+            return cls(_from_whole_file(path, settings), roles, settings)
+        read_added_words(backend, folder, settings)
         return cls(backend, roles, settings)
 
     def with_backend(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
@@ -180,14 +181,16 @@ class Tokenizer:
             settings["model_max_length"] = limit
         if segments < 2:
             settings["model_input_names"] = ["input_ids", "attention_mask"]
+        settings |= self.switches | self.extra_settings
+        if isinstance(self.backend.pre_tokenizer, ByteLevel):
+            settings["add_prefix_space"] = self.backend.pre_tokenizer.add_prefix_space
+        usual = "BertTokenizer" if self.kind == "WordPiece" else ""
+        settings["tokenizer_class"] = fitting_class(self.backend, settings, settings.get("tokenizer_class", usual))
         if self.kind == "WordPiece":
-            settings |= {"tokenizer_class": "BertTokenizer"} | self.switches | self.extra_settings
             # Added tokens are matched before the text is split: in vocab.txt they would change other words.
             last = max(*self.backend.get_vocab(with_added_tokens=False).values(), *self.special_ids)
             lines = "".join(f"{piece}\n" for piece in self.pieces[: last + 1])
             (folder / "vocab.txt").write_text(lines, encoding="utf-8")
-        else:  # a family's own class would replace parts of it by that family's defaults
-            settings |= {"tokenizer_class": "PreTrainedTokenizerFast"} | self.extra_settings
         _write_json(folder / "tokenizer_config.json", settings)
         _write_json(folder / "special_tokens_map.json", self.roles)
 
@@ -342,16 +345,35 @@ class Tokenizer:
         }
 
 
+def _from_whole_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
+    name = read_class(settings, path.parent, "tokenizer.json")
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}", "damaged-file", path) from error
+    backend.no_padding()  # `obey` looks at what stands around a text
+    backend.no_truncation()
+    backend = obey(backend, settings, name, path.parent)
+    read_words_beside(backend, path.parent, settings, is_rebuilt=name in CLASSES)
+    return backend
+
+
 def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
     pieces = [piece.rstrip("\r") for piece in read_text(path, "utf-8-sig").split("\n")]
     if pieces and not pieces[-1]:
         pieces.pop()
+    if not switch(settings, "do_basic_tokenize", True, path.parent):
+        # Versions of transformers differ: some then split at spaces only, some ignore it.
+        says = f"{path.parent}: do_basic_tokenize is false, and only true can be read: convert it to a tokenizer.json"
+        raise BothwaysError(says, "unsupported-setting", ("do_basic_tokenize", False))
     # Without a setting the pieces decide: a tokenizer that lower-cases could never use "The" or "##ING".
     lower = switch(settings, "do_lower_case", not any(_has_capital(piece) for piece in pieces), path.parent)
     tokenizer = Tokenizer.from_pieces(
         pieces,
         lower=lower,
-        strip_accents=switch(settings, "strip_accents", lower, path.parent) if "strip_accents" in settings else None,
+        strip_accents=None
+        if settings.get("strip_accents") is None
+        else switch(settings, "strip_accents", lower, path.parent),
         split_cjk=switch(settings, "tokenize_chinese_chars", True, path.parent),
     )
     return tokenizer.backend
@@ -360,23 +382,6 @@ def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.To
 def _has_capital(piece: str) -> bool:
     is_special = piece.startswith("[") and piece.endswith("]")
     return not is_special and any("A" <= letter <= "Z" for letter in piece)
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """The settings of special_tokens_map.json, overridden by tokenizer_config.json; without nulls."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        file = folder / name
-        if not file.exists():
-            continue
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise BothwaysError(f"{file} is not JSON: {error}", "not-json", file) from error
-        if not isinstance(found, dict):
-            raise BothwaysError(f"{file} should hold a JSON object", "not-an-object", file)
-        settings |= {key: value for key, value in found.items() if value is not None}
-    return settings
 
 
 def _without_surrogates(text: TextInput) -> TextInput:
