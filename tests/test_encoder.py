@@ -339,7 +339,7 @@ def test_a_new_head_leaves_the_rest_alone() -> None:
         ({"layers": 0}, "out-of-range", ("layers", 0)),
         ({"width": "768"}, "out-of-range", ("width", "768")),
         ({"dropout": 1.5}, "out-of-range", ("dropout", 1.5)),
-        ({"activation": "mish"}, "unknown-choice", "mish"),
+        ({"activation": "selu"}, "unknown-choice", "selu"),
         ({"positions": Learned(0)}, "out-of-range", ("positions.rows", 0)),
         ({"positions": Learned(2, offset=2)}, "out-of-range", ("positions.rows", 2)),
         ({"windows": (1, 2)}, "shape-mismatch", ("windows", 2)),

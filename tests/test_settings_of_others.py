@@ -206,7 +206,7 @@ def test_other_summaries_are_refused_by_key(change: dict[str, Any], tmp_path: Pa
 
 # ---------------------------------------------------------------------- architectures that we do not read
 
-UNREAD = {
+UNREAD: dict[str, dict[str, Any]] = {
     "Longformer": {"attention_window": [4, 4]},
     "BigBird": {},
     "MobileBert": {"embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16},

@@ -68,9 +68,12 @@ def assemble(
     config = _model_config(family, raw, tensors, source)
     for name in family.computed.keys() & tensors.keys():
         table = family.computed[name](config.encoder)
-        if tensors[name].shape != table.shape or not torch.allclose(tensors.pop(name).float(), table, atol=1e-2):
+        if tensors[name].shape != table.shape or not torch.allclose(tensors.pop(name).float(), table, atol=1e-6):
             raise BothwaysError(
-                f"{source}: the tensor {name} does not follow from config.json", "unexpected-tensors", (name,)
+                f"{source}: the tensor {name} is not the one that follows from config.json, perhaps as it was rounded "
+                "to 16 bits",
+                "unexpected-tensors",
+                (name,),
             )
     with torch.device("meta"):  # shapes only: initialising weights that are then overwritten takes longer than reading
         model = Model(config, tokenizer)
@@ -86,7 +89,12 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
     others += names_of(model.sentence) if model.sentence else []
     with atomic.new_folder(folder, replaces=(*_FILES, *others)) as fresh:
         kind = dtype or model.encoder.embeddings.tokens.weight.dtype
-        tensors = {name: tensor.to(kind).contiguous() for name, tensor in tensors_of(model).items()}
+        # Tables that follow from config.json are not rounded.
+        computed = tuple(family.computed)
+        tensors = {
+            name: (tensor if name.endswith(computed) else tensor.to(kind)).contiguous()
+            for name, tensor in tensors_of(model).items()
+        }
         try:
             safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
         except safetensors.SafetensorError as error:  # safetensors wraps the OSError of a full disk

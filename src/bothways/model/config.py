@@ -43,6 +43,8 @@ class Rotary:
     """The base in layers with local attention."""
     factor: float = 1.0
     """Positions are divided by this number (GTE): the angles of a longer input then stay in the range of training."""
+    in_64_bits: bool = False
+    """Whether angles are computed in 64 bits, as for RoFormer's table, or in 32."""
     adjacent: bool = False
     """Which dimensions are rotated together: 2i and 2i + 1 (RoFormer, NeoBERT), or i and i + D/2 (ModernBERT)."""
 
@@ -94,18 +96,12 @@ class EncoderConfig:
     width: int = 768
     layers: int = 12
     num_heads: int = 12
-    num_kv_heads: int = 0
-    """Heads of keys and values, each shared by as many heads of queries (grouped-query attention); 0: num_heads."""
     ffn_width: int = 3_072
     """Width of the feed-forward network (intermediate_size)."""
     activation: str = "gelu"
     segments: int = 2
     """Number of segment embeddings (type_vocab_size); 0: none."""
-    tasks: int = 0
-    """Number of task embeddings (ERNIE); 0: none. The first one is added to every token, as in transformers."""
     positions: Position = field(default_factory=Learned)
-    norm: Literal["layer", "rms"] = "layer"
-    """LayerNorm, or RMSNorm, which does not subtract the mean."""
     norm_eps: float = 1e-12
     dropout: float = 0.1
     attention_dropout: float = 0.1
@@ -137,6 +133,12 @@ class EncoderConfig:
     convolution: int = 0
     """Kernel size of the convolution beside the first layer (DeBERTa v2); 0: none."""
     convolution_activation: str = "tanh"
+    num_kv_heads: int = 0
+    """Heads of keys and values, each shared by as many heads of queries (grouped-query attention); 0: num_heads."""
+    tasks: int = 0
+    """Number of task embeddings (ERNIE); 0: none. The first one is added to every token, as in transformers."""
+    norm: Literal["layer", "rms"] = "layer"
+    """LayerNorm, or RMSNorm, which does not subtract the mean."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "layers", "num_heads", "ffn_width"):

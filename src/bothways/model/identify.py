@@ -44,6 +44,10 @@ def find_heads(family: Family, raw: Mapping[str, Any], names: set[str]) -> tuple
     """
     declared = raw.get("architectures")
     declared = declared if isinstance(declared, list) else []
+    for name in (name for name in declared if name in family.unread_classes):
+        raise BothwaysError(
+            f"config.json has the architecture {name}, whose head bothways does not read", "no-such-head", name
+        )
     named = {head for name, heads in family.architectures if name in declared for head in heads}
     present = [name for name, head in family.heads.items() if _is_present(head, names, family, name in named)]
     labels = read_labels(raw)

@@ -116,16 +116,17 @@ class RotaryPositions(LayerPositions):
         super().__init__()
         self.base, self.dim = kind.local_base if is_local else kind.base, dim
         self.factor, self.adjacent = kind.factor, kind.adjacent
+        self.dtype = torch.float64 if kind.in_64_bits else torch.float32
 
     def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         if self.base not in plan.rotations:
-            exponents = torch.arange(0, self.dim, 2, dtype=torch.float32, device=q.device) / self.dim
+            exponents = torch.arange(0, self.dim, 2, dtype=self.dtype, device=q.device) / self.dim
             frequencies = (
                 1.0 / self.base**exponents
             )  # base ** -x is rounded otherwise: 2e-4 of the output at 900 tokens
-            # (N, D/2), in fp32: 16 bits cannot tell 8,000 from 8,001.
-            angles = plan.batch.positions[:, None].float() * (frequencies / self.factor)
-            plan.rotations[self.base] = angles.cos()[:, None], angles.sin()[:, None]
+            # (N, D/2), not in 16 bits, which cannot tell 8,000 from 8,001.
+            angles = plan.batch.positions[:, None].to(self.dtype) * (frequencies / self.factor)
+            plan.rotations[self.base] = angles.cos().float()[:, None], angles.sin().float()[:, None]
         cos, sin = plan.rotations[self.base]
         rotate = _rotate_adjacent if self.adjacent else _rotate
         return rotate(q, cos, sin), rotate(k, cos, sin)

@@ -89,6 +89,8 @@ class Family:
     """Tensors that are copies of another one: they must be equal to it, and are not written."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Endings of old tensor names, and the current ones."""
+    unread_classes: tuple[str, ...] = ()
+    """Classes of theirs with a head that we do not have: refused by name."""
     model_type: str = ""
     """The `model_type` of config.json, where several formats share one; "": the name."""
     other_prefixes: tuple[str, ...] = ()
@@ -227,9 +229,9 @@ def setting(raw: Mapping[str, Any], key: str, default: Any) -> Any:
 def activation_of(raw: Mapping[str, Any], key: str, default: str = "gelu") -> str:
     """The activation function that a setting names."""
     name = setting(raw, key, default)
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise unsupported(key, name, f"expected one of {', '.join(sorted(ACTIVATIONS))}")
-    return str(name)
+    return name
 
 
 def give(config: EncoderConfig, keys: Mapping[str, str]) -> dict[str, Any]:

@@ -81,9 +81,14 @@ def _write_published(config: EncoderConfig) -> dict[str, Any]:
     return _write(config) | values | {"pack_qkv": True, "layer_norm_type": "layer_norm"}
 
 
+_MASKED = ("lm_head.dense", "lm_head.norm", "lm_head.decoder.bias", "lm_head.decoder.weight")
 _HEADS = {
     **{name: bert.HEADS[name] for name in ("pooler", "sequence", "token", "choice", "span")},
-    "masked": masked_head("lm_head.dense", "lm_head.norm", "lm_head.decoder.bias", "lm_head.decoder.weight"),
+    "masked": masked_head(*_MASKED),
+}
+_NATIVE_HEADS = {
+    **{name: bert.HEADS[name] for name in ("pooler", "sequence", "token")},
+    "masked": masked_head(*_MASKED, "gelu"),  # whatever the activation of the layers is
 }
 _LAYER, _BLOCK = "encoder.layer.{}", "encoder.blocks.{}"
 
@@ -122,8 +127,8 @@ FAMILY = replace(
     prefix="gte.",
     read_config=_read_native,
     write_config=_write_native,
-    heads={name: head for name, head in _HEADS.items() if name not in ("choice", "span")},
-    architectures=architectures("Gte", {n: head for n, head in _HEADS.items() if n not in ("choice", "span")}),
+    heads=_NATIVE_HEADS,
+    architectures=architectures("Gte", _NATIVE_HEADS),
     other_prefixes=("new.",),
     modules=modules(("up_proj", "gate_proj")),
 )

@@ -25,13 +25,17 @@ _FIXED: dict[str, tuple[Any, ...]] = {"rotary_value": (False,), "add_cross_atten
 _BASE = 10_000.0
 
 
+def _rotary(max_length: int) -> Rotary:
+    return Rotary(max_length, _BASE, _BASE, in_64_bits=True, adjacent=True)
+
+
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours. Without embedding_size, embeddings are as wide as the layers."""
     refuse_other(raw, _FIXED)
     values = take(raw, {**bert.KEYS, "max_position_embeddings": "rows"}, bert.DEFAULTS)
     width = setting(raw, "embedding_size", values["width"])
     return EncoderConfig(
-        positions=Rotary(values.pop("rows"), _BASE, _BASE, adjacent=True),
+        positions=_rotary(values.pop("rows")),
         embedding_width=0 if width == values["width"] else width,
         **values,
     )
@@ -79,7 +83,7 @@ FAMILY = Family(
     body=(*bert.EMBEDDINGS, *linear("embeddings_project", "encoder.embeddings.project"), *bert.LAYERS),
     fresh=lambda shape: replace(
         shape,
-        positions=Rotary(shape.max_length, _BASE, _BASE, adjacent=True),
+        positions=_rotary(shape.max_length),
         embedding_width=0 if shape.embedding_width == shape.width else shape.embedding_width,
     ),
     heads=_HEADS,
@@ -88,4 +92,5 @@ FAMILY = Family(
     tied=bert.FAMILY.tied,
     renamed=bert.FAMILY.renamed,
     narrow_embeddings=True,
+    unread_classes=("RoFormerForMultipleChoice",),
 )
