@@ -42,7 +42,7 @@ def their_logits(model: Any, ids: list[list[int]]) -> Tensor:
 def our_logits(model: Model, ids: list[list[int]], head: str = "masked") -> Tensor:
     batch = Batch.pack(ids)
     with torch.no_grad():
-        states = model.encoder(batch)
+        states: Tensor = model.encoder(batch)
         if not head:
             return states
         return model.masked(states) if head == "masked" else model.logits(head, states, batch)
@@ -140,7 +140,8 @@ def test_padding_tokens_inside_a_text_are_not_counted(kind: str, tmp_path: Path)
 
 def their_logits_of_states(model: Any, ids: list[list[int]]) -> Tensor:
     with torch.no_grad():
-        return torch.cat([model(torch.tensor([row]), torch.ones(1, len(row))).last_hidden_state[0] for row in ids])
+        found = [model(torch.tensor([row]), torch.ones(1, len(row))).last_hidden_state[0] for row in ids]
+    return torch.cat(found)
 
 
 def test_a_batch_counts_each_text_by_itself() -> None:
