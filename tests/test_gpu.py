@@ -160,7 +160,7 @@ def test_accumulation_in_bf16_adds_up_in_fp32(packed: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("lengths", [(70, 3, 41), (64, 64)])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if "masked" in family.heads])
 def test_every_family_computes_and_learns_as_in_fp32(family: str, lengths: tuple[int, ...], compiled: bool) -> None:
     """bf16, the backend that is chosen by itself, eager and compiled: states and gradients of the definition in fp32."""
     shape = EncoderConfig(
