@@ -125,7 +125,7 @@ def finetune(
             _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores)
         ranks.wait()
         return Finetuned(
-            out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.metric, best, scores
+            out / "model", recipe.task, task.labels, len(train), ended.step, ended.complete, task.metric, best, scores
         )
 
 
