@@ -314,6 +314,7 @@ def test_every_task_can_be_evaluated_and_compared(name: str, tokenizer: Tokenize
     assert [one["error"] for one in found.worst] == sorted((one["error"] for one in found.worst), reverse=True)
     assert json.dumps(found.worst)
     difference = compare_models([path], predictor, predictor)
+    assert evaluate([path], predictor, against=predictor).against == difference
     assert difference.difference == 0
 
 
