@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from bothways.data.examples import Question, Tagged, Text
 from bothways.engine.reader import WindowSettings
@@ -30,9 +31,11 @@ from bothways.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, f
 from bothways.tasks.seeds import finetune_seeds
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings, make_optimizers
 from bothways.train.protocol import Evaluated, Event, Stepped
 from bothways.train.ranks import Ranks
+from bothways.train.settings import LoraSettings
 from helpers import refused
 from helpers.tasks import (
     ASKED,
@@ -82,6 +85,32 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 class PlugError(Exception):
     """Pulls the plug."""
+
+
+# ---------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("part", ["", "lora", "distill"])
+def test_recomputing_activations_keeps_less_and_changes_no_loss(
+    shaky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Every layer of every training pass is recomputed, with the same dropout; none of an evaluation."""
+    parts = {"lora": {"lora": LoraSettings(rank=2)}, "distill": {"distill": DistillSettings(str(shaky), soft=0.0)}}
+    calls = 0
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return checkpoint(*arguments, **options)
+
+    monkeypatch.setattr("bothways.model.encoder.checkpoint", counted)
+    for recompute in (False, True):
+        run = quiet(steps=3, batch_size=5, gradient_checkpointing=recompute)
+        plan = recipe_for("classify", shaky, run=run, **parts.get(part, {}))
+        finetune(plan, tmp_path / str(recompute), train=MANY, dev=SINGLE)
+        assert calls == 3 * SMALL.layers * recompute
+    assert metrics(tmp_path / "True") == metrics(tmp_path / "False")
+    assert same(weights(tmp_path / "True"), weights(tmp_path / "False"))
 
 
 # ---------------------------------------------------------------------- resume
