@@ -95,7 +95,10 @@ def test_recomputing_activations_keeps_less_and_changes_no_loss(
     shaky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """Every layer of every training pass is recomputed, with the same dropout; none of an evaluation."""
-    parts = {"lora": {"lora": LoraSettings(rank=2)}, "distill": {"distill": DistillSettings(str(shaky), soft=0.0)}}
+    parts: dict[str, Any] = {
+        "lora": {"lora": LoraSettings(rank=2)},
+        "distill": {"distill": DistillSettings(str(shaky), soft=0.0)},
+    }
     calls = 0
 
     def counted(*arguments: Any, **options: Any) -> Any:
