@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
 from bothways.data.examples import Question, Tagged, Text
@@ -46,6 +47,7 @@ from helpers.tasks import (
     SMALL,
     TAGGED,
     base_model,
+    near,
     quiet,
     recipe_for,
     scripted,
@@ -114,6 +116,34 @@ def test_recomputing_activations_keeps_less_and_changes_no_loss(
         assert calls == 3 * SMALL.layers * recompute
     assert metrics(tmp_path / "True") == metrics(tmp_path / "False")
     assert same(weights(tmp_path / "True"), weights(tmp_path / "False"))
+
+
+# ---------------------------------------------------------------------- the compiler
+
+
+@pytest.mark.filterwarnings("default")  # torch's compiler warns about itself
+@pytest.mark.parametrize("name", ["single", "answer", "choose", "distill"])
+def test_ragged_batches_are_compiled_once(
+    name: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of any shape, and evaluations, run one program; another where all sequences are equally long, and others
+    for a single one. The losses are those without the compiler."""
+    init = base_model(tmp_path / "base", tokenizer)
+    case = CASES.get(name, CASES["single"])
+    rows = [replace(e, id=f"{e.id}-{i}") if isinstance(e, Question) else e for i in range(6) for e in case.examples]
+    parts: dict[str, Any] = {
+        "distill": {"lora": LoraSettings(rank=2), "distill": DistillSettings(str(init), soft=0.0, relations=1.0)}
+    }
+    counter, compiler = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **options: compiler(module, backend=counter, **options))
+    torch.compiler.reset()
+    for compiled in (False, True):
+        run = quiet(steps=6, batch_size=5, micro_tokens=80, compile=compiled, evaluate_every=3)
+        plan = recipe_for(case.task, init, run=run, **parts.get(name, {}))
+        finetune(plan, tmp_path / str(compiled), train=rows, dev=case.examples)
+    assert 1 <= counter.frame_count <= 4
+    for eager, found in zip(metrics(tmp_path / "False"), metrics(tmp_path / "True"), strict=True):
+        assert near(found, eager, 1e-3)
 
 
 # ---------------------------------------------------------------------- resume
