@@ -105,8 +105,8 @@ def evaluate(
     if as_json:
         if calibrate:
             write(folder, found)
-        told = {name: value for name, value in asdict(found).items() if name != "against" or value is not None}
-        print_json({**told, "labels": predictor.labels, **positive_label(found.scores, predictor.labels)})
+        positive = positive_label(found.scores, predictor.labels)
+        print_json({**asdict(found), "labels": predictor.labels, **positive})
         return
     _print(found, predictor.labels, task_config(predictor.model).temperature, predictor.task.shown)
     if compared := found.against:
