@@ -9,7 +9,8 @@ import shutil
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -211,7 +212,27 @@ def test_against_another_model(models: Models, tmp_path: Path, run: Run) -> None
         told = strict(run("evaluate", path, "--model", one, "--against", other, "--json").stdout)
         assert told["against"] == pytest.approx(asdict(expected))
         assert told["scores"]["accuracy"] == accuracies[0 if sign == 1 else 1]
-    assert "against" not in strict(run("evaluate", path, "--model", first, "--json").stdout)
+    assert strict(run("evaluate", path, "--model", first, "--json").stdout)["against"] is None
+
+
+def test_against_predicts_once_with_each_model(
+    models: Models, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_rows(tmp_path / "rows.jsonl")
+    seen: Counter[int] = Counter()
+    decode = Predictor.decode_all
+
+    def counted(self: Predictor, examples: Iterable[Any]) -> Iterator[Any]:
+        for found in decode(self, examples):
+            seen[id(self)] += 1
+            yield found
+
+    monkeypatch.setattr(Predictor, "decode_all", counted)
+    first, second = models["single"], models["single, another"]
+    done = run("evaluate", path, "--model", first, "--against", second, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = strict(done.stdout)["examples"]
+    assert list(seen.values()) == [rows, rows]
 
 
 def test_the_positive_label_is_named(base: Path, tmp_path: Path, run: Run) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+from torch.utils.checkpoint import checkpoint
 
 from bothways.data.examples import Question, Tagged, Text
 from bothways.engine.reader import WindowSettings
@@ -30,9 +32,11 @@ from bothways.tasks.recipe import FinetuneData, FinetuneModel, FinetuneRecipe, f
 from bothways.tasks.seeds import finetune_seeds
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings, make_optimizers
 from bothways.train.protocol import Evaluated, Event, Stepped
 from bothways.train.ranks import Ranks
+from bothways.train.settings import LoraSettings
 from helpers import refused
 from helpers.tasks import (
     ASKED,
@@ -43,6 +47,7 @@ from helpers.tasks import (
     SMALL,
     TAGGED,
     base_model,
+    near,
     quiet,
     recipe_for,
     scripted,
@@ -82,6 +87,63 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 class PlugError(Exception):
     """Pulls the plug."""
+
+
+# ---------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("part", ["", "lora", "distill"])
+def test_recomputing_activations_keeps_less_and_changes_no_loss(
+    shaky: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """Every layer of every training pass is recomputed, with the same dropout; none of an evaluation."""
+    parts: dict[str, Any] = {
+        "lora": {"lora": LoraSettings(rank=2)},
+        "distill": {"distill": DistillSettings(str(shaky), soft=0.0)},
+    }
+    calls = 0
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return checkpoint(*arguments, **options)
+
+    monkeypatch.setattr("bothways.model.encoder.checkpoint", counted)
+    for recompute in (False, True):
+        run = quiet(steps=3, batch_size=5, gradient_checkpointing=recompute)
+        plan = recipe_for("classify", shaky, run=run, **parts.get(part, {}))
+        finetune(plan, tmp_path / str(recompute), train=MANY, dev=SINGLE)
+        assert calls == 3 * SMALL.layers * recompute
+    assert metrics(tmp_path / "True") == metrics(tmp_path / "False")
+    assert same(weights(tmp_path / "True"), weights(tmp_path / "False"))
+
+
+# ---------------------------------------------------------------------- the compiler
+
+
+@pytest.mark.filterwarnings("default")  # torch's compiler warns about itself
+@pytest.mark.parametrize("name", ["single", "answer", "choose", "distill"])
+def test_ragged_batches_are_compiled_once(
+    name: str, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of any shape, and evaluations, run one program; another where all sequences are equally long, and others
+    for a single one. The losses are those without the compiler."""
+    init = base_model(tmp_path / "base", tokenizer)
+    case = CASES.get(name, CASES["single"])
+    rows = [replace(e, id=f"{e.id}-{i}") if isinstance(e, Question) else e for i in range(6) for e in case.examples]
+    parts: dict[str, Any] = {
+        "distill": {"lora": LoraSettings(rank=2), "distill": DistillSettings(str(init), soft=0.0, relations=1.0)}
+    }
+    counter, compiler = CompileCounter(), torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **options: compiler(module, backend=counter, **options))
+    torch.compiler.reset()
+    for compiled in (False, True):
+        run = quiet(steps=6, batch_size=5, micro_tokens=80, compile=compiled, evaluate_every=3)
+        plan = recipe_for(case.task, init, run=run, **parts.get(name, {}))
+        finetune(plan, tmp_path / str(compiled), train=rows, dev=case.examples)
+    assert 1 <= counter.frame_count <= 4
+    for eager, found in zip(metrics(tmp_path / "False"), metrics(tmp_path / "True"), strict=True):
+        assert near(found, eager, 1e-3)
 
 
 # ---------------------------------------------------------------------- resume

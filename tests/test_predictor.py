@@ -230,8 +230,7 @@ def test_a_generator_is_not_read_ahead(tokenizer: Tokenizer) -> None:
         ("single", None),
         ("single", ("a", "b", "c")),
         ("single", {"sentence": "the cat"}),
-        ("score", "the cat"),
-        ("score", {"text": "the cat"}),
+        ("score", {"sentence": "the cat"}),
         ("tag", 7),
         ("tag", ("a", 7)),
         ("answer", "who?"),
@@ -249,9 +248,10 @@ def test_what_is_no_input_is_refused_in_one_sentence(name: str, given: Any, toke
     assert "\n" not in str(caught.value)
 
 
-def test_a_cross_encoder_needs_pairs(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("given", ["the cat", {"text": "the cat"}, Text(("the cat",))])
+def test_a_cross_encoder_needs_pairs(given: Any, tokenizer: Tokenizer) -> None:
     with refused("wrong-text-count"):
-        predictor_for(tokenizer, "score")(Text(("the cat",)))
+        predictor_for(tokenizer, "score")(given)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -314,6 +314,7 @@ def test_every_task_can_be_evaluated_and_compared(name: str, tokenizer: Tokenize
     assert [one["error"] for one in found.worst] == sorted((one["error"] for one in found.worst), reverse=True)
     assert json.dumps(found.worst)
     difference = compare_models([path], predictor, predictor)
+    assert evaluate([path], predictor, against=predictor).against == difference
     assert difference.difference == 0
 
 

@@ -2,13 +2,16 @@
 
 import math
 import random
+import re
+import string
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bothways.scoring.answer_rules import RULES, characters, longest_run, normalise
+from bothways.scoring.answer_rules import RULES, characters, longest_run, normalise, normalise_characters
 from bothways.scoring.answers import Answers
 from helpers import refused
 
@@ -52,14 +55,88 @@ def test_answers_are_normalised_as_the_official_script_does(text: str, bare: str
         ([], "the", 1, 1),  # nothing is left of it
         (["Paris"], "", 0, 0),
         (["Paris"], "the", 0, 0),
-        (["the", "Paris"], "", 0, 0),  # a gold answer of which nothing is left is no gold answer
-        (["the"], "", 1, 1),
+        (["the", "Paris"], "", 1, 0),  # a gold answer of which nothing is left is one like any other, and has no words
+        (["the"], "", 1, 0),
         (["Paris"], None, 0, 0),
         ([], None, 0, 0),  # a missing prediction is not an empty one
     ],
 )
 def test_words(gold: list[str], prediction: str | None, exact: float, f1: float) -> None:
     assert score(gold, prediction) == pytest.approx([exact, f1])
+
+
+PARTS = ["the", "a", "An", ".", "?!", "-", "Paris", "paris,", "Rome", "北京", "。", "，", "《", "大学", "1998", " ", ""]
+
+
+def official_normal(text: str) -> str:
+    """normalize_answer, of both scripts."""
+    kept = "".join(c for c in text.lower() if c not in set(string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())
+
+
+def official_f1(gold: str, answer: str) -> float:
+    """f1_score of evaluate-v1.1.py."""
+    answer_tokens, gold_tokens = official_normal(answer).split(), official_normal(gold).split()
+    same = sum((Counter(answer_tokens) & Counter(gold_tokens)).values())
+    if same == 0:
+        return 0
+    precision, recall = same / len(answer_tokens), same / len(gold_tokens)
+    return 2 * precision * recall / (precision + recall)
+
+
+def official_1(gold: Sequence[str], answer: str) -> list[float]:
+    """evaluate-v1.1.py: the best over all gold answers."""
+    exact = max(official_normal(one) == official_normal(answer) for one in gold)
+    return [float(exact), max(official_f1(one, answer) for one in gold)]
+
+
+def official_2(gold: Sequence[str], answer: str) -> list[float]:
+    """evaluate-v2.0.py: blank gold answers are left out, and none at all is the empty one."""
+    gold = [one for one in gold if official_normal(one)] or [""]
+    found = []
+    for one in gold:
+        tokens = official_normal(one).split(), official_normal(answer).split()
+        found.append(float(tokens[0] == tokens[1]) if not all(tokens) else official_f1(one, answer))
+    return [float(max(official_normal(one) == official_normal(answer) for one in gold)), max(found)]
+
+
+def official_cmrc(gold: Sequence[str], answer: str) -> list[float]:
+    """calc_em_score and calc_f1_score of cmrc2018_evaluate.py, with our units."""
+    exact, f1 = 0.0, [0.0]
+    for one in gold:
+        exact = max(exact, float(normalise_characters(one) == normalise_characters(answer)))
+        units = characters(one), characters(answer)
+        if same := longest_run(*units):
+            precision, recall = same / len(units[1]), same / len(units[0])
+            f1.append(2 * precision * recall / (precision + recall))
+    return [exact, max(f1)]
+
+
+texts = st.lists(st.sampled_from(PARTS), max_size=4).map(" ".join)
+questions = st.lists(st.tuples(st.lists(texts, min_size=1, max_size=3), texts), min_size=1, max_size=5)
+
+
+def mean_scores(rule: str, asked: Sequence[tuple[Sequence[str], str]]) -> list[float]:
+    answers = Answers(rule)
+    for number, (gold, answer) in enumerate(asked):
+        answers.add(str(number), gold, answer)
+    return [answers.scores()[name] for name in ("exact", "f1")]
+
+
+@given(questions, st.booleans(), texts)
+@example([(["the"], "a")], False, "")
+@example([(["the", "Paris"], ".")], True, "Rome")
+def test_golds_that_normalise_to_nothing_count_as_in_the_script_of_their_data(
+    asked: list[tuple[list[str], str]], has_unanswerable: bool, to_nothing: str
+) -> None:
+    """The script of SQuAD 2.0 if some question has no answer, else that of 1.1."""
+    every = [*asked, *([([], to_nothing)] if has_unanswerable else [])]
+    official = official_2 if has_unanswerable else official_1
+    wanted = [sum(column) / len(every) for column in zip(*(official(*one) for one in every), strict=True)]
+    assert mean_scores("words", every) == pytest.approx(wanted)
+    if not has_unanswerable:
+        wanted = [sum(column) / len(every) for column in zip(*(official_cmrc(*one) for one in every), strict=True)]
+        assert mean_scores("characters", every) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +314,6 @@ def test_a_question_counts_once() -> None:
 
 @given(st.lists(st.text("ab 的京.", max_size=5), max_size=3), st.text("ab 的京.", max_size=6))
 def test_an_exact_answer_has_the_whole_f1_and_none_has_more(gold: list[str], prediction: str) -> None:
-    exact, f1 = RULES["words"].score(gold, prediction)
+    exact, f1 = RULES["words"].score_or_none(gold, prediction)
     assert 0 <= f1 <= 1 + 1e-12
     assert not exact or f1 == pytest.approx(1)

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,15 @@ def test_only_the_declared_dependencies_are_imported() -> None:
         roots = {imported.split(".")[0] for imported in imports}
         assert not roots & JUDGES, name
         assert roots <= ALLOWED | set(sys.stdlib_module_names), (name, roots)
+
+
+def test_every_extra_is_imported_somewhere() -> None:
+    """An extra that nothing imports installs what the library does not use."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    imported = {part for imports in modules().values() for name in imports for part in name.split(".")}
+    for extra, packages in project["optional-dependencies"].items():
+        for package in packages if extra != "dev" else ():
+            assert re.split(r"[^\w-]", package)[0] in imported, extra
 
 
 def test_every_public_name_is_importable_and_listed() -> None:

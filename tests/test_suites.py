@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -14,7 +15,9 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 from PIL import Image
+from typer.main import get_command
 
+from bothways.cli import app
 from bothways.data.columns import Columns
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError, StoppedError
@@ -22,7 +25,7 @@ from bothways.model.load import load
 from bothways.predict.evaluation import evaluate
 from bothways.predict.predictor import Predictor
 from bothways.scoring.significance import Summary
-from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, read_finetune_recipe
+from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, finetune_recipe, read_finetune_recipe
 from bothways.tasks.registry import TASKS
 from bothways.tasks.seeds import finetune_seeds
 from bothways.tasks.suites import SUITES, BenchmarkFiles, BenchmarkScore, draw_rows, find_cases, run_suite
@@ -711,6 +714,25 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], run: Run) -> None:
 @pytest.mark.parametrize("suite", SUITES)
 def test_every_benchmark_shows_an_example(suite: str, run: Run) -> None:
     assert f"Example: bothways {suite} " in " ".join(run(suite, "--help").stdout.split())
+
+
+@pytest.mark.parametrize("verb", ["finetune", *SUITES])
+def test_help_shows_the_defaults_that_hold(verb: str, tmp_path: Path) -> None:
+    """The model's finetune.toml, and then a number: that of the recipe which the verb makes."""
+    usual = SUITES[verb][0].settings if verb in SUITES else {}
+    plain = finetune_recipe({"model": {"init": str(tmp_path)}}, usual=usual)
+    (tmp_path / "finetune.toml").write_text("[run]\nepochs = 7\nbatch_size = 5\n[optim]\nlr = 0.25\n")
+    advised = finetune_recipe({"model": {"init": str(tmp_path)}}, usual=usual)
+    keys = {"epochs": ("run", "epochs"), "batch": ("run", "batch_size"), "lr": ("optim", "lr")}
+    options = [option for option in get_command(app).commands[verb].params if option.name in keys]  # type: ignore[attr-defined]
+    assert len(options) == (3 if verb == "finetune" else 2)
+    for option in options:
+        part, key = keys[option.name]
+        otherwise, first = (getattr(getattr(recipe, part), key) for recipe in (plain, advised))
+        assert first != otherwise
+        shown = re.search(r"\[default: the model's advice, else (.+)\]", option.help)
+        assert shown is not None, option.help
+        assert float(shown[1]) == otherwise
 
 
 # ---------------------------------------------------------------------- the picture

@@ -276,13 +276,13 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 }
 
 
-def near(one: Any, other: Any) -> bool:
+def near(one: Any, other: Any, limit: float = LIMIT) -> bool:
     """The same answer but for rounding in its numbers."""
     if isinstance(one, dict):
-        return one.keys() == other.keys() and all(near(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(near(one[key], other[key], limit) for key in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(near, one, other))
-    return bool(one == pytest.approx(other, abs=LIMIT)) if isinstance(one, float) else bool(one == other)
+        return len(one) == len(other) and all(near(a, b, limit) for a, b in zip(one, other, strict=True))
+    return bool(one == pytest.approx(other, abs=limit)) if isinstance(one, float) else bool(one == other)
 
 
 EXAMPLES: dict[str, Sequence[Any]] = {

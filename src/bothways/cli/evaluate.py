@@ -68,8 +68,8 @@ def evaluate(
     from bothways.data.notes import Notes
     from bothways.plots import require_picture_name
     from bothways.predict.evaluation import calibrate as write
-    from bothways.predict.evaluation import compare_models, require_same_task
     from bothways.predict.evaluation import evaluate as run
+    from bothways.predict.evaluation import require_same_task
     from bothways.predict.picture import draw_evaluation
     from bothways.predict.predictor import Predictor
     from bothways.scoring.classification import positive_label
@@ -92,9 +92,14 @@ def evaluate(
         require_same_task(predictor, other, (str(folder), str(against)))
     data = FinetuneData(text=text or "", pair=pair or "", label=label or "")
     found = run(
-        files, predictor, data, worst=worst, notes=notes, watch=lambda examples: progress(examples, "evaluating")
+        files,
+        predictor,
+        data,
+        against=other,
+        worst=worst,
+        notes=notes,
+        watch=lambda examples: progress(examples, "evaluating"),
     )
-    compared = compare_models(files, predictor, other, data) if other else None
     if notes:
         say(str(notes))
     if picture and not draw_evaluation(found, predictor.labels, picture):
@@ -102,12 +107,11 @@ def evaluate(
     if as_json:
         if calibrate:
             write(folder, found, base=base)
-        more = {"against": asdict(compared)} if compared else {}
         positive = positive_label(found.scores, predictor.labels)
-        print_json({**asdict(found), "labels": predictor.labels, **positive, **more})
+        print_json({**asdict(found), "labels": predictor.labels, **positive})
         return
     _print(found, predictor.labels, task_config(predictor.model).temperature, predictor.task.shown)
-    if compared:
+    if compared := found.against:
         say(
             f"{found.metric} of {folder} minus that of {against}: {compared.difference:+.4f}, 95 % interval "
             f"{compared.low:+.4f} to {compared.high:+.4f}, p = {compared.p:.3f}"

@@ -56,10 +56,14 @@ def finetune(
     text: Annotated[str | None, typer.Option(help="Column of the text.", show_default=False)] = None,
     pair: Annotated[str | None, typer.Option(help="Column of the second text.", show_default=False)] = None,
     label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
-    epochs: Annotated[float | None, typer.Option(help="Epochs.  [default: 3]", show_default=False)] = None,
-    batch: Annotated[int | None, typer.Option(help="Batch size.  [default: 32]", show_default=False)] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Epochs.  [default: the model's advice, else 3]", show_default=False)
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Batch size.  [default: the model's advice, else 32]", show_default=False)
+    ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate.  [default: the model's own, or 3e-5]", show_default=False)
+        float | None, typer.Option(help="Learning rate.  [default: the model's advice, else 3e-5]", show_default=False)
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the new head, the order and dropout.", show_default=False)

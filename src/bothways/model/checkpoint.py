@@ -116,7 +116,7 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
 def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """config.json, and the tensors under the names of the file, in whichever format the folder has."""
     if (folder / "config.json").exists():
-        raw = read_json(folder / "config.json")
+        raw = read_json(folder / "config.json") | _beside(folder)
         for name in _WEIGHTS:
             if (folder / name).exists():
                 return raw, read_weights(folder / name)
@@ -128,6 +128,13 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "not-a-model",
         folder,
     )
+
+
+def _beside(folder: Path) -> dict[str, Any]:
+    """The activation of a cross-encoder, which sentence-transformers 6 writes beside config.json and 4 into it."""
+    file = folder / "config_sentence_transformers.json"
+    named = read_json(file).get("activation_fn") if file.is_file() else None
+    return {} if named is None else {"sentence_transformers": {"activation_fn": named}}
 
 
 def _normal_names(family: Family, raw: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

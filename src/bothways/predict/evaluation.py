@@ -54,6 +54,8 @@ class Evaluation:
     """Numbers of texts and tokens read, in windows, and cut."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """As `interval`, for every score that can be resampled; for more than 5,000 examples only that of `metric`."""
+    against: Comparison | None = None
+    """The difference of `metric` to that of another model, if one was given."""
 
 
 def evaluate(
@@ -61,19 +63,27 @@ def evaluate(
     predictor: Predictor | Path | str,
     data: FinetuneData | None = None,
     *,
+    against: Predictor | Path | str | None = None,
     worst: int = 10,
     notes: Notes | None = None,
     watch: Callable[[Iterable[Any]], Iterable[Any]] = lambda items: items,
 ) -> Evaluation:
     """Score a predictor, or the model of a folder, on labelled files. Rows without a label are left out.
 
-    Predictions are not kept in memory. `worst`: number of errors to report.
+    Predictions are not kept in memory. `against`: another model, to compare the main score with (paired). `worst`:
+    number of errors to report.
     """
     predictor = _loaded(predictor)
+    other = None if against is None else _loaded(against)
+    if other is not None:
+        require_same_task(predictor, other)
     counting = _Counting(predictor, worst)
     for item, decoded in predictor.decode_all(watch(_labelled(files, predictor, data, notes))):
         counting.add(item, decoded)
-    return counting.result()
+    found = counting.result()
+    if other is None:
+        return found
+    return replace(found, against=compare(counting.scores, _scores(files, other, data), found.metric))
 
 
 def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None = None) -> TaskConfig:
@@ -105,13 +115,7 @@ def compare_models(
     """The difference between two models' main scores on the same files, with its interval and p-value (paired)."""
     first, second = _loaded(first), _loaded(second)
     require_same_task(first, second)
-    counted = []
-    for predictor in (first, second):
-        scores = predictor.task.new_scores()
-        for item, decoded in predictor.decode_all(_labelled(files, predictor, data, None)):
-            predictor.task.count(scores, item, decoded)
-        counted.append(scores)
-    return compare(counted[0], counted[1], first.task.metric)
+    return compare(_scores(files, first, data), _scores(files, second, data), first.task.metric)
 
 
 def require_same_task(
@@ -124,6 +128,13 @@ def require_same_task(
             "other-task",
             (first.name, second.name),
         )
+
+
+def _scores(files: Sequence[str], predictor: Predictor, data: FinetuneData | None) -> Accumulator:
+    scores = predictor.task.new_scores()
+    for item, decoded in predictor.decode_all(_labelled(files, predictor, data, None)):
+        predictor.task.count(scores, item, decoded)
+    return scores
 
 
 def _loaded(predictor: Predictor | Path | str) -> Predictor:

@@ -31,7 +31,7 @@ class Predictor:
     | task     | an input                                       | an answer                                          |
     |----------|------------------------------------------------|----------------------------------------------------|
     | classify | a text, or (text, text)                        | {"label", "score"}; of several labels a list       |
-    | score    | (text, text)                                   | {"label", "score"}                                 |
+    | score    | (text, text); of another library also a text   | {"label", "score"}                                 |
     | tag      | a text, or a tuple of words                    | [{"entity_group", "score", "word", "start", "end"}]|
     | answer   | {"question", "context"}, or (question, context)| {"score", "start", "end", "answer"}                |
     | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bothways.errors import BothwaysError, require_choice, require_range
-from bothways.model.config import EncoderConfig, Learned, Rotary
+from bothways.model.config import BASE, EncoderConfig, Learned, Rotary
 from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives import OBJECTIVES
 from bothways.pretraining.sampler import SamplingKind
@@ -87,6 +87,9 @@ class PretrainModel:
             causal=self.causal,
         )
         shape = FAMILIES[self.family].fresh(shape)
+        # Families have their own values for these in place of BERT's; any other value was set by the user.
+        given = {name: getattr(self, name) for name in ("activation", "norm_eps")}
+        shape = replace(shape, **{name: value for name, value in given.items() if value != getattr(BASE, name)})
         if self.rotary is not None and isinstance(shape.positions, Rotary):
             shape = replace(shape, positions=replace(shape.positions, base=self.rotary))
         if self.window is None:

@@ -93,6 +93,8 @@ class Texts:
 class Pretraining:
     """Implements `Trainable` for the training loop."""
 
+    dynamic_shapes = False
+
     def __init__(self, model: Model, train: Texts, valid: Texts, recipe: PretrainRecipe) -> None:
         assert model.tokenizer is not None
         self.recipe, self.train, self.valid = recipe, train, valid

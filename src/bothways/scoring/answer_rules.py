@@ -1,9 +1,9 @@
 """Exact match and F1 of an answer: SQuAD's rule on words, CMRC 2018's on characters.
 
 Each compares an answer with one gold answer; the best of several counts. They follow the official scripts,
-evaluate-v2.0.py and cmrc2018_evaluate.py, with one exception: CMRC's tokenizes what is not Chinese with NLTK, and this
-module with a regular expression. On CMRC's dev and trial sets and on XQuAD's Chinese, with answers shifted by a few
-characters, the scores of both are equal.
+evaluate-v1.1.py, evaluate-v2.0.py and cmrc2018_evaluate.py, with one exception: CMRC's tokenizes what is not Chinese
+with NLTK, and this module with a regular expression. On CMRC's dev and trial sets and on XQuAD's Chinese, with answers
+shifted by a few characters, the scores of both are equal.
 """
 
 import re
@@ -95,13 +95,24 @@ class Rule:
     f1: Callable[[str, str], float]
 
     def score(self, gold: Sequence[str], answer: str) -> tuple[bool, float]:
-        """Exact match and the best F1 over the gold answers. Without gold answers, only an empty answer is right."""
-        gold = [one for one in gold if self.normalise(one)]
-        if not gold:
-            empty = not self.normalise(answer)
-            return empty, float(empty)
+        """Exact match and the best F1 over the gold answers, as in SQuAD 1.1 and CMRC.
+
+        A gold answer that normalises to nothing, such as "the", is one like any other: its F1 is 0.
+        """
         normal = self.normalise(answer)
-        return any(self.normalise(one) == normal for one in gold), max(self.f1(one, answer) for one in gold)
+        exact = any(self.normalise(one) == normal for one in gold)
+        return exact, max((self.f1(one, answer) for one in gold), default=0.0)
+
+    def score_or_none(self, gold: Sequence[str], answer: str) -> tuple[bool, float]:
+        """The same as in SQuAD 2.0, where a question may have no answer: then only an empty answer is right.
+
+        A gold answer that normalises to nothing does not count.
+        """
+        gold = [one for one in gold if self.normalise(one)]
+        if gold:
+            return self.score(gold, answer)
+        empty = not self.normalise(answer)
+        return empty, float(empty)
 
 
 RULES = {"words": Rule(normalise, f1_of_words), "characters": Rule(normalise_characters, f1_of_characters)}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.scoring.accumulator import Column, Floats, Resamplable, divide, ratio_of_sums, require_score, sum_rows
-from bothways.scoring.answer_rules import RULES
+from bothways.scoring.answer_rules import RULES, Rule
 
 CHINESE_SHARE = 0.3
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -24,7 +24,9 @@ class Answers:
 
     rule "words" is SQuAD's, "characters" is CMRC 2018's, and "auto" chooses characters if at least 30 % of all
     characters of the gold answers, without white space, are Chinese (CMRC's dev set has 82 %, XQuAD's Chinese 74 %).
-    An empty answer predicts that the question is unanswerable, and is right if it has no gold answer. With a
+    An empty answer predicts that the question is unanswerable, and is right if it has no gold answer. If a question has
+    none, all are scored as in SQuAD 2.0, else as in SQuAD 1.1: they differ in gold answers that normalise to nothing,
+    such as "the". With a
     `threshold`, a question whose null odds exceed it counts as predicted unanswerable.
     A question without a prediction scores 0; `missing` lists their ids.
 
@@ -40,7 +42,7 @@ class Answers:
         require_choice("rule", rule, ("auto", *RULES))
         self._rule = rule
         self._threshold = math.inf if threshold is None else threshold
-        self._scored = Column(np.float64)  # exact match and F1 by each rule
+        self._scored = Column(np.float64)  # exact match and F1 by each rule, as in SQuAD 1.1 and as in 2.0
         self._odds = Column(np.float64)  # nan where not given
         self._marks = Column(np.bool_)  # has a gold answer, has a prediction, is predicted unanswerable
         self._ids: set[str] = set()
@@ -65,7 +67,7 @@ class Answers:
             self.missing.append(id)
         for rule in RULES:
             wanted = prediction is not None and self._rule in ("auto", rule)
-            self._scored.extend(RULES[rule].score(gold, prediction or "") if wanted else (0.0, 0.0))
+            self._scored.extend(_by_version(RULES[rule], gold, prediction or "") if wanted else [0.0] * 4)
         self._odds.extend(math.nan if null_odds is None or prediction is None else null_odds)
         self._marks.extend([len(gold) > 0, prediction is not None, prediction == ""])
         for answer in gold:
@@ -125,8 +127,9 @@ class Answers:
 
     def _values(self, score: str) -> Floats:
         """exact or f1 of each question by the rule in use, without a threshold. (N,)."""
-        table = self._scored.values().reshape(-1, len(RULES), 2)
-        values: Floats = table[:, list(RULES).index(self.rule), ["exact", "f1"].index(score)]
+        table = self._scored.values().reshape(-1, len(RULES), 2, 2)
+        has_unanswerable = int((~self._flags()[0]).any())
+        values: Floats = table[:, list(RULES).index(self.rule), has_unanswerable, ["exact", "f1"].index(score)]
         return values
 
     def _steps(self, name: str) -> tuple[NDArray[np.intp], Floats, Floats]:
@@ -154,3 +157,10 @@ class Answers:
         best = int(np.argmax(totals))
         odds = self._odds.values()[order]
         return float(odds[best - 1] if best else min(0.0, np.nextafter(odds[0], -np.inf)))
+
+
+def _by_version(rule: Rule, gold: Sequence[str], prediction: str) -> list[float]:
+    """Exact match and F1 as in SQuAD 1.1, then as in 2.0."""
+    first = rule.score(gold, prediction)
+    differs = not gold or not all(map(rule.normalise, gold))
+    return [*first, *(rule.score_or_none(gold, prediction) if differs else first)]

@@ -30,7 +30,7 @@ from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Regression
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
-from bothways.tasks.text_task import TextTask, finite_number, not_numbers, number_finding
+from bothways.tasks.text_task import NUMBER, TextTask, finite_number, named_activation, not_numbers, number_finding
 from bothways.tasks.text_task import as_text as as_text
 from bothways.train.distill import soft_distance
 
@@ -113,7 +113,7 @@ class TextClassification(TextTask):
         cls, settings: ClassifySettings, window: WindowSettings, examples: Sequence[Text], max_length: int
     ) -> tuple[TaskConfig, tuple[str, ...]]:
         kind = settings.kind if settings.kind != "auto" else label_kind(example.gold for example in examples)
-        labels = ("score",) if kind == "regression" else label_names(as_kind(example, kind) for example in examples)
+        labels = NUMBER if kind == "regression" else label_names(as_kind(example, kind) for example in examples)
         if kind == "single" and len(labels) < 2:
             raise BothwaysError(f"all rows have the label {labels[0]!r}: expected two or more", "one-label", labels[0])
         counts = {len(example.texts) for example in examples}
@@ -129,11 +129,13 @@ class TextClassification(TextTask):
         return {"problem_type": _PROBLEMS[config.options.kind]}
 
     @classmethod
-    def infer(cls, model: Model) -> TaskConfig:
+    def infer(cls, model: Model) -> TaskConfig | None:
+        """None for a single output that is no plain number: a score, such as a reranker's."""
         problem = model.config.hf_config.get("problem_type")
-        named = [kind for kind, theirs in _PROBLEMS.items() if theirs == problem]
-        # A single output without a problem_type is a binary logit, as in transformers' pipeline.
-        kind = named[0] if named else "multi" if len(model.config.labels) == 1 else "single"
+        kind: LabelKind = next((kind for kind, theirs in _PROBLEMS.items() if theirs == problem), "single")
+        is_number = kind == "regression" and named_activation(model.config.hf_config) is None
+        if len(model.config.labels) == 1 and not is_number:
+            return None
         return TaskConfig(cls.name, options=ClassifyOptions(kind))
 
     def __init__(

@@ -86,6 +86,7 @@ def finetune(
         max_length = start.config.encoder.max_length
         config, labels = plan_task(recipe.task, recipe.settings, recipe.window, train, max_length)
         model = with_task(start, config, labels, seed=recipe.run.seed)
+        model.encoder.gradient_checkpointing = recipe.run.gradient_checkpointing
         _freeze(model, recipe.model.freeze)
         lora = recipe.lora if recipe.lora.rank else None
         if lora:
@@ -126,7 +127,7 @@ def finetune(
             _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores, work.base)
         ranks.wait()
         return Finetuned(
-            out / "model", recipe.task, labels, len(train), ended.step, ended.complete, task.metric, best, scores
+            out / "model", recipe.task, task.labels, len(train), ended.step, ended.complete, task.metric, best, scores
         )
 
 
@@ -161,8 +162,8 @@ def _teacher(recipe: FinetuneRecipe, student: Model) -> Teacher | None:
     if not settings.teacher:
         return None
     model = load(settings.teacher)
-    theirs, ours = (_purpose(one) for one in (model, student))
-    if settings.soft and theirs != ours:
+    # Without soft targets, the teacher may be a pretrained model without a task.
+    if settings.soft and (theirs := _purpose(model)) != (ours := _purpose(student)):
         raise BothwaysError(
             f"{settings.teacher} was trained for {theirs[0]} with the labels {', '.join(theirs[2]) or 'none'}, but the "
             f"student is for {ours[0]} with {', '.join(ours[2]) or 'none'}: they must be the same",

@@ -15,14 +15,29 @@ from bothways.model.model import Model
 from bothways.model.weights import read_json
 from bothways.tasks.registry import TASKS, described
 from bothways.tasks.task import TaskConfig
+from bothways.tasks.text_task import CROSS_ENCODER_KEYS, NUMBER
 
 # Keys of the base model's config.json that hold for its own head only.
-_STALE = ("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "architectures", "bothways")
+_STALE = (
+    "id2label",
+    "label2id",
+    "num_labels",
+    "problem_type",
+    "finetuning_task",
+    "architectures",
+    "bothways",
+    *CROSS_ENCODER_KEYS,
+)
 
 
 def with_task(base: Model, config: TaskConfig, labels: Sequence[str] = (), *, seed: int = 0) -> Model:
-    """The encoder of `base` with the head of a task: the head of `base` if it fits, else a new one."""
+    """The encoder of `base` with the head of a task: the head of `base` if it fits, else a new one.
+
+    A head whose only output is a number keeps the name of that output.
+    """
     family, head = FAMILIES[base.config.family], TASKS[config.task].head
+    if tuple(labels) == NUMBER and head in base.heads and len(base.config.labels) == 1:
+        labels = base.config.labels
     if head and head not in family.heads:
         raise BothwaysError(f"{family.name} has no head for the task {config.task}", "family-without-head", family.name)
     needed = (head, *family.heads[head].needs) if head else ()

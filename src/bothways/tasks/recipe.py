@@ -115,6 +115,12 @@ class FinetuneRecipe:
                 "bad-combination",
                 self.model.keep_layers,
             )
+        if self.distill.over != "asked":
+            raise BothwaysError(
+                f"distill.over is {self.distill.over!r}, which only pretraining can do: leave it out",
+                "pretraining-only",
+                self.distill.over,
+            )
         if self.distill.teacher and not self.model.init:
             object.__setattr__(self, "model", replace(self.model, init=self.distill.teacher))
 
@@ -150,6 +156,8 @@ def finetune_recipe(
 
 def _read(table: Mapping[str, Any]) -> FinetuneRecipe:
     """A recipe from its table; the parts of other tasks are checked and dropped."""
+    if "settings" in table:  # a field of the dataclass, but no key of a recipe
+        raise BothwaysError("the recipe has no key settings: each task has its own part", "unknown-key", "settings")
     task = find_task(str(table.get("task", FinetuneRecipe.task)))
     own: dict[str, Any] = {name: read(one.Settings, table.get(name, {}), name) for name, one in TASKS.items()}
     rest = {name: value for name, value in table.items() if name not in TASKS}

@@ -19,7 +19,7 @@ from bothways.train.strict_toml import read
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
-        TextClassification,  # first: a sequence head in a folder of another library is taken for this
+        TextClassification,  # before PairScoring: a sequence head in a folder of another library is taken for this
         TokenClassification,
         QuestionAnswering,
         MultipleChoice,
@@ -72,8 +72,8 @@ def task_config(model: Model) -> TaskConfig:
         options: Any = read(task.Options, own, _KEY)
         return read(TaskConfig, {**shared, "options": options}, _KEY)
     for task in TASKS.values():
-        if task.head in model.heads:
-            return task.infer(model)
+        if task.head in model.heads and (config := task.infer(model)) is not None:
+            return config
     has = ", ".join(model.heads) or "none"
     raise BothwaysError(f"this model has no head for a task (it has: {has}): fine-tune it first", "no-task-head", has)
 

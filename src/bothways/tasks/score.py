@@ -1,11 +1,11 @@
-"""Pair scoring with a cross-encoder, such as a reranker: one number from 0 to 1 for two texts.
+"""Pair scoring with a cross-encoder, such as a reranker: one number, usually from 0 to 1, for two texts.
 
 B sequences.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,12 +18,15 @@ from bothways.data.labels import as_kind, as_number
 from bothways.data.notes import Notes
 from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
+from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.ranking import ScoredPairs
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
-from bothways.tasks.text_task import TextTask, as_text, not_numbers, number_finding
+from bothways.tasks.text_task import NUMBER, TextTask, as_text, named_activation, not_numbers, number_finding
+
+_ACTIVATIONS: dict[str, Literal["sigmoid", "identity"]] = {"Sigmoid": "sigmoid", "Identity": "identity"}
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class ScoreOptions:
 
     range: tuple[float, float] = (0.0, 1.0)
     """The lowest and highest number in the training data, at least 0 and 1."""
+    texts: int = 2
+    """Texts per example; 0: one or two, in folders of other libraries."""
+    activation: Literal["sigmoid", "identity"] = "sigmoid"
+    """What turns the logit into the score. We train with a sigmoid; identity is that of other libraries' folders."""
 
 
 class PairScoring(TextTask):
@@ -40,7 +47,6 @@ class PairScoring(TextTask):
     name = "score"
     title = "cross-encoder, reranker"
     aliases = ("cross-encoder", "reranker", "rerank")
-    texts_wanted = 2
     has_ranking = False
     pair_part = "second"
     metric = "spearman"
@@ -52,7 +58,26 @@ class PairScoring(TextTask):
 
     @classmethod
     def parse(cls, given: Any) -> Text:
-        return as_text(given, needs_two=True)
+        return as_text(given)
+
+    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
+        super().__init__(model, config, settings)
+        self.texts_wanted = self.options.texts
+
+    @classmethod
+    def infer(cls, model: Model) -> TaskConfig | None:
+        """The activation is sentence-transformers' for a cross-encoder: a sigmoid, or what config.json names."""
+        if len(model.config.labels) != 1:
+            return None
+        named = named_activation(model.config.hf_config) or "torch.nn.Sigmoid"
+        found = _ACTIVATIONS.get(named.rpartition(".")[2]) if named.startswith("torch.nn.") else None
+        if found is None:
+            raise BothwaysError(
+                f"config.json names the activation {named} for the score: expected torch's Sigmoid or Identity",
+                "unknown-activation",
+                named,
+            )
+        return TaskConfig(cls.name, options=ScoreOptions(texts=0, activation=found))
 
     @classmethod
     def plan(
@@ -60,7 +85,7 @@ class PairScoring(TextTask):
     ) -> tuple[TaskConfig, tuple[str, ...]]:
         numbers = [as_number(example) for example in examples if example.gold is not None]
         options = ScoreOptions((min(0.0, *numbers), max(1.0, *numbers)))
-        return TaskConfig(cls.name, window, options=options), ("score",)
+        return TaskConfig(cls.name, window, options=options), NUMBER
 
     @classmethod
     def normalise(cls, config: TaskConfig, example: Text) -> Text:
@@ -82,8 +107,11 @@ class PairScoring(TextTask):
         return binary_imitation(own[:, 0], taught[:, 0], targets["weight"], temperature)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> float:
-        """From 0 to 1. A long text gets the score of its best window."""
-        return float(np.exp(-np.logaddexp(0, -max(float(rows[0]) for rows in outputs) / self.config.temperature)))
+        """From 0 to 1, unless the activation is the identity. A long text gets the score of its best window."""
+        logit = max(float(rows[0]) for rows in outputs)
+        if self.options.activation == "identity":
+            return logit
+        return float(np.exp(-np.logaddexp(0, -logit / self.config.temperature)))
 
     def answer(self, item: EncodedExample, decoded: float, top: int = 1) -> Any:
         return {"label": self.labels[0], "score": decoded}

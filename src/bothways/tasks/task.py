@@ -175,8 +175,8 @@ class Task(ABC):
         return {}
 
     @classmethod
-    def infer(cls, model: Model) -> TaskConfig:
-        """The config of a folder that bothways did not write."""
+    def infer(cls, model: Model) -> TaskConfig | None:
+        """The config of a folder that bothways did not write; None if its head is for another task."""
         return TaskConfig(cls.name, options=cls.Options())
 
     # ------------------------------------------------------------------ training

@@ -20,6 +20,10 @@ from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.tasks.task import EncodedExample, Sample, Task
 
+NUMBER = ("score",)
+"""The labels of a new head whose only output is a number: its name is free."""
+CROSS_ENCODER_KEYS = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Keys of config.json with which sentence-transformers names a cross-encoder's activation: since 4.0, and before."""
 _BINS = 5
 """Intervals into which numbers are counted."""
 
@@ -95,14 +99,20 @@ class TextTask(Task):
         return [Text((), gold) for gold in counts.golds]
 
 
-def as_text(given: Any, needs_two: bool = False) -> Text:
+def named_activation(hf_config: Mapping[str, Any]) -> str | None:
+    """The activation that sentence-transformers applies to the logits, as its keys of config.json name it."""
+    new, old = (hf_config.get(key) for key in CROSS_ENCODER_KEYS)
+    found = new["activation_fn"] if isinstance(new, Mapping) and "activation_fn" in new else old
+    return None if found is None else str(found)
+
+
+def as_text(given: Any) -> Text:
     """A text or a pair of texts as an example."""
     if isinstance(given, Mapping):
         given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
     texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
-    if not all(isinstance(text, str) for text in texts) or len(texts) not in ((2,) if needs_two else (1, 2)):
-        wanted = "a pair of texts" if needs_two else "a text or a pair of texts"
-        raise BothwaysError(f"expected {wanted}, and {given!r} was given", "bad-input", given)
+    if not all(isinstance(text, str) for text in texts) or len(texts) not in (1, 2):
+        raise BothwaysError(f"expected a text or a pair of texts, and {given!r} was given", "bad-input", given)
     return Text(texts)
 
 

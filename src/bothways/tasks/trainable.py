@@ -77,6 +77,8 @@ class TaskModule(StudentModule):
 class FineTuning:
     """What `fit` trains."""
 
+    dynamic_shapes = True
+
     def __init__(
         self,
         model: Model,

@@ -70,7 +70,7 @@ class _Loop:
         self.module = parallelize(module, work.blocks(), ranks, run.parallel, half)
         if splits:  # FSDP2 replaces the module's parameters
             self.weights = MasterWeights(self.module, None)
-        self.call = torch.compile(self.module, dynamic=False) if self.static_shapes else self.module
+        self.call = torch.compile(self.module, dynamic=work.dynamic_shapes) if self.static_shapes else self.module
         self.parameters = list(self.weights.trained.values())
         self.optimizers = make_optimizers(self.weights.trained, optim)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")
@@ -261,7 +261,7 @@ class _Loop:
         return replace(step, micros=[micro.pin() for micro in step.micros])
 
     def _compile_ahead(self) -> None:
-        """Run one batch of every shape, so that compilation does not count as training time."""
+        """Run one batch of every shape, or of any if they are dynamic, so that compilation takes no training time."""
         if not self.static_shapes:
             return
         evaluates_first = self.state.step == 0 and self.run.evaluate_first
@@ -269,7 +269,7 @@ class _Loop:
             step = next(self.work.feed(phase, 0, self.ranks, self.static_shapes))
             self._forward(step.micros[0]).sum().backward()
             self.module.zero_grad(set_to_none=True)
-            if phase > self.state.phase or not evaluates_first:
+            if not self.work.dynamic_shapes and (phase > self.state.phase or not evaluates_first):
                 self._scores(phase)
 
     # ------------------------------------------------------------------ time

@@ -85,6 +85,10 @@ class Trainable(Storable, Protocol):
     losses: Mapping[str, float]
     """K names, and the weight of each in the total loss."""
 
+    dynamic_shapes: bool
+    """Whether the batches of training differ in shape even if `static_shapes`: the compiler then keeps sizes symbolic,
+    and evaluation is not compiled."""
+
     def blocks(self) -> Sequence[nn.Module]:
         """The modules that FSDP2 shards one by one."""
 
@@ -92,7 +96,8 @@ class Trainable(Storable, Protocol):
         """Each phase's share of the run."""
 
     def feed(self, phase: int, index: int, ranks: Ranks, static_shapes: bool) -> Iterator[Step]:
-        """The steps of a phase from sequence `index` on, without end; all of one shape if `static_shapes`."""
+        """The steps of a phase from sequence `index` on, without end; all of one shape if `static_shapes`,
+        unless `dynamic_shapes`."""
 
     def evaluate(
         self, forward: Forward, phase: int, ranks: Ranks, static_shapes: bool, final: bool

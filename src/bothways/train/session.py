@@ -53,9 +53,9 @@ def run_session(
         hearing = list(listeners.events) if ranks.is_first else []
         for event in fit(work, run, optim, out, ranks):
             if isinstance(event, Started) and ranks.is_first:
-                hearing.append(Log(out / "metrics.jsonl", event.step))
-                if run.tensorboard:
+                if run.tensorboard:  # before the log is opened: the package may be missing
                     hearing.append(TensorBoard(out / "tensorboard"))
+                hearing.append(Log(out / "metrics.jsonl", event.step))
                 for listener in hearing:
                     if hasattr(listener, "close"):
                         stack.callback(listener.close)

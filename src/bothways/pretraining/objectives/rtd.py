@@ -320,7 +320,7 @@ class ReplacedTokenDetection(Objective):
         """A detector whose recall stays at 0 has collapsed."""
         replaced, detected, correct = tally
         return {
-            "rtd_replaced": replaced / counts["rtd"],
+            "rtd_replaced": replaced / max(counts["rtd"], 1.0),
             "rtd_recall": correct / max(replaced, 1.0),
             "rtd_precision": correct / max(detected, 1.0),
         }
