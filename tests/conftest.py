@@ -137,7 +137,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> dic
     backend.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", specials)
     for name, family in FAMILIES.items():
         shape = replace(
-            TINY, width=24, ffn_width=50, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0
+            TINY, width=24, ffn_width=48, layers=2, positions=Learned(64), dropout=0.0, attention_dropout=0.0
         )
         encoder = family.fresh(
             replace(shape, embedding_width=12) if name in ("electra", "albert", "deberta-v2") else shape

@@ -27,7 +27,7 @@ from bothways.pretraining.pack import pack
 from bothways.pretraining.shards import Corpus, open_packed
 from bothways.text.new_words import add_words, find_words, pieces_per_word
 from bothways.text.tokenizer import Tokenizer
-from helpers import PIECES, TINY, judge, make_loud, model_of, refused, tokenizer_of
+from helpers import PIECES, TINY, families_with, judge, make_loud, model_of, refused, tokenizer_of
 
 WORDS = ["coronal", "glucosuria", "c++", "猫狗", "北京猫", "x-ray"]
 KINDS = {"WordPiece": "bert", "BPE": "roberta", "Unigram": "xlm-roberta", "Unigram, lower": "albert"}
@@ -111,7 +111,7 @@ def test_states_and_logits_stay_to_the_last_bit() -> None:
     check()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", families_with("masked"))
 def test_every_family_learns_words_and_transformers_agrees(family: str, tmp_path: Path) -> None:
     model = model_of(family)
     save(model, tmp_path / "old")
@@ -123,8 +123,9 @@ def test_every_family_learns_words_and_transformers_agrees(family: str, tmp_path
         assert len(cut) > 1
         table, old = new.encoder.embeddings.tokens.weight, model.encoder.embeddings.tokens.weight
         torch.testing.assert_close(table[first + place], old[list(cut)].mean(0))
-        bias, before = new.state_dict()["heads.masked.bias"], model.state_dict()["heads.masked.bias"]
-        torch.testing.assert_close(bias[first + place], before[list(cut)].mean())
+        for name in {"heads.masked.bias", "heads.masked.decoder.weight"} & model.state_dict().keys():
+            grown, before = new.state_dict()[name], model.state_dict()[name]
+            torch.testing.assert_close(grown[first + place], before[list(cut)].mean(0))
         assert first + place in new.tokenizer(f"the {word} is").ids
     plain = ["the virus is coronals", "北京 is the capital", "supercoronal"]
     assert torch.equal(logits(new, plain)[:, :first], logits(model, plain))

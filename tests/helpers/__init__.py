@@ -50,6 +50,12 @@ TINY = EncoderConfig(
 )
 
 
+def families_with(*heads: str, is_judged: bool = True) -> list[str]:
+    """The families that have these heads, and a class in transformers if `is_judged`."""
+    unjudged = {"new", "neobert", "mosaic-bert", "jina-bert-v2"} if is_judged else set()
+    return [name for name, family in FAMILIES.items() if set(heads) <= set(family.heads) and name not in unjudged]
+
+
 def make_loud(module: torch.nn.Module, seed: int = 0) -> None:
     """Weights so large that every term of every equation shows in the output: a dropped bias, a swapped norm."""
     draws = torch.Generator().manual_seed(seed)
