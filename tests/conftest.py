@@ -42,7 +42,7 @@ collect_ignore = [] if torch.cuda.is_available() else ["test_gpu.py"]
 # Modules that train, judge or start processes in most of their tests: `make quick` leaves them out.
 SLOW = {
     "test_benchmarks", "test_box", "test_boxed_model", "test_cli_tasks", "test_convert", "test_distill", "test_fairseq",
-    "test_families", "test_families_tasks", "test_finetune", "test_fit", "test_google", "test_lora", "test_older_tokenizers", "test_pack",
+    "test_families", "test_families_tasks", "test_finetune", "test_fit", "test_google", "test_lora", "test_matrix", "test_older_tokenizers", "test_pack",
     "test_predictor", "test_pretrain", "test_pretrain_lora", "test_rtd", "test_scoring_classification", "test_suites", "test_tasks_classifier",
     "test_tasks_folders", "test_vocab_extend", "test_vocab_shrink",
 }  # fmt: skip

@@ -39,6 +39,12 @@ def in_pool(units: "list[Unit]", workers: int) -> "Iterator[list[Outcome]]":
         yield from pool.map(cases.run, units, chunksize=8)
 
 
+def fields(one: "Outcome") -> dict[str, str]:
+    """A case as a line of JSON."""
+    unit = {"kind": one.unit.kind, "family": one.unit.family, "ending": one.unit.ending, "variant": one.unit.variant}
+    return {**unit, "item": one.item, "outcome": one.outcome, "why": one.why}
+
+
 def table_of(outcomes: "list[Outcome]") -> Table:
     """The counts of each family."""
     table = Table("family", *cases.OUTCOMES, "all")
@@ -72,7 +78,7 @@ def main() -> int:
     parser.add_argument("--family", nargs="*", default=(), help="only these families")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--sample", type=int, default=0, help="this many cases only")
-    parser.add_argument("--json", type=Path, help="write every case to this file")
+    parser.add_argument("--json", type=Path, help="add every case to this file, a line each")
     options = parser.parse_args()
     cases.settle()
     console, progress = Console(width=160, highlight=False), Console(stderr=True)
@@ -80,6 +86,9 @@ def main() -> int:
     start, outcomes, total = time.time(), [], sum(len(unit.items) for unit in units)
     for done in in_pool(units, options.workers):
         outcomes += done
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(fields(one), ensure_ascii=False) + "\n" for one in done)
         failed = sum(one.outcome in cases.FAILURES for one in outcomes)
         line = f"{len(outcomes)} of {total} cases, {failed} failed, {time.time() - start:.0f} s"
         progress.print(line, end="\r" if progress.is_terminal else "\n") if len(outcomes) % 20 < len(done) else None
@@ -91,13 +100,6 @@ def main() -> int:
         console.print(f"refused {count:4} × {sentence}", markup=False, soft_wrap=True)
     for line in failures_of(outcomes):
         console.print(line, markup=False, soft_wrap=True)
-    if options.json:
-        rows = [
-            {"kind": o.unit.kind, "family": o.unit.family, "ending": o.unit.ending, "variant": o.unit.variant,
-             "item": o.item, "outcome": o.outcome, "why": o.why}
-            for o in outcomes
-        ]  # fmt: skip
-        options.json.write_text(json.dumps(rows, indent=1, ensure_ascii=False))
     console.print(f"{len(outcomes)} cases in {time.time() - start:.0f} s with {options.workers} workers")
     return int(any(one.outcome in cases.FAILURES for one in outcomes))
 

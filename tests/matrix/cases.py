@@ -27,6 +27,7 @@ from matrix.judge import (
     TheirsRaisesError,
     brief,
     compare,
+    config_of,
     endings_of,
     inputs_for,
     make_loud,
@@ -115,7 +116,7 @@ def _units_of(row: Row) -> Iterator[Unit]:
             if ending in endings:
                 for name in ACT2CLS:
                     yield Unit("activation", row.family, ending, f"{key}={name}", (FORTH, BACK))
-    two = [one for one in ("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering") if one in endings][:2]
+    two = [one for one in ("ForMaskedLM", "ForSequenceClassification") if one in endings] or ["Model"]
     for ending in two:
         yield Unit("files", row.family, ending, "base", FILES)
     for ending in two:
@@ -124,9 +125,9 @@ def _units_of(row: Row) -> Iterator[Unit]:
 
 def _edits(row: Row, ending: str) -> tuple[str, ...]:
     """Each key of their config.json missing and null, and the other spellings of it."""
-    config = theirs(row, ending, settings_of(row, "uncommon")).config
-    config.architectures = ["…"]
-    keys = sorted({*json.loads(config.to_json_string(use_diff=True)), "dtype"} - {"transformers_version"})
+    config = config_of(row, ending, settings_of(row, "uncommon"))
+    written = {*json.loads(config.to_json_string(use_diff=True)), "architectures", "dtype"}
+    keys = sorted(written - {"transformers_version"})
     return (*(f"{key} {how}" for key in keys for how in ("missing", "null")), *row.edits)
 
 
@@ -192,10 +193,7 @@ def run(unit: Unit) -> list[Outcome]:
 
 def _build(unit: Unit) -> Any:
     row = BY_ROW[unit.family]
-    try:
-        return theirs(row, unit.ending, settings_of(row, unit.variant))
-    except Exception as error:
-        raise TheirsRaisesError(brief(error)) from error
+    return theirs(row, unit.ending, settings_of(row, unit.variant))
 
 
 def _write(model: Any, folder: Path, **options: Any) -> None:
@@ -222,28 +220,48 @@ def _both_ways(unit: Unit, folder: Path) -> list[Outcome]:
             opened = _opened(type(model), folder / "ours")
         except TheirsRaisesError as error:
             return [*found, Outcome(unit, BACK, WRONG, f"what we wrote they cannot open: {error}")]
+        if lost := _lost(model.config, opened.config):
+            return [*found, Outcome(unit, BACK, WRONG, f"settings that we did not write back: {lost}")]
         found.append(_compared(unit, BACK, row, ours, opened, [SHORT]))
     return found or [forth]
 
 
-def _judged(unit: Unit, item: str, folder: Path, model: Any, keys: set[str] | None = None) -> Outcome:
+def _lost(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
+    """The settings that their class reads differently from the folder that we wrote."""
+    one, other = before.to_dict(), after.to_dict()
+    free = {"architectures", "dtype", "_name_or_path", "transformers_version"}
+    return {key: (one.get(key), other.get(key)) for key in {*one, *other} - free if one.get(key) != other.get(key)}
+
+
+def _judged(unit: Unit, item: str, folder: Path, model: Any) -> Outcome:
     """Their folder opened by us, compared with their model."""
-    keys = keys_of(unit, item) if keys is None else keys
     try:
         ours = load(folder)
     except BothwaysError as error:
-        return _refused(unit, item, error, {*keys, unit.family})
+        if not _computes(unit, model):
+            return Outcome(unit, item, THEIRS, f"ours refuses as well: {_without_folder(error)}")
+        return _refused(unit, item, error, keys_of(unit, item) or {unit.family})
     except Exception as error:
         return Outcome(unit, item, CRASH, brief(error))
-    far = unit.kind == "variant" and unit.ending in ("ForMaskedLM", "ForSequenceClassification", "ForQuestionAnswering")
-    return _compared(unit, item, BY_ROW[unit.family], ours, model, [SHORT, LONG] if far else [SHORT])
+    row, classes = BY_ROW[unit.family], endings_of(BY_ROW[unit.family])
+    # Only the body depends on the length: one class for each variant reads long sequences too.
+    far = unit.kind == "variant" and unit.ending == ("ForMaskedLM" if "ForMaskedLM" in classes else "Model")
+    return _compared(unit, item, row, ours, model, [SHORT, LONG] if far else [SHORT])
+
+
+def _computes(unit: Unit, model: Any) -> bool:
+    try:
+        their_outputs(model, unit.ending, inputs_for(BY_ROW[unit.family], model.config, SHORT))
+    except TheirsRaisesError:
+        return False
+    return True
 
 
 def _compared(unit: Unit, item: str, row: Row, ours: Model, model: Any, lengths: list[tuple[int, ...]]) -> Outcome:
     try:
         why = compare(row, ours, model, unit.ending, lengths)
-    except TheirsRaisesError:
-        raise
+    except TheirsRaisesError as error:  # a folder that we wrote they must be able to read
+        return Outcome(unit, item, WRONG if item == BACK else THEIRS, str(error))
     except BothwaysError as error:  # such as a head that ours does not have
         return Outcome(unit, item, WRONG, f"opened, and then: {error}")
     except Exception as error:
@@ -251,9 +269,13 @@ def _compared(unit: Unit, item: str, row: Row, ours: Model, model: Any, lengths:
     return Outcome(unit, item, WRONG if why else EQUAL, why)
 
 
+def _without_folder(error: BothwaysError) -> str:
+    return re.sub(r"\S*/(theirs|ours|files)\b", "FOLDER", str(error))
+
+
 def _refused(unit: Unit, item: str, error: BothwaysError, keys: set[str]) -> Outcome:
     """A refusal must be one sentence that names the key."""
-    sentence = re.sub(r"\S*/(theirs|ours|files)\b", "FOLDER", str(error))
+    sentence = _without_folder(error)
     if "\n" in str(error) or re.search(r"[.!?]\s+[A-Z]", str(error)):
         return Outcome(unit, item, WRONG, f"refused in more than one sentence: {sentence}")
     if not any(key in sentence or key in repr(error.value) for key in keys):

@@ -59,7 +59,7 @@ LABELS: dict[str, Settings] = {
     "sixteen labels": {"num_labels": 16},
     "labels out of order": {"id2label": {2: "c", 0: "a", 1: "b"}, "label2id": {"c": 2, "a": 0, "b": 1}},
 }
-ONLY_LABELS = {name: CLASSIFIERS for name in LABELS}
+ONLY_LABELS = dict.fromkeys(LABELS, CLASSIFIERS)
 USUAL: dict[str, Settings] = {
     **LABELS,
     "one layer": {"num_hidden_layers": 1},
@@ -553,7 +553,7 @@ ROWS: tuple[Row, ...] = (
         },
         {**NON_DEFAULT, "type_vocab_size": 3, "question_token_id": 9},
         OLD_EDITS,
-        {"hidden_act": ("ForQuestionAnswering",)},
+        {"hidden_act": ("Model",)},
     ),
     Row(
         "roformer",
