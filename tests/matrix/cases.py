@@ -34,7 +34,7 @@ from matrix.judge import (
     their_outputs,
     theirs,
 )
-from matrix.table import GONE, ROWS, STRANGERS, Row
+from matrix.table import GONE, ROWS, STRANGERS, Row, Settings
 
 EQUAL, REFUSED, THEIRS, WRONG, CRASH = "equal", "refused", "theirs raises", "wrong", "crash"
 OUTCOMES = (EQUAL, REFUSED, THEIRS, WRONG, CRASH)
@@ -54,6 +54,8 @@ FILES = (
 )
 HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 CAUSAL_ENDINGS = ("ForCausalLM", "LMHeadModel")
+UNSEEN = re.compile("dropout|_token_id|initializer|label|problem_type")
+"""Settings that matter to training and to readers, and not to the outputs."""
 BY_ROW = {row.family: row for row in ROWS}
 
 
@@ -149,10 +151,16 @@ def keys_of(unit: Unit, item: str) -> set[str]:
         return {unit.family}
     row = BY_ROW[unit.family]
     if unit.kind == "keys":
-        return set(row.edits.get(item) or {item.rsplit(" ", 1)[0]})
+        return _nested(row.edits.get(item) or {item.rsplit(" ", 1)[0]: None})
     if unit.kind == "activation":
         return {unit.variant.split("=")[0]}
-    return set(row.variants.get(unit.variant, ()))
+    return _nested(row.variants.get(unit.variant, {}))
+
+
+def _nested(settings: Settings) -> set[str]:
+    """The keys of settings and of the tables in them, such as rope_type."""
+    inner = [_nested(value) for value in settings.values() if isinstance(value, dict)]
+    return {str(key) for key in settings}.union(*inner)
 
 
 def sample(count: int, seed: int = 0) -> list[Unit]:
@@ -227,10 +235,10 @@ def _both_ways(unit: Unit, folder: Path) -> list[Outcome]:
 
 
 def _lost(before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
-    """The settings that their class reads differently from the folder that we wrote."""
+    """The settings that no output shows, and that their class reads differently from the folder that we wrote."""
     one, other = before.to_dict(), after.to_dict()
-    free = {"architectures", "dtype", "_name_or_path", "transformers_version"}
-    return {key: (one.get(key), other.get(key)) for key in {*one, *other} - free if one.get(key) != other.get(key)}
+    unseen = [key for key in {*one, *other} if UNSEEN.search(key)]
+    return {key: (one.get(key), other.get(key)) for key in sorted(unseen) if one.get(key) != other.get(key)}
 
 
 def _judged(unit: Unit, item: str, folder: Path, model: Any) -> Outcome:
