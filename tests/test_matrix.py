@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import torch
 import transformers
 
 from bothways.errors import BothwaysError
+from bothways.model.checkpoint import save as write
 from bothways.model.families import FAMILIES
+from bothways.model.load import load as read
 from bothways.model.model import Model
 from matrix import cases
 from matrix.cases import BACK, EQUAL, FAILURES, FILES, FORTH, REFUSED, THEIRS, Outcome, Unit
@@ -20,6 +23,14 @@ from matrix.table import ROWS, STRANGERS
 
 BASE = Unit("variant", "bert", "ForMaskedLM", "base", (FORTH, BACK))
 SAMPLE = cases.sample(110)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    """Their progress bars are written for every folder."""
+    transformers.logging.disable_progress_bar()
+    yield
+    transformers.logging.enable_progress_bar()
 
 
 def one(unit: Unit) -> Outcome:
@@ -93,35 +104,32 @@ def test_another_eps_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """1e-7 instead of 1e-12 is the smallest mistake that a default can make."""
 
     def load(folder: Path) -> Model:
-        model = original(folder)
+        model = read(folder)
         for part in model.modules():
             if isinstance(part, torch.nn.LayerNorm):
                 part.eps = 1e-7
         return model
 
-    original = cases.load
     monkeypatch.setattr(cases, "load", load)
     assert outcomes(BASE) == ["wrong"]
 
 
 def test_a_file_that_we_wrote_wrongly_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(model: Model, folder: Path) -> None:
-        original(model, folder)
+        write(model, folder)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "hidden_act": "relu"}))
 
-    original = cases.save
     monkeypatch.setattr(cases, "save", save)
     assert outcomes(BASE) == [EQUAL, "wrong"]
 
 
 def test_a_file_that_lacks_a_tensor_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def save(model: Model, folder: Path) -> None:
-        original(model, folder)
+        write(model, folder)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
 
-    original = cases.save
     monkeypatch.setattr(cases, "save", save)
     assert outcomes(BASE) == [EQUAL, "wrong"]
 

@@ -118,7 +118,7 @@ def _units_of(row: Row) -> Iterator[Unit]:
             if ending in endings:
                 for name in ACT2CLS:
                     yield Unit("activation", row.family, ending, f"{key}={name}", (FORTH, BACK))
-    two = [one for one in ("ForMaskedLM", "ForSequenceClassification") if one in endings] or ["Model"]
+    two = [one for one in endings if one in ("ForMaskedLM", "ForSequenceClassification")] or ["Model"]
     for ending in two:
         yield Unit("files", row.family, ending, "base", FILES)
     for ending in two:
@@ -179,7 +179,7 @@ def settle() -> None:
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
-    os.fsync = lambda file: None
+    os.fsync = lambda fd: None
 
 
 def run(unit: Unit) -> list[Outcome]:
@@ -315,7 +315,11 @@ def _file(unit: Unit, item: str, folder: Path) -> Outcome:
     if "bin" in item:
         _as_pickles(path)
     assert ("sharded" in item) == any(path.glob("*.index.json")), "the file is not of the kind that was meant"
-    return _judged(unit, item, path, model.float())
+    try:
+        opened = _opened(type(model), path)  # not model.float(): its buffers, such as rotary frequencies, are rounded
+    except TheirsRaisesError as error:
+        return _without_a_judge(unit, item, path, error)
+    return _judged(unit, item, path, opened)
 
 
 def _saved_half(unit: Unit, item: str, model: Any, path: Path, half: torch.dtype | None) -> Outcome:
@@ -400,8 +404,3 @@ def _stranger(unit: Unit, folder: Path) -> Outcome:
     except Exception as error:
         return Outcome(unit, FORTH, CRASH, brief(error))
     return Outcome(unit, FORTH, WRONG, "opened, though the model_type is not known")
-
-
-def known_types() -> set[str]:
-    """The model types that transformers knows."""
-    return set(transformers.CONFIG_MAPPING)
