@@ -20,6 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
@@ -47,13 +48,12 @@ def fields(one: "Outcome") -> dict[str, str]:
 
 def table_of(outcomes: "list[Outcome]") -> Table:
     """The counts of each family."""
-    table = Table("family", *cases.OUTCOMES, "all")
+    table = Table("family", *cases.OUTCOMES, "all", box=MARKDOWN)
     counts = Counter((one.unit.family if one.unit.kind != "stranger" else "others", one.outcome) for one in outcomes)
     for family in dict.fromkeys(family for family, _ in counts):
         row = [counts[family, outcome] for outcome in cases.OUTCOMES]
         table.add_row(family, *map(str, row), str(sum(row)))
     whole = [sum(one.outcome == outcome for one in outcomes) for outcome in cases.OUTCOMES]
-    table.add_section()
     table.add_row("all", *map(str, whole), str(len(outcomes)))
     return table
 

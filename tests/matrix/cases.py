@@ -304,7 +304,7 @@ def _opened(kind: Any, folder: Path) -> Any:
 
 def _file(unit: Unit, item: str, folder: Path) -> Outcome:
     """The same weights in another kind of file."""
-    model, path = _build(unit), folder / item / "files"
+    model, path = _build(unit), folder / item.replace(" ", "-") / "files"
     path.mkdir(parents=True)
     half = HALVES.get(item.split()[-1] if item.startswith("saved") else item.split()[0])
     if item.startswith("saved"):
@@ -325,8 +325,10 @@ def _file(unit: Unit, item: str, folder: Path) -> Outcome:
 def _saved_half(unit: Unit, item: str, model: Any, path: Path, half: torch.dtype | None) -> Outcome:
     """Half precision written by us: both sides read the rounded weights."""
     _write(model, path)
-    ours = load(path)
-    save(ours, path.parent / "ours", dtype=half)
+    try:
+        save(load(path), path.parent / "ours", dtype=half)
+    except Exception as error:
+        return Outcome(unit, item, CRASH, brief(error))
     try:
         opened = _opened(type(model), path.parent / "ours")
     except TheirsRaisesError as error:
@@ -353,20 +355,36 @@ def _as_pickles(folder: Path) -> None:
 
 def _keys(unit: Unit, folder: Path) -> Iterator[Outcome]:
     """Edits of config.json, one at a time; their class reads the same folder."""
-    row, model = BY_ROW[unit.family], _build(unit)
+    model = _build(unit)
     _write(model, folder / "theirs")
-    config = json.loads((folder / "theirs/config.json").read_text())
     for item in unit.items:
-        path = folder / "edited" / "theirs"
-        shutil.copytree(folder / "theirs", path, dirs_exist_ok=True)
-        (path / "config.json").write_text(json.dumps(edited(config, row, item)))
+        path = _edited_folder(unit, item, folder)
         try:
             opened = _opened(type(model), path)
-            their_outputs(opened, unit.ending, inputs_for(row, opened.config, SHORT))
+            their_outputs(opened, unit.ending, inputs_for(BY_ROW[unit.family], opened.config, SHORT))
         except TheirsRaisesError as error:
-            yield _without_a_judge(unit, item, path, error)
+            yield _without_a_judge(unit, item, path, error, _as_missing(unit, item, folder, type(model)))
             continue
         yield _judged(unit, item, path, opened)
+
+
+def _edited_folder(unit: Unit, item: str, folder: Path) -> Path:
+    # Not named after the item: a sentence that names the folder would then name the key.
+    path = folder / "missing" / "theirs" if item.endswith("missing") else folder / "edited" / "theirs"
+    shutil.copytree(folder / "theirs", path, dirs_exist_ok=True)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(edited(config, BY_ROW[unit.family], item)))
+    return path
+
+
+def _as_missing(unit: Unit, item: str, folder: Path, kind: Any) -> Any:
+    """Their class with the key missing, for a key that is null: most of their config classes do not read null."""
+    if not item.endswith(" null") or item in BY_ROW[unit.family].edits:
+        return None
+    try:
+        return _opened(kind, _edited_folder(unit, item.removesuffix("null") + "missing", folder))
+    except TheirsRaisesError:
+        return None
 
 
 def edited(config: dict[str, Any], row: Row, item: str) -> dict[str, Any]:
@@ -378,14 +396,18 @@ def edited(config: dict[str, Any], row: Row, item: str) -> dict[str, Any]:
     return {**config, key: None} if how == "null" else {k: v for k, v in config.items() if k != key}
 
 
-def _without_a_judge(unit: Unit, item: str, folder: Path, error: TheirsRaisesError) -> Outcome:
-    """Ours may refuse as well, in whatever sentence, or open it: but it must not crash."""
+def _without_a_judge(unit: Unit, item: str, folder: Path, error: TheirsRaisesError, other: Any = None) -> Outcome:
+    """Ours may refuse as well, in whatever sentence, but not crash; if it reads null, null means a missing key."""
     try:
-        load(folder)
+        ours = load(folder)
     except BothwaysError:
         return Outcome(unit, item, THEIRS, f"ours refuses as well: {error}")
-    except Exception as ours:
-        return Outcome(unit, item, CRASH, brief(ours))
+    except Exception as crash:
+        return Outcome(unit, item, CRASH, brief(crash))
+    if other is not None:
+        outcome = _compared(unit, item, BY_ROW[unit.family], ours, other, [SHORT])
+        if outcome.outcome in FAILURES:
+            return replace(outcome, why=f"null is not read as a missing key: {outcome.why}")
     return Outcome(unit, item, THEIRS, f"ours opens it: {error}")
 
 

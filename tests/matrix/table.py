@@ -62,7 +62,10 @@ LABELS: dict[str, Settings] = {
     "sixteen labels": {"num_labels": 16},
     "labels out of order": {"id2label": {2: "c", 0: "a", 1: "b"}, "label2id": {"c": 2, "a": 0, "b": 1}},
 }
-ONLY_LABELS = dict.fromkeys(LABELS, CLASSIFIERS)
+ONLY = {
+    **dict.fromkeys(LABELS, CLASSIFIERS),
+    **dict.fromkeys(("large initialisation", "no initialisation"), ("Model", "ForMaskedLM")),
+}
 USUAL: dict[str, Settings] = {
     **LABELS,
     "one layer": {"num_hidden_layers": 1},
@@ -153,7 +156,7 @@ def roberta(family: str, classes: str, variants: Settings | None = None) -> Row:
         BERT_UNCOMMON,
         OLD_EDITS,
         counts_from_pad=True,
-        only=ONLY_LABELS,
+        only=ONLY,
     )
 
 
@@ -283,7 +286,7 @@ _DISTIL = {
 _DISTIL_NAMES = {"num_hidden_layers": "n_layers", "num_attention_heads": "n_heads", "intermediate_size": "hidden_dim"}
 
 ROWS: tuple[Row, ...] = (
-    Row("bert", "Bert", SIZES, BERT_LIKE, BERT_UNCOMMON, OLD_EDITS, only=ONLY_LABELS),
+    Row("bert", "Bert", SIZES, BERT_LIKE, BERT_UNCOMMON, OLD_EDITS, only=ONLY),
     roberta("roberta", "Roberta"),
     roberta("xlm-roberta", "XLMRoberta"),
     roberta("camembert", "Camembert"),
@@ -315,7 +318,7 @@ ROWS: tuple[Row, ...] = (
             "num_hidden_groups": 2,
         },
         OLD_EDITS,
-        only=ONLY_LABELS,
+        only=ONLY,
     ),
     Row(
         "distilbert",
@@ -350,7 +353,7 @@ ROWS: tuple[Row, ...] = (
             },
         },
         {"activation": ("ForMaskedLM",)},
-        only=ONLY_LABELS,
+        only=ONLY,
     ),
     Row(
         "electra",
@@ -371,7 +374,7 @@ ROWS: tuple[Row, ...] = (
         OLD_EDITS,
         {"hidden_act": ("ForMaskedLM", "ForPreTraining"), "summary_activation": ("ForMultipleChoice",)},
         only={
-            **ONLY_LABELS,
+            **ONLY,
             "summary of the last": ("ForMultipleChoice", "ForMaskedLM"),
             "summary of the mean": ("ForMultipleChoice",),
             "summary by index": ("ForMultipleChoice",),
@@ -394,7 +397,7 @@ ROWS: tuple[Row, ...] = (
         {**NON_DEFAULT, "pad_token_id": 5},
         OLD_EDITS,
         offset=2,
-        only=ONLY_LABELS,
+        only=ONLY,
     ),
     Row(
         "deberta",
@@ -404,7 +407,7 @@ ROWS: tuple[Row, ...] = (
         _DEBERTA_UNCOMMON,
         OLD_EDITS,
         _DEBERTA_ACTS,
-        only={**ONLY_LABELS, **_DEBERTA_ENDINGS},
+        only={**ONLY, **_DEBERTA_ENDINGS},
         exact=1e-6,
     ),
     Row(
@@ -422,7 +425,7 @@ ROWS: tuple[Row, ...] = (
         },
         OLD_EDITS,
         {**_DEBERTA_ACTS, "conv_act": ("Model",)},
-        only={**ONLY_LABELS, **_DEBERTA_ENDINGS},
+        only={**ONLY, **_DEBERTA_ENDINGS},
         exact=1e-6,
     ),
     Row(
@@ -460,7 +463,7 @@ ROWS: tuple[Row, ...] = (
         },
         {"hidden_activation": ("ForMaskedLM",), "classifier_activation": ("ForMaskedLM", "ForSequenceClassification")},
         only={
-            **ONLY_LABELS,
+            **ONLY,
             "no bias of the decoder": ("ForMaskedLM", "Model"),
             "sparse prediction": ("ForMaskedLM",),
             "mean": ("ForSequenceClassification", "ForMultipleChoice", "ForTokenClassification"),
@@ -481,7 +484,7 @@ ROWS: tuple[Row, ...] = (
         },
         {**NON_DEFAULT, "type_vocab_size": 3, "classifier_dropout": 0.3, **ROTARY["rotary base"]},
         {**OLD_EDITS, **ROTARY_EDITS},
-        only=ONLY_LABELS,
+        only=ONLY,
         exact=NONE,
     ),
     Row(
@@ -496,7 +499,7 @@ ROWS: tuple[Row, ...] = (
         },
         {**NON_DEFAULT, "type_vocab_size": 3, "classifier_dropout": 0.3, **ROTARY["rotary base"]},
         {**OLD_EDITS, **ROTARY_EDITS},
-        only=ONLY_LABELS,
+        only=ONLY,
         exact=NONE,
     ),
     Row(
@@ -527,7 +530,7 @@ ROWS: tuple[Row, ...] = (
             **ROTARY["rotary base"],
         },
         {**{name: one for name, one in OLD_EDITS.items() if name != "eps as an integer"}, **ROTARY_EDITS},
-        only={**ONLY_LABELS, "first": ("ForSequenceClassification",), "mean": ("ForSequenceClassification",)},
+        only={**ONLY, "first": ("ForSequenceClassification",), "mean": ("ForSequenceClassification",)},
         exact=NONE,
     ),
     roberta("xlm-roberta-xl", "XLMRobertaXL"),
@@ -542,7 +545,7 @@ ROWS: tuple[Row, ...] = (
         },
         {**BERT_UNCOMMON, "use_task_id": True, "task_type_vocab_size": 5},
         OLD_EDITS,
-        only=ONLY_LABELS,
+        only=ONLY,
     ),
     roberta("data2vec-text", "Data2VecText"),
     Row(
@@ -557,6 +560,7 @@ ROWS: tuple[Row, ...] = (
         {**NON_DEFAULT, "type_vocab_size": 3, "question_token_id": 9},
         OLD_EDITS,
         {"hidden_act": ("Model",)},
+        only={name: by for name, by in ONLY.items() if name not in LABELS},
         exact=1e-5,
     ),
     Row(
@@ -570,7 +574,7 @@ ROWS: tuple[Row, ...] = (
         },
         {**NON_DEFAULT, "type_vocab_size": 3, "rotary_value": True, "embedding_size": 16},
         OLD_EDITS,
-        only=ONLY_LABELS,
+        only=ONLY,
         exact=NONE,
     ),
 )
