@@ -160,7 +160,7 @@ def keys_of(unit: Unit, item: str) -> set[str]:
 def _nested(settings: Settings) -> set[str]:
     """The keys of settings and of the tables in them, such as rope_type."""
     inner = [_nested(value) for value in settings.values() if isinstance(value, dict)]
-    return {str(key) for key in settings}.union(*inner)
+    return {key for key in map(str, settings) if key.isidentifier()}.union(*inner)
 
 
 def sample(count: int, seed: int = 0) -> list[Unit]:
@@ -248,7 +248,7 @@ def _judged(unit: Unit, item: str, folder: Path, model: Any) -> Outcome:
     except BothwaysError as error:
         if not _computes(unit, model):
             return Outcome(unit, item, THEIRS, f"ours refuses as well: {_without_folder(error)}")
-        return _refused(unit, item, error, keys_of(unit, item) or {unit.family})
+        return _refused(unit, item, error, {*(keys_of(unit, item) or {unit.family}), type(model).__name__})
     except Exception as error:
         return Outcome(unit, item, CRASH, brief(error))
     row, classes = BY_ROW[unit.family], endings_of(BY_ROW[unit.family])
