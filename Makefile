@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 THREADS := $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test check docs bench clean
+.PHONY: help setup demo quick test matrix check docs bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,6 +20,9 @@ quick: .venv/dev  ## the tests that take under a minute
 
 test: .venv/dev  ## all tests
 	$(BIN)/python -m pytest -n auto
+
+matrix: .venv/dev  ## every family, head, variant and kind of file against transformers; a quarter of an hour on two cores
+	cd tests && ../$(BIN)/python -m matrix --workers $(THREADS)
 
 check: .venv/dev  ## lint, format, types
 	$(BIN)/ruff check .

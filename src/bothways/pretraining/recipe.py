@@ -31,6 +31,10 @@ class PretrainData:
     """Check every shard's checksum when it is opened."""
 
 
+_OWN = ("activation", "norm_eps", "dropout", "attention_dropout")
+"""Settings for which a family may have values of its own."""
+
+
 @dataclass(frozen=True)
 class PretrainModel:
     """The `[model]` part: a model folder to start from, or the shape of a new model."""
@@ -88,7 +92,7 @@ class PretrainModel:
         )
         shape = FAMILIES[self.family].fresh(shape)
         # Families have their own values for these in place of BERT's; any other value was set by the user.
-        given = {name: getattr(self, name) for name in ("activation", "norm_eps")}
+        given = {name: getattr(self, name) for name in _OWN}
         shape = replace(shape, **{name: value for name, value in given.items() if value != getattr(BASE, name)})
         if self.rotary is not None and isinstance(shape.positions, Rotary):
             shape = replace(shape, positions=replace(shape.positions, base=self.rotary))
