@@ -1,6 +1,7 @@
 """Settings beside the weights that change what a model computes: obeyed as transformers obeys them, or refused by key."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 import transformers
 from torch import Tensor
 
+from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
-from bothways.model.checkpoint import save
+from bothways.model.checkpoint import require_storable, save
 from bothways.model.config import EncoderConfig, Learned, ModelConfig
+from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.model import Model
 from helpers import make_loud, refused
@@ -245,3 +248,20 @@ def test_sizes_that_are_missing_are_named(tmp_path: Path) -> None:
     theirs("Bert", "Model").save_pretrained(tmp_path)
     with refused("missing-setting", ("num_attention_heads",)):
         load(edited(tmp_path, drop=("num_attention_heads",)))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("change", [{}, {"causal": True}, {"norm_eps": 3e-6}, {"activation": "relu"}])
+def test_what_a_config_cannot_hold_is_refused_before_training(family: str, change: dict[str, Any]) -> None:
+    """A causal ALBERT, say, was opened as a bidirectional one after saving."""
+    shape = FAMILIES[family].fresh(EncoderConfig(99, 32, 2, 4, 48))
+    config = ModelConfig(replace(shape, **change), family=family)
+    again = FAMILIES[family].read_config
+    try:
+        require_storable(config)
+    except BothwaysError as error:
+        assert change
+        assert error.code in ("unsupported-by-family", "unsupported-setting")
+        return
+    found = again(FAMILIES[family].write_config(config.encoder))
+    assert replace(found, dropout=0, attention_dropout=0) == replace(config.encoder, dropout=0, attention_dropout=0)

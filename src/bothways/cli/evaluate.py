@@ -10,6 +10,7 @@ import typer
 from bothways.cli.options import (
     BaseModel,
     BoxedTask,
+    Device,
     LabelColumn,
     LongTexts,
     PairColumn,
@@ -59,6 +60,7 @@ def evaluate(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Write the fitted temperature or thresholds into the model's folder.")
     ] = False,
+    device: Device = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Score a fine-tuned model on labelled files: with confidence intervals, by label, and with its worst errors.
@@ -86,8 +88,8 @@ def evaluate(
             "read-only-box",
             task,
         )
-    predictor, notes = Predictor.load(folder, base=base, long=long), Notes()
-    other = Predictor.load(against, long=long) if against else None
+    predictor, notes = Predictor.load(folder, base=base, device=device, long=long), Notes()
+    other = Predictor.load(against, device=device, long=long) if against else None
     if other:
         require_same_task(predictor, other, (str(folder), str(against)))
     data = FinetuneData(text=text or "", pair=pair or "", label=label or "")

@@ -4,8 +4,9 @@ Every tensor of a file must be used or declared as ignored, and every parameter 
 """
 
 import json
+import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -316,9 +317,37 @@ def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     return {f"{name}_token_id": tokenizer.id(piece) for name, piece in pieces.items() if piece}
 
 
+def require_storable(config: ModelConfig) -> None:
+    """Refuse an encoder that the config.json of its family cannot describe: opened again, it would be another."""
+    family, shape = FAMILIES[config.family], config.encoder
+    again = family.read_config({**config.hf_config, **family.write_config(shape)})
+    for field in fields(shape):
+        ours, theirs = getattr(shape, field.name), getattr(again, field.name)
+        if field.name not in _FOR_TRAINING and not _is_same(ours, theirs):
+            raise BothwaysError(
+                f"the config.json of {config.family} has no setting for {field.name} = {ours}: it would be opened as "
+                f"{theirs}",
+                "unsupported-by-family",
+                (field.name, ours),
+            )
+
+
+_FOR_TRAINING = ("dropout", "attention_dropout", "init_std")
+"""Settings that change no output. Not every family's config.json has them."""
+
+
+def _is_same(one: object, other: object) -> bool:
+    if is_dataclass(one) and type(one) is type(other):
+        return all(_is_same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9)
+    return one == other
+
+
 def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """The content of config.json: that of the original folder, updated with the current settings."""
     config = model.config
+    require_storable(config)
     architecture = _architecture(FAMILIES[config.family], set(config.heads))
     described: dict[str, Any] = {key: value for key, value in config.hf_config.items() if key != "torch_dtype"}
     if model.tokenizer:

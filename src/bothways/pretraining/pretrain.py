@@ -152,6 +152,7 @@ def _model(recipe: PretrainRecipe, tokenizer: Tokenizer, say: Say = lambda words
             offset = tokenizer.id(tokenizer.roles["pad_token"]) + 1
             shape = replace(shape, positions=replace(shape.positions, rows=shape.max_length + offset, offset=offset))
         config = ModelConfig(shape, heads, family=recipe.model.family)
+        checkpoint.require_storable(config)
         return Model.new(config, tokenizer, seed=recipe.run.seed)
     model = load(recipe.model.init)
     _require_heads(model.config.family, objectives)

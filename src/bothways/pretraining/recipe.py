@@ -95,7 +95,9 @@ class PretrainModel:
         given = {name: getattr(self, name) for name in _OWN}
         shape = replace(shape, **{name: value for name, value in given.items() if value != getattr(BASE, name)})
         if self.rotary is not None and isinstance(shape.positions, Rotary):
-            shape = replace(shape, positions=replace(shape.positions, base=self.rotary))
+            own = shape.positions  # families without local attention have one base for all layers
+            local = own.local_base if own.local_base != own.base else self.rotary
+            shape = replace(shape, positions=replace(own, base=self.rotary, local_base=local))
         if self.window is None:
             return shape
         windows = tuple(self.window if reach else 0 for reach in shape.windows)

@@ -39,6 +39,7 @@ _KEYS = {
     "initializer_range": "init_std",
 }
 _DEFAULTS = {"hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_dropout": 0.0, "initializer_range": 0.02}
+_BASE = 250_000.0
 _POOLINGS: dict[Reads, str] = {"late": "late", "first": "bos", "mean": "mean"}
 
 
@@ -127,7 +128,7 @@ FAMILY = Family(
     ),
     fresh=lambda shape: replace(
         _pre_norm(plain(shape)),
-        positions=Rotary(shape.max_length, 250_000.0),
+        positions=Rotary(shape.max_length, _BASE, _BASE),
         norm_eps=1e-5,
         biases=(),
         activation="silu",
