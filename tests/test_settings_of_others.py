@@ -256,12 +256,14 @@ def test_what_a_config_cannot_hold_is_refused_before_training(family: str, chang
     """A causal ALBERT, say, was opened as a bidirectional one after saving."""
     shape = FAMILIES[family].fresh(EncoderConfig(99, 32, 2, 4, 48))
     config = ModelConfig(replace(shape, **change), family=family)
-    again = FAMILIES[family].read_config
+    found = None
     try:
         require_storable(config)
     except BothwaysError as error:
-        assert change
-        assert error.code in ("unsupported-by-family", "unsupported-setting")
-        return
-    found = again(FAMILIES[family].write_config(config.encoder))
-    assert replace(found, dropout=0, attention_dropout=0) == replace(config.encoder, dropout=0, attention_dropout=0)
+        refusal = error.code
+    else:
+        refusal = ""
+        found = FAMILIES[family].read_config(FAMILIES[family].write_config(config.encoder))
+    assert refusal in (("unsupported-by-family", "unsupported-setting", "") if change else ("",))
+    if found is not None:
+        assert replace(found, dropout=0, attention_dropout=0) == replace(config.encoder, dropout=0, attention_dropout=0)

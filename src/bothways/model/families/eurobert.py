@@ -61,12 +61,13 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     refuse_other(raw, _FIXED)
     values = take(raw, {**_KEYS, "max_position_embeddings": "max_length"}, _DEFAULTS)
     max_length, heads = values.pop("max_length"), values["num_heads"]
+    shared = setting(raw, "num_key_value_heads", heads)
     if setting(raw, "head_dim", values["width"] // heads) != values["width"] // heads:
         raise unsupported("head_dim", raw["head_dim"], f"expected {values['width'] // heads}, the width of a head")
     return _pre_norm(
         EncoderConfig(
             positions=read_rotary(raw, max_length, 10_000.0),
-            num_kv_heads=setting(raw, "num_key_value_heads", heads),
+            num_kv_heads=0 if shared == heads else shared,
             biases=block_biases(raw),
             **values,
         )
