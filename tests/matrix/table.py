@@ -551,7 +551,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "splinter",
         "Splinter",
-        {**SIZES, "question_token_id": 3},
+        {**SIZES, "vocab_size": 110, "question_token_id": 3},
         {
             **{name: one for name, one in USUAL.items() if name not in LABELS},
             "sixteen segments": {"type_vocab_size": 16},

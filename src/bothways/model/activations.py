@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -46,6 +46,13 @@ def gelu(x: Tensor) -> Tensor:
         out: Tensor = FastGelu.apply(x)  # type: ignore[no-untyped-call]
         return out
     return F.gelu(x)
+
+
+def without_fast_gelu(module: nn.Module) -> None:
+    """Use torch's own GELU in a module: the compiler cannot trace an autograd function with dynamic shapes."""
+    for part in module.modules():
+        if getattr(part, "activation", None) is gelu:
+            part.activation = cast(Any, F.gelu)
 
 
 def _gelu_10(x: Tensor) -> Tensor:

@@ -64,9 +64,9 @@ class Batch:
     @property
     def owners(self) -> Tensor:
         """(N,) index of the sequence that each token belongs to."""
-        return torch.searchsorted(
-            self.cu_seqlens[1:], torch.arange(len(self.ids), device=self.cu_seqlens.device).int(), right=True
-        )
+        token = torch.arange(len(self.ids), device=self.cu_seqlens.device).int()
+        # Not in cu_seqlens[1:]: compiled for a GPU, torch 2.11 may search from the start of a view's storage.
+        return torch.searchsorted(self.cu_seqlens, token, right=True) - 1
 
     @property
     def is_even(self) -> bool:

@@ -71,8 +71,8 @@ def assemble(
         table = family.computed[name](config.encoder)
         if tensors[name].shape != table.shape or not torch.allclose(tensors.pop(name).float(), table, atol=1e-6):
             raise BothwaysError(
-                f"{source}: the tensor {name} is not the one that follows from config.json, perhaps as it was rounded "
-                "to 16 bits",
+                f"{source}: the tensor {name} of this {family.name} is not the one that follows from config.json, "
+                "perhaps as it was rounded to 16 bits",
                 "unexpected-tensors",
                 (name,),
             )

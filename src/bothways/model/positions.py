@@ -70,10 +70,10 @@ class PositionTables(nn.Module):
 
 def _rows_without_padding(batch: Batch, offset: int) -> Tensor:
     """The rows of RoBERTa's table: padding tokens inside a text are not counted, and have the row of their own id."""
-    is_real = batch.ids != offset - 1
-    before = is_real.cumsum(0) - is_real.long()  # real tokens before each one, in the whole batch
-    own = before - before[batch.cu_seqlens[batch.owners]]
-    return torch.where(is_real, own + offset, offset - 1)
+    is_real = (batch.ids != offset - 1).long()
+    before = is_real.cumsum(0) - is_real  # real tokens before each one, in the whole batch
+    own = before - before[batch.first[batch.owners]]
+    return torch.where(is_real > 0, own + offset, offset - 1)
 
 
 class LayerPositions(nn.Module):

@@ -100,6 +100,9 @@ class FineTuning:
             raise BothwaysError(
                 f"{task.name} compares the examples of a step, and cannot be distilled", "not-distillable", task.name
             )
+        if model.encoder.backend == "auto" and model.config.encoder.has_score_bias:
+            # Flex attention is compiled again for new shapes: 100 s instead of 5 in 60 steps of an MPNet on an H200.
+            model.encoder.backend = "dense"
         self.task, self.samples, self.dev = task, samples, dev
         self.batch, self.micro_tokens, self.seed = batch, micro_tokens, seed
         self.config, self.tokenizer = model.config, model.tokenizer

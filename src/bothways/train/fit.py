@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix
+from bothways.model.activations import without_fast_gelu
 from bothways.prefetch import prefetch
 from bothways.train.fp32_master import MasterWeights
 from bothways.train.machine import DTYPES, deterministic, interruptible, measure_ceiling, pick_device, pick_precision
@@ -70,6 +71,8 @@ class _Loop:
         self.module = parallelize(module, work.blocks(), ranks, run.parallel, half)
         if splits:  # FSDP2 replaces the module's parameters
             self.weights = MasterWeights(self.module, None)
+        if self.static_shapes and work.dynamic_shapes:
+            without_fast_gelu(self.module)
         self.call = torch.compile(self.module, dynamic=work.dynamic_shapes) if self.static_shapes else self.module
         self.parameters = list(self.weights.trained.values())
         self.optimizers = make_optimizers(self.weights.trained, optim)

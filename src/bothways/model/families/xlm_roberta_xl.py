@@ -17,7 +17,8 @@ def _pre_norm(shape: EncoderConfig) -> EncoderConfig:
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
     """Their config.json → ours."""
-    return _pre_norm(roberta.read_config({"type_vocab_size": 1, "layer_norm_eps": 1e-5, **raw}))
+    given = {key: value for key, value in raw.items() if value is not None}
+    return _pre_norm(roberta.read_config({"type_vocab_size": 1, "layer_norm_eps": 1e-5, **given}))
 
 
 FAMILY = replace(
