@@ -72,10 +72,11 @@ def test_we_open_what_peft_trained(name: str, classified: Path, tmp_path: Path) 
     ours = load(tmp_path / "adapter")
     assert ours.config.heads == ("pooler", "sequence")
     assert ours.config.labels == ("no", "maybe", "yes")
-    assert distance(outputs(ours), their_outputs(theirs)) <= LIMIT
+    limit = LIMIT * max(1, float(their_outputs(theirs).abs().max()))
+    assert distance(outputs(ours), their_outputs(theirs)) <= limit
     model = transformers.AutoModelForSequenceClassification.from_pretrained(classified)
     again = peft.PeftModel.from_pretrained(model, tmp_path / "adapter")
-    assert distance(outputs(ours), their_outputs(again)) <= LIMIT
+    assert distance(outputs(ours), their_outputs(again)) <= limit
     assert distance(outputs(ours), outputs(load(classified))) > 0.1
     predictor = Predictor.load(tmp_path / "adapter")
     assert predictor.name == "classify"

@@ -233,6 +233,15 @@ def test_a_type_that_nobody_knows_is_refused_by_its_type(tmp_path: Path) -> None
         load(edited(tmp_path, model_type="bert-of-tomorrow"))
 
 
+def test_splinter_s_head_is_left_out_aloud(tmp_path: Path) -> None:
+    model = theirs("Splinter", "ForQuestionAnswering", question_token_id=3)
+    model.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="span selection"):
+        ours = load(tmp_path)
+    assert ours.config.heads == ()
+    assert_close(our_logits(ours, IDS, ""), their_logits_of_states(model.splinter, IDS))
+
+
 def test_a_colbert_is_refused_by_its_name(tmp_path: Path) -> None:
     import safetensors.torch
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from bothways.model.encoder import Activations as Activations
     from bothways.model.load import load as load
     from bothways.model.model import Model as Model
+    from bothways.model.pooling import Pooling as Pooling
+    from bothways.model.sentence import Sentence as Sentence
     from bothways.model.vocabulary import Extended as Extended
     from bothways.model.vocabulary import Shrunk as Shrunk
     from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
@@ -89,6 +91,8 @@ _MODULES = {
     "model.encoder": "Activations",
     "model.load": "load",
     "model.model": "Model",
+    "model.pooling": "Pooling",
+    "model.sentence": "Sentence",
     "model.vocabulary": "Extended Shrunk extend_vocabulary shrink_vocabulary",
     "engine.engine": "Engine",
     "engine.reader": "Tally",

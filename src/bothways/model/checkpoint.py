@@ -5,6 +5,7 @@ Every tensor of a file must be used or declared as ignored, and every parameter 
 
 import json
 import math
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from fnmatch import fnmatchcase
@@ -149,8 +150,11 @@ def _normal_names(family: Family, raw: Mapping[str, Any], tensors: Mapping[str, 
                 name = name.removesuffix(old) + new
         if name in found:
             raise BothwaysError(f"the weights hold {name} twice, under two names", "duplicate-tensor", name)
-        if not any(fnmatchcase(name, pattern) for pattern in family.ignored):
+        if not any(fnmatchcase(name, pattern) for pattern in (*family.ignored, *family.unread_tensors)):
             found[name] = tensor
+    for pattern, what in family.unread_tensors.items():
+        if any(fnmatchcase(name, pattern) for name in tensors):
+            warnings.warn(f"this {family.name} is read without {what}", stacklevel=2)
     for copy, original in family.tied.items():
         if copy not in found:
             continue

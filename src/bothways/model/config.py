@@ -177,6 +177,8 @@ class EncoderConfig:
                 raise BothwaysError(
                     f"{name} has {count} entries for {self.layers} layers", "shape-mismatch", (name, count)
                 )
+        if not any(self.windows):
+            object.__setattr__(self, "windows", ())
         used = sorted(set(self.layer_map))
         _require(used == list(range(len(used))), "layer_map", used, "the blocks from 0 on, each used at least once")
 

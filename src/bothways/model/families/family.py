@@ -82,7 +82,9 @@ class Family:
     architectures: tuple[tuple[str, frozenset[str]], ...]
     """Their classes and the heads of each. When we write, the first match is used."""
     ignored: tuple[str, ...] = ()
-    """Patterns of tensors that are not read: those without learned weights, and heads that we do not have."""
+    """Patterns of tensors without learned weights, which are not read."""
+    unread_tensors: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of learned tensors that are not read, and what they are: a warning says so."""
     computed: Mapping[str, Callable[[EncoderConfig], Tensor]] = field(default_factory=dict)
     """Tensors of a file that follow from its settings. A file with other values is refused."""
     tied: Mapping[str, str] = field(default_factory=dict)

@@ -72,7 +72,7 @@ def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
         first_norm=False,
         final_norm=True,
         biases=block_biases(raw),
-        windows=windows if any(windows) else (),
+        windows=windows,
         **values,
     )
 
