@@ -57,6 +57,7 @@ CASES: dict[str, Any] = {
         "more": lambda w: [dense(2 * w, 9, nn.Identity(), False), Normalize()],
     },
     "normalised, then dense twice": {"more": lambda w: [Normalize(), dense(w, 9, nn.GELU()), dense(9, 5, nn.ReLU())]},
+    "shortened": {"more": lambda w: [Normalize()], "truncate_dim": 11},
     "prompts": {"prompts": {"query": "the cat runs: ", "passage": "a "}, "default_prompt_name": "query"},
     "prompts that are not pooled": {
         "pooling": "weightedmean",
@@ -218,6 +219,9 @@ UNSUPPORTED = [
     ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation_function"),
     ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name"),
     ("2_Dense/config.json", {"use_residual": True}, "use_residual"),
+    ("2_Dense/config.json", {"in_features": 31}, "in_features"),
+    ("config_sentence_transformers.json", {"prompts": ["query: "]}, "prompts"),
+    ("config_sentence_transformers.json", {"truncate_dim": "all"}, "truncate_dim"),
     ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode"),
 ]
 
@@ -233,12 +237,12 @@ def test_what_we_do_not_compute_is_refused_by_its_key(
     assert encode(TEXTS, tmp_path / "theirs", pool="mean").shape == (len(TEXTS), 32)  # the transformer itself is read
 
 
-@pytest.mark.parametrize("kind", ["WeightedLayerPooling", "CNN", "SpladePooling", "LSTM"])
+@pytest.mark.parametrize("kind", ["WeightedLayerPooling", "CNN", "SpladePooling", "LSTM", "custom_code.Pooling"])
 def test_a_module_that_we_do_not_have_is_refused_by_its_name(kind: str, loud: Path, tmp_path: Path) -> None:
     made(loud, tmp_path / "theirs")
     path = tmp_path / "theirs/modules.json"
     modules = json.loads(path.read_text())
-    modules[1]["type"] = f"sentence_transformers.models.{kind}"
+    modules[1]["type"] = kind if "." in kind else f"sentence_transformers.models.{kind}"
     path.write_text(json.dumps(modules))
     with refused("unsupported-modules", names=kind):
         encode(TEXTS, tmp_path / "theirs")
@@ -250,6 +254,22 @@ def test_a_damaged_list_of_modules_is_refused(content: str, loud: Path, tmp_path
     made(loud, tmp_path / "theirs")
     (tmp_path / "theirs/modules.json").write_text(content)
     with refused("damaged-file", tmp_path / "theirs/modules.json"):
+        encode(TEXTS, tmp_path / "theirs")
+
+
+def test_modules_are_in_the_order_of_the_list(loud: Path, tmp_path: Path) -> None:
+    built("dense of several, no bias, normalised", loud, tmp_path / "theirs")
+    path = tmp_path / "theirs/modules.json"
+    modules = json.loads(path.read_text())
+    path.write_text(json.dumps([{**module, "idx": 9 - i} for i, module in enumerate(modules)]))
+    theirs = SentenceTransformer(str(tmp_path / "theirs"), device="cpu")
+    assert close(encode(TEXTS, tmp_path / "theirs"), theirs.encode(TEXTS))
+
+
+def test_a_default_prompt_that_is_not_there_is_refused(loud: Path, tmp_path: Path) -> None:
+    made(loud, tmp_path / "theirs")
+    edited(tmp_path / "theirs", "config_sentence_transformers.json", {"default_prompt_name": "query-x"})
+    with refused("unknown-choice", "query-x"):
         encode(TEXTS, tmp_path / "theirs")
 
 

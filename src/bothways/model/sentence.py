@@ -79,34 +79,41 @@ class Sentence(nn.Module):
         self.settings = dict(settings or {})
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """The modules after the pooling."""
+        """The modules after the pooling; of the vector, as many numbers as the folder says."""
         for step in self.steps:
             pooled = step(pooled)
-        return pooled
+        return pooled[:, : self.settings.get("truncate_dim")]
 
     def width(self, width: int) -> int:
         """The width of the vectors, given that of the hidden states."""
         dense = [step.linear.out_features for step in self.steps if isinstance(step, Dense)]
-        return dense[-1] if dense else width * len(self.pooling.modes)
+        full = dense[-1] if dense else width * len(self.pooling.modes)
+        return min(self.settings.get("truncate_dim") or full, full)
 
     @property
     def prompts(self) -> dict[str, str]:
         """Prompts by name."""
         found = self.settings.get("prompts") or {}
-        return {str(name): str(text) for name, text in found.items() if text is not None}
+        if not isinstance(found, dict) or not all(isinstance(text, str | None) for text in found.values()):
+            raise BothwaysError(
+                f"the prompts of {PROMPTS} are {found!r}: expected texts by name",
+                "unsupported-setting",
+                ("prompts", found),
+            )
+        return {str(name): text for name, text in found.items() if text is not None}
 
     def prompt(self, name: str | None = None) -> str:
         """The prompt of this name; without a name, the folder's default, if it has one."""
-        name = name if name is not None else self.settings.get("default_prompt_name")
+        known, name = self.prompts, name if name is not None else self.settings.get("default_prompt_name")
         if name is None:
             return ""
-        if name not in self.prompts:
+        if name not in known:
             raise BothwaysError(
-                f"this model has no prompt {name!r}: expected {', '.join(self.prompts) or 'none, as it has none'}",
+                f"this model has no prompt {name!r}: expected {', '.join(known) or 'none, as it has none'}",
                 "unknown-choice",
                 name,
             )
-        return self.prompts[name]
+        return known[name]
 
 
 # ---------------------------------------------------------------------- reading
@@ -153,7 +160,20 @@ def read_sentence(folder: Path, width: int) -> Sentence | None:
         settings=settings,
     )
     _require_widths(sentence, width, folder)
+    _require_settings(sentence)
     return sentence
+
+
+def _require_settings(sentence: Sentence) -> None:
+    """Refuse settings of PROMPTS that mean nothing: now, and not at the first text."""
+    sentence.prompt()
+    limit = sentence.settings.get("truncate_dim")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise BothwaysError(
+            f"{PROMPTS} has truncate_dim = {limit!r}: expected 1 or more",
+            "unsupported-setting",
+            ("truncate_dim", limit),
+        )
 
 
 def lowers_case(folder: Path) -> bool:
@@ -164,20 +184,21 @@ def lowers_case(folder: Path) -> bool:
 
 def _listed(folder: Path) -> list[dict[str, Any]]:
     try:
-        found = json.loads((folder / MODULES).read_text(encoding="utf-8"))
-        modules = sorted(found, key=lambda module: int(module["idx"]))
-        assert modules
-        assert all(isinstance(module["type"], str) and isinstance(module["path"], str) for module in modules)
-    except (OSError, ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
+        modules: list[dict[str, Any]] = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+        is_right = bool(modules) and all(isinstance(module[key], str) for module in modules for key in ("type", "path"))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        is_right = False
+    if not is_right:
         raise BothwaysError(
-            f"{folder / MODULES} is not a list of modules with idx, path and type", "damaged-file", folder / MODULES
-        ) from error
+            f"{folder / MODULES} is not a list of modules with path and type", "damaged-file", folder / MODULES
+        )
     return modules
 
 
 def _kind(module: Mapping[str, Any]) -> str:
-    """The class of a module, without the package, which has changed with the versions."""
-    return str(module["type"]).rpartition(".")[2]
+    """The class of a module. The packages inside sentence_transformers have changed with the versions."""
+    package, _, name = str(module["type"]).rpartition(".")
+    return name if package.split(".")[0] == "sentence_transformers" else str(module["type"])
 
 
 def _path(module: Mapping[str, Any]) -> str:
@@ -224,6 +245,8 @@ def _read_dense(place: Path, config: Mapping[str, Any]) -> Dense:
             tuple(sorted(tensors)),
         )
     outputs, inputs = tensors["linear.weight"].shape
+    for key, size in (("in_features", inputs), ("out_features", outputs)):
+        _require(config, key, (size, None), place)
     dense = Dense(inputs, outputs, "linear.bias" in expected, activation)
     dense.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return dense.eval()
