@@ -370,7 +370,7 @@ def assert_refused(source: Path, code: str, value: object) -> None:
         ("arch", None, "unsupported-setting", ("arch", None)),
         ("max_positions", 512, "shape-mismatch", (512, 20)),
         ("encoder_attention_heads", 3, "shape-mismatch", (16, 3)),
-        ("encoder_embed_dim", "16", "out-of-range", ("width", "16")),
+        ("encoder_embed_dim", "16", "unsupported-setting", ("hidden_size", "16")),
         ("encoder_ffn_embed_dim", 12, "shape-mismatch", "encoder.layer.0.intermediate.dense.weight"),
     ],
 )

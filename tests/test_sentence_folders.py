@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
@@ -222,6 +223,10 @@ UNSUPPORTED = [
     ("2_Dense/config.json", {"in_features": 31}, "in_features"),
     ("config_sentence_transformers.json", {"prompts": ["query: "]}, "prompts"),
     ("config_sentence_transformers.json", {"truncate_dim": "all"}, "truncate_dim"),
+    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type"),
+    ("sentence_bert_config.json", {"max_seq_length": "22"}, "max_seq_length"),
+    ("1_Pooling/config.json", {"include_prompt": "no"}, "include_prompt"),
+    ("1_Pooling/config.json", {"pooling_mode": 3}, "pooling_mode"),
     ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode"),
 ]
 
@@ -301,6 +306,24 @@ def test_changes_of_a_model_keep_its_modules(loud: Path, tmp_path: Path) -> None
     assert np.array_equal(encode(TEXTS, model.with_only([])), before)
     assert encode(TEXTS, model.with_layers(1)).shape == before.shape
     assert encode(TEXTS, model.with_head("sequence", ["a", "b"])).shape[1] == 32  # a classifier is no sentence model
+
+
+def test_an_adapter_of_sentence_transformers_has_its_own_modules(loud: Path, tmp_path: Path) -> None:
+    theirs = made(
+        loud,
+        tmp_path / "whole",
+        Normalize(),
+        pooling="cls",
+        prompts={"query": "the cat: "},
+        default_prompt_name="query",
+    )
+    theirs.add_adapter(peft.LoraConfig(r=2, target_modules=["query", "value"]))
+    for name, parameter in theirs.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    theirs.save_pretrained(str(tmp_path / "adapter"))
+    assert (tmp_path / "adapter/adapter_config.json").exists()
+    assert close(encode(TEXTS, load(tmp_path / "adapter", base=loud)), theirs.eval().encode(TEXTS))
 
 
 def test_gradients_flow_through_every_mode() -> None:

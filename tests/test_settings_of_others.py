@@ -17,7 +17,7 @@ from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.model import Model
-from helpers import make_loud, refused
+from helpers import PIECES, make_loud, refused
 
 LIMIT = 2e-5
 USUAL: dict[str, Any] = {
@@ -231,6 +231,15 @@ def test_a_type_that_nobody_knows_is_refused_by_its_type(tmp_path: Path) -> None
     theirs("Bert", "Model").save_pretrained(tmp_path)
     with refused("unknown-family", "bert-of-tomorrow", names="bert-of-tomorrow"):
         load(edited(tmp_path, model_type="bert-of-tomorrow"))
+
+
+def test_splinter_s_own_tokenizer_is_read(tmp_path: Path) -> None:
+    pieces = {piece: i for i, piece in enumerate([*PIECES, "[QUESTION]"])}
+    transformers.SplinterTokenizer(vocab=pieces).save_pretrained(tmp_path)
+    theirs("Splinter", "Model", vocab_size=len(pieces) + 3).save_pretrained(tmp_path)
+    judge, ours = transformers.AutoTokenizer.from_pretrained(tmp_path), load(tmp_path).require_tokenizer()
+    for texts in (("The cat sleeps.",), ("北京是 big",), ("the cat", "a dog [QUESTION]")):
+        assert ours(*texts).ids == judge(*texts)["input_ids"]
 
 
 def test_splinter_s_head_is_left_out_aloud(tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from bothways.cli.options import AnyModel, BaseModel, Device, PrintJson
 from bothways.cli.output import print_json, progress, say
 from bothways.errors import BothwaysError
-from bothways.predict.encode_options import Combine, Long, Pool, Unit
+from bothways.model.pooling_modes import PoolingMode
+from bothways.predict.encode_options import Combine, Long, Unit
 
 if TYPE_CHECKING:
     from bothways.engine.reader import Tally
@@ -45,10 +46,11 @@ def encode(
     ] = "",
     per: Annotated[Unit, typer.Option(help="What gets a vector.")] = "text",
     pool: Annotated[
-        Pool | None,
+        str | None,
         typer.Option(
-            help="Pooling for --per text. Given, the folder's Dense and Normalize modules are not applied.  "
-            "[default: as the model's folder says, else mean]",
+            metavar="MODE[,MODE]",
+            help=f"Pooling for --per text: {', '.join(get_args(PoolingMode))}, or several. Given, the folder's Dense "
+            "and Normalize modules are not applied.  [default: as the model's folder says, else mean]",
             show_default=False,
         ),
     ] = None,
@@ -91,13 +93,14 @@ def encode(
         raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
     if per != "text" and (pool or prompt or prompt_name):
         raise BothwaysError(
-            f"`per` is {per}, and only vectors of whole texts have a `pool`, `prompt` or `prompt-name`",
+            f"`per` is {per}, and only vectors of whole texts have a `pool`, `prompt` or `prompt_name`",
             "bad-combination",
             per,
         )
     loaded = Engine(load(model, base=base), device=device).model
     features = Features(layers, combine, _numbers(weights), long)
-    recipe = text_recipe(loaded, features, pool, prompt, prompt_name) if per == "text" else None
+    pools: Any = pool.split(",") if pool else None
+    recipe = text_recipe(loaded, features, pools, prompt, prompt_name) if per == "text" else None
     tally = Tally()
     total = None if file == STDIN else sum(1 for _ in read_texts(file, field))
     texts = progress(read_texts(file, field), "encoding", total)

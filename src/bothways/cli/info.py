@@ -58,8 +58,13 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         steps = " + ".join([*vectors["pooling"], *vectors["modules"]])
         limit = f", at most {vectors['max_length']:,} tokens" if vectors["max_length"] else ""
         lines.append(("vectors of texts", f"{steps}, width {vectors['width']:,}{limit}"))
-        if prompts := [f"{name} {text!r}" for name, text in vectors["prompts"].items() if text]:
-            lines.append(("prompts", ", ".join(prompts)))
+        default = vectors["default_prompt"]
+        if prompts := [
+            f"{name} {text!r}{' (default)' if name == default else ''}"
+            for name, text in vectors["prompts"].items()
+            if text or name == default
+        ]:
+            lines.append(("prompts", ", ".join(prompts) + ("" if vectors["include_prompt"] else "; not pooled")))
     if facts["labels"]:
         lines.append(("labels", ", ".join(facts["labels"])))
     if tokenizer is None:

@@ -4,7 +4,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,14 @@ def require_supported(config: Mapping[str, Any], path: Path) -> None:
                 "unsupported-adapter",
                 (key, config[key]),
             )
+    for key, least in (("r", 1), ("lora_alpha", 0)):
+        value = config.get(key, 8)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+            raise BothwaysError(
+                f"{path} has {key} = {value!r}: expected a number of {least} or more",
+                "unsupported-adapter",
+                (key, value),
+            )
     start = config.get("init_lora_weights", True)
     if str(start).lower() not in (*_PLAIN_INITS, *_TAKEN_OUT):
         raise BothwaysError(
@@ -94,6 +102,21 @@ def require_supported(config: Mapping[str, Any], path: Path) -> None:
             "unsupported-adapter",
             ("init_lora_weights", start),
         )
+
+
+def require_targets(config: Mapping[str, Any], layers: Iterable[str], path: Path) -> None:
+    """Refuse weights of layers that target_modules does not name: PEFT would leave them out."""
+    targets = config.get("target_modules")
+    if not targets or targets == "all-linear" or config.get("target_parameters"):
+        return
+    for layer in layers:
+        named = [layer == target or layer.endswith(f".{target}") for target in targets if isinstance(targets, list)]
+        if not any(named) and not (isinstance(targets, str) and re.fullmatch(targets, layer)):
+            raise BothwaysError(
+                f"{path} has target_modules = {targets}, and the adapter has weights for {layer} as well",
+                "unexpected-tensors",
+                (layer,),
+            )
 
 
 def merge(config: Mapping[str, Any], weight: Tensor, down: Tensor, up: Tensor, layer: str) -> None:

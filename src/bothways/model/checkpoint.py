@@ -49,11 +49,16 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
     model = assemble(raw, tensors, tokenizer, inner, dtype=dtype)
     if (folder / ADVICE).is_file():
         model.config = replace(model.config, advice=(folder / ADVICE).read_text("utf-8", "replace"))
+    return with_sentence(model, folder).to(dtype)
+
+
+def with_sentence(model: Model, folder: Path) -> Model:
+    """The model with the modules of a folder of sentence-transformers, if it is one."""
     try:
         model.sentence = read_sentence(folder, model.config.encoder.width)
     except BothwaysError as error:  # of use to nobody but `encode`
         model.sentence_error = error
-    return model.to(dtype)
+    return model
 
 
 def assemble(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, boxed_adapters
@@ -44,6 +45,7 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
             ),
             "layers": sum(p.numel() for n, p in model.encoder.named_parameters() if not n.startswith("embeddings.")),
             **{f"{name} head": count for name, count in parts.items()},
+            **({"sentence modules": own} if (own := _count(model.sentence)) else {}),
         },
         "heads": list(config.heads),
         "sentence": _sentence(model),
@@ -72,8 +74,13 @@ def _sentence(model: Model) -> dict[str, Any] | None:
         "width": sentence.width(model.config.encoder.width),
         "max_length": sentence.max_length,
         "prompts": sentence.prompts,
+        "include_prompt": sentence.include_prompt,
         "default_prompt": sentence.settings.get("default_prompt_name"),
     }
+
+
+def _count(module: nn.Module | None) -> int:
+    return sum(p.numel() for p in module.parameters()) if module is not None else 0
 
 
 def _device() -> str:

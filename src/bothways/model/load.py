@@ -7,9 +7,11 @@ import torch
 from bothways.errors import BothwaysError
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed
-from bothways.model.checkpoint import load_model
+from bothways.model.checkpoint import load_model, with_sentence
 from bothways.model.lora import with_adapter
 from bothways.model.model import Model
+from bothways.model.sentence import MODULES
+from bothways.text.tokenizer import Tokenizer
 
 
 def load(
@@ -25,5 +27,10 @@ def load(
         what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
         raise BothwaysError(what, "no-folder", folder)
     if (found := base_of(folder, base)) is not None:
-        return with_adapter(load(found), folder).to(dtype)
+        model = with_adapter(load(found), folder)
+        if (folder / MODULES).exists():  # an adapter of sentence-transformers has its own modules and tokenizer
+            model.tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else model.tokenizer
+            model.sentence = None
+            model = with_sentence(model, folder)
+        return model.to(dtype)
     return load_model(folder, dtype)

@@ -27,6 +27,7 @@ from bothways.model.adapter_config import (
     merge,
     name_of_base,
     require_supported,
+    require_targets,
     weights_of,
 )
 from bothways.model.families import FAMILIES
@@ -197,7 +198,9 @@ def with_adapter(model: Model, folder: Path) -> Model:
     for name, tensor in whole.items():
         _require_untied(model, places, name, folder)
         _view(state, places, name, folder, tensor.shape).copy_(tensor)
-    for layer in _updated(set(tensors) - set(whole), folder):
+    updated = _updated(set(tensors) - set(whole), folder)
+    require_targets(config, [full_names[layer + _DOWN].removesuffix(_DOWN) for layer in updated], folder / CONFIG)
+    for layer in updated:
         down, up = tensors[layer + _DOWN], tensors[layer + _UP]
         target = _view(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
         by_head = places[f"{layer}.weight"].by_head

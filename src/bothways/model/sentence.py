@@ -94,26 +94,28 @@ class Sentence(nn.Module):
     def prompts(self) -> dict[str, str]:
         """Prompts by name."""
         found = self.settings.get("prompts") or {}
-        if not isinstance(found, dict) or not all(isinstance(text, str | None) for text in found.values()):
+        if not isinstance(found, dict) or not all(text is None or isinstance(text, str) for text in found.values()):
             raise BothwaysError(
                 f"the prompts of {PROMPTS} are {found!r}: expected texts by name",
                 "unsupported-setting",
                 ("prompts", found),
             )
-        return {str(name): text for name, text in found.items() if text is not None}
+        return {str(name): text or "" for name, text in found.items()}
 
     def prompt(self, name: str | None = None) -> str:
         """The prompt of this name; without a name, the folder's default, if it has one."""
-        known, name = self.prompts, name if name is not None else self.settings.get("default_prompt_name")
-        if name is None:
+        known, default = self.prompts, self.settings.get("default_prompt_name")
+        if name is None and default is None:
             return ""
-        if name not in known:
+        wanted = default if name is None else name
+        if wanted not in known:
+            what = f"{PROMPTS} has default_prompt_name = {wanted!r}" if name is None else f"`prompt_name` is {wanted!r}"
             raise BothwaysError(
-                f"this model has no prompt {name!r}: expected {', '.join(known) or 'none, as it has none'}",
+                f"{what}, and this model has {'the prompts ' + ', '.join(known) if known else 'no prompts'}",
                 "unknown-choice",
-                name,
+                wanted,
             )
-        return known[name]
+        return known[wanted]
 
 
 # ---------------------------------------------------------------------- reading
@@ -144,6 +146,7 @@ def read_sentence(folder: Path, width: int) -> Sentence | None:
             tuple(kinds),
         )
     pooling = read_json(folder / _path(others[0]) / "config.json")
+    _require(pooling, "include_prompt", (True, False, None), folder / _path(others[0]))
     steps: list[Dense | Normalize] = []
     for module in others[1:]:
         place = folder / _path(module)
@@ -165,8 +168,15 @@ def read_sentence(folder: Path, width: int) -> Sentence | None:
 
 
 def _require_settings(sentence: Sentence) -> None:
-    """Refuse settings of PROMPTS that mean nothing: now, and not at the first text."""
+    """Refuse settings of PROMPTS that mean nothing, or another kind of model: now, and not at the first text."""
     sentence.prompt()
+    kind = sentence.settings.get("model_type")
+    if kind not in (None, "SentenceTransformer"):
+        raise BothwaysError(
+            f"{PROMPTS} has model_type = {kind!r}: only 'SentenceTransformer' has a vector for a text",
+            "unsupported-setting",
+            ("model_type", kind),
+        )
     limit = sentence.settings.get("truncate_dim")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise BothwaysError(
@@ -213,7 +223,7 @@ def _modes(config: Mapping[str, Any], place: Path) -> tuple[PoolingMode, ...]:
     named = config.get("pooling_mode")
     if named is None:
         return tuple(mode for key, mode in _OLDER_MODES.items() if config.get(key)) or ("mean",)
-    modes = (named,) if isinstance(named, str) else tuple(named)
+    modes = tuple(named) if isinstance(named, list) else (named,)
     for mode in modes:
         if mode not in get_args(PoolingMode):
             raise BothwaysError(
@@ -259,8 +269,13 @@ def _max_length(folder: Path, transformer: Path) -> int | None:
         (transformer, SETTINGS, "max_seq_length"),
         (transformer, "tokenizer_config.json", "model_max_length"),
     ):
-        if (place / file).exists() and isinstance(value := read_json(place / file).get(key), int) and value > 0:
+        value = read_json(place / file).get(key) if (place / file).exists() else None
+        if isinstance(value, int) and value > 0:
             return value
+        if value is not None and key == "max_seq_length":
+            raise BothwaysError(
+                f"{place / file} has {key} = {value!r}: expected 1 or more", "unsupported-setting", (key, value)
+            )
     return None
 
 

@@ -71,6 +71,8 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
+    if not path.exists():
+        raise BothwaysError(f"there is no file {path}", "no-file", path)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -142,6 +142,12 @@ def text_recipe(
     """The recipe of a call to `encode`: that of the model's folder, or plain features if the call asks for them."""
     if pool is None and model.sentence_error is not None:
         raise model.sentence_error
+    if prompt is not None and prompt_name is not None:
+        raise BothwaysError(
+            f"`prompt` is {prompt!r} and `prompt_name` is {prompt_name!r}: give one of them",
+            "bad-combination",
+            (prompt, prompt_name),
+        )
     sentence = model.sentence
     is_whole = sentence is not None and pool is None and replace(features, long="error") == Features()
     if prompt is None and (is_whole or prompt_name is not None):

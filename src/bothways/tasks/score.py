@@ -73,7 +73,7 @@ class PairScoring(TextTask):
         found = _ACTIVATIONS.get(named.rpartition(".")[2]) if named.startswith("torch.nn.") else None
         if found is None:
             raise BothwaysError(
-                f"config.json names the activation {named} for the score: expected torch's Sigmoid or Identity",
+                f"the folder names the activation_fn {named} for the score: expected torch's Sigmoid or Identity",
                 "unknown-activation",
                 named,
             )

@@ -93,11 +93,11 @@ _BY_MODEL = {
     "ernie": "BertTokenizer", "megatron-bert": "BertTokenizer", "roberta-prelayernorm": "RobertaTokenizer",
     "mpnet": "MPNetTokenizer", "roberta": "RobertaTokenizer", "deberta": "DebertaTokenizer",
     "deberta-v2": "DebertaV2Tokenizer", "albert": "AlbertTokenizer", "xlm-roberta": "XLMRobertaTokenizer",
-    "camembert": "CamembertTokenizer",
+    "camembert": "CamembertTokenizer", "xlm-roberta-xl": "XLMRobertaTokenizer", "data2vec-text": "RobertaTokenizer",
 }  # fmt: skip
 """The class of a `model_type` whose folder does not name one."""
 
-_READ_AS_IT_IS = ("modernbert",)
+_READ_AS_IT_IS = ("modernbert", "splinter")
 """The `model_type` of folders whose tokenizer.json is read as it is, whatever class they name."""
 
 
