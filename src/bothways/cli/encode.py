@@ -87,6 +87,10 @@ def encode(
     from bothways.predict.vectors import beside, write_vectors, writer_for
     from bothways.text.files import STDIN, read_texts, require_files
 
+    pools: Any = pool.split(",") if pool else None
+    for mode in pools or ():
+        if mode not in get_args(PoolingMode):
+            raise typer.BadParameter(f"--pool cannot be {mode!r}: expected {', '.join(get_args(PoolingMode))}")
     require_files([file])
     writer_for(out)
     if file.resolve() in (out.resolve(), beside(out).resolve()):
@@ -99,7 +103,6 @@ def encode(
         )
     loaded = Engine(load(model, base=base), device=device).model
     features = Features(layers, combine, _numbers(weights), long)
-    pools: Any = pool.split(",") if pool else None
     recipe = text_recipe(loaded, features, pools, prompt, prompt_name) if per == "text" else None
     tally = Tally()
     total = None if file == STDIN else sum(1 for _ in read_texts(file, field))
