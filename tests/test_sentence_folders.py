@@ -251,7 +251,10 @@ def test_a_module_that_we_do_not_have_is_refused_by_its_name(kind: str, loud: Pa
     path.write_text(json.dumps(modules))
     with refused("unsupported-modules", names=kind):
         encode(TEXTS, tmp_path / "theirs")
-    assert load(tmp_path / "theirs").config.encoder.width == 32
+    model = load(tmp_path / "theirs")
+    assert model.config.encoder.width == 32
+    with pytest.warns(UserWarning, match="lacks the modules"):  # nothing is lost silently
+        save(model, tmp_path / "ours")
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "[1]", "not json", '[{"idx": 0, "type": "Transformer"}]'])

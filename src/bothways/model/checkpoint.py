@@ -56,7 +56,7 @@ def with_sentence(model: Model, folder: Path) -> Model:
     """The model with the modules of a folder of sentence-transformers, if it is one."""
     try:
         model.sentence = read_sentence(folder, model.config.encoder.width)
-    except BothwaysError as error:  # of use to nobody but `encode`
+    except BothwaysError as error:  # only `encode` needs the modules
         model.sentence_error = error
     return model
 
@@ -113,6 +113,11 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
         if model.config.advice:
             (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
+        if model.sentence_error is not None:
+            warnings.warn(
+                f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}",
+                stacklevel=2,
+            )
         if model.sentence is not None:
             write_sentence(model.sentence, fresh, model.config.encoder.width)
 

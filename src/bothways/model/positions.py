@@ -121,9 +121,8 @@ class RotaryPositions(LayerPositions):
     def rotate(self, q: Tensor, k: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor]:
         if self.base not in plan.rotations:
             exponents = torch.arange(0, self.dim, 2, dtype=self.dtype, device=q.device) / self.dim
-            frequencies = (
-                1.0 / self.base**exponents
-            )  # base ** -x is rounded otherwise: 2e-4 of the output at 900 tokens
+            # Not base ** -x, which is rounded differently: the output would differ by 2e-4 at 900 tokens.
+            frequencies = 1.0 / self.base**exponents
             # (N, D/2), not in 16 bits, which cannot tell 8,000 from 8,001.
             angles = plan.batch.positions[:, None].to(self.dtype) * (frequencies / self.factor)
             plan.rotations[self.base] = angles.cos().float()[:, None], angles.sin().float()[:, None]

@@ -74,7 +74,6 @@ def _fresh(shape: EncoderConfig) -> EncoderConfig:
 
 
 _LAYER, _BLOCK = "encoder.layer.{}", "encoder.blocks.{}"
-_EMBEDDINGS = tuple(row for row in bert.EMBEDDINGS if "position" not in row.ours)
 _FEED_FORWARD = (
     *linear(f"{_LAYER}.attention.output.dense", f"{_BLOCK}.attention.out"),
     *linear(f"{_LAYER}.attention.output.LayerNorm", f"{_BLOCK}.attention_norm"),
@@ -100,7 +99,7 @@ JINA = Family(
     prefix="bert.",
     read_config=_read_jina,
     write_config=_write_jina,
-    body=(*_EMBEDDINGS, *bert.LAYERS[:2], *_FEED_FORWARD),
+    body=(*bert.EMBEDDINGS, *bert.LAYERS[:2], *_FEED_FORWARD),
     fresh=_fresh,
     heads=_JINA_HEADS,
     architectures=architectures(
@@ -118,7 +117,7 @@ MOSAIC = Family(
     prefix="bert.",
     read_config=_read_mosaic,
     write_config=_write,
-    body=(*_EMBEDDINGS, *linear(f"{_LAYER}.attention.self.Wqkv", f"{_BLOCK}.attention.qkv"), *_FEED_FORWARD),
+    body=(*bert.EMBEDDINGS, *linear(f"{_LAYER}.attention.self.Wqkv", f"{_BLOCK}.attention.qkv"), *_FEED_FORWARD),
     fresh=_fresh,
     heads=_MOSAIC_HEADS,
     architectures=architectures("Bert", _MOSAIC_HEADS),

@@ -11,6 +11,7 @@ from bothways.model.families.family import (
     Head,
     activation_of,
     architectures,
+    dense_classifier,
     dropout_of,
     linear,
     masked_head,
@@ -69,15 +70,7 @@ _HEADS = {
         "generator_lm_head.weight",
         "gelu",
     ),
-    "sequence": Head(
-        _dense,
-        (
-            *linear("classifier.dense", "heads.sequence.dense"),
-            *linear("classifier.out_proj", "heads.sequence.linear"),
-        ),
-        reads="first",
-        has_labels=True,
-    ),
+    "sequence": dense_classifier(_dense),
     "token": bert.HEADS["token"],
     "choice": Head(
         _choice,

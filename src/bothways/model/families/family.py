@@ -164,6 +164,15 @@ def modules(gate: tuple[str, str]) -> tuple[KeyRow, ...]:
     )
 
 
+def dense_classifier(build: Callable[[ModelConfig], nn.Module]) -> Head:
+    """RoBERTa's sequence classifier: two layers over the first token."""
+    rows = (
+        *linear("classifier.dense", "heads.sequence.dense"),
+        *linear("classifier.out_proj", "heads.sequence.linear"),
+    )
+    return Head(build, rows, reads="first", has_labels=True)
+
+
 def masked_head(dense: str, norm: str, bias: str, decoder: str, activation: str = "") -> Head:
     """The head of masked language modelling, by the names of its parts; "": the activation of the layers."""
     return Head(

@@ -8,7 +8,6 @@ from bothways.model.config import Bias, EncoderConfig, Rotary
 from bothways.model.families import bert
 from bothways.model.families.family import (
     Family,
-    KeyRow,
     architectures,
     give,
     linear,
@@ -98,9 +97,7 @@ PUBLISHED = Family(
     read_config=_read_published,
     write_config=_write_published,
     body=(
-        KeyRow("embeddings.word_embeddings.weight", "encoder.embeddings.tokens.weight"),
-        KeyRow("embeddings.token_type_embeddings.weight", "encoder.embeddings.segments.weight"),
-        *linear("embeddings.LayerNorm", "encoder.embeddings.norm"),
+        *bert.EMBEDDINGS,
         *linear(f"{_LAYER}.attention.qkv_proj", f"{_BLOCK}.attention.qkv"),
         *linear(f"{_LAYER}.attention.o_proj", f"{_BLOCK}.attention.out"),
         *linear(f"{_LAYER}.attn_ln", f"{_BLOCK}.attention_norm"),

@@ -8,10 +8,9 @@ from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import bert
 from bothways.model.families.family import (
     Family,
-    Head,
     architectures,
+    dense_classifier,
     dropout_of,
-    linear,
     masked_head,
     plain,
     take,
@@ -52,15 +51,7 @@ HEADS = {
     "pooler": bert.HEADS["pooler"],
     # Its activation is always GELU, whatever that of the layers is.
     "masked": masked_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "lm_head.decoder.weight", "gelu"),
-    "sequence": Head(
-        _dense,
-        (
-            *linear("classifier.dense", "heads.sequence.dense"),
-            *linear("classifier.out_proj", "heads.sequence.linear"),
-        ),
-        reads="first",
-        has_labels=True,
-    ),
+    "sequence": dense_classifier(_dense),
     "token": bert.HEADS["token"],
     "choice": bert.HEADS["choice"],
     "span": bert.HEADS["span"],

@@ -11,8 +11,8 @@ from bothways.model.config import EncoderConfig, ModelConfig, Rotary
 from bothways.model.families import bert
 from bothways.model.families.family import (
     Family,
-    Head,
     architectures,
+    dense_classifier,
     give,
     linear,
     refuse_other,
@@ -62,15 +62,7 @@ def _sines(config: EncoderConfig) -> Tensor:
 # Without multiple choice: their class reads the last token of the padded batch.
 _HEADS = {
     "masked": bert.HEADS["masked"],
-    "sequence": Head(
-        _classifier,
-        (
-            *linear("classifier.dense", "heads.sequence.dense"),
-            *linear("classifier.out_proj", "heads.sequence.linear"),
-        ),
-        reads="first",
-        has_labels=True,
-    ),
+    "sequence": dense_classifier(_classifier),
     "token": bert.HEADS["token"],
     "span": bert.HEADS["span"],
 }
