@@ -3,8 +3,9 @@
 import json
 import re
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +17,24 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
 from bothways.model.encoder import Encoder
 from bothways.model.load import load
-from bothways.model.model import Model
-from bothways.predict.encode import encode, encode_tokens, iter_texts
-from bothways.predict.features import Features, TextRecipe, text_recipe
-from bothways.predict.vectors import write_vectors
+from bothways.predict.encode import encode, encode_blocks, encode_tokens
+from bothways.predict.features import Features, text_recipe
+from bothways.predict.vectors import VectorBlock, write_vectors
 from bothways.text.windows import windows
 from helpers import refused
 
 TEXTS = ["The cat sleeps.", "", "北京是中国的首都。", "Unbelievable walking! " * 3, "a", "the dog runs in paris"]
 
 
-def recipe_of(folder: Path, features: Features) -> tuple[Model, TextRecipe]:
-    model = load(folder)
-    return model, text_recipe(model, features)
+def rows_of(texts: Iterable[str], folder: Path, features: Features, tally: Tally) -> Iterator[Any]:
+    """The vectors of a stream of texts, one by one."""
+    engine = Engine(folder, device="cpu")
+    return chain.from_iterable(encode_blocks(texts, engine, text_recipe(engine.model, features), tally))
 
 
 def hidden_states(folder: Path, text: str) -> list[np.ndarray[Any, Any]]:
@@ -99,7 +101,7 @@ def test_the_same_vector_whatever_the_batch(model_folder: Path, monkeypatch: pyt
     for text, vector in zip(TEXTS, together, strict=True):
         assert np.abs(encode([text], model_folder)[0] - vector).max() < 1e-5
     monkeypatch.setattr("bothways.engine.engine.TOKENS_AT_ONCE", {"cpu": 7})
-    monkeypatch.setattr("bothways.engine.engine._EXAMPLES_AT_ONCE", 2)
+    monkeypatch.setattr("bothways.engine.chunks._TEXTS", {"cpu": 2})
     assert np.abs(encode(TEXTS, model_folder) - together).max() < 1e-5
 
 
@@ -127,7 +129,7 @@ def test_texts_are_streamed(model_folder: Path) -> None:
             read += 1
             yield f"the cat {read % 7}"
 
-    rows = iter_texts(endless(), *recipe_of(model_folder, Features()), Tally())
+    rows = rows_of(endless(), model_folder, Features(), Tally())
     for done in range(1, 2500):
         next(rows)
         assert read - done <= 1024
@@ -139,7 +141,9 @@ def test_writing_is_streamed(tmp_path: Path, name: str) -> None:
 
     def peak(rows: int) -> int:
         tracemalloc.start()
-        write_vectors(tmp_path / name, (({"text": i}, np.full(16, i, np.float32)) for i in range(rows)), 16)
+        write_vectors(
+            tmp_path / name, (({"text": [i] * 10}, np.full((10, 16), i, np.float32)) for i in range(rows // 10)), 16
+        )
         highest = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return highest
@@ -170,7 +174,7 @@ def test_a_long_text_is_an_error_unless_told(model_folder: Path) -> None:
 
 def test_empty_texts_are_counted(model_folder: Path) -> None:
     tally = Tally()
-    rows = iter_texts(["The cat", "", " \t"], *recipe_of(model_folder, Features()), tally)
+    rows = rows_of(["The cat", "", " \t"], model_folder, Features(), tally)
     assert len(list(rows)) == 3
     assert tally.empty == 2
     assert re.search(r"\b2 empty", str(tally))
@@ -179,7 +183,7 @@ def test_empty_texts_are_counted(model_folder: Path) -> None:
 def test_cutting_is_counted(model_folder: Path) -> None:
     tally = Tally()
     texts = ["a", "the cat sleeps " * 40, "the dog " * 30]
-    rows = list(iter_texts(texts, *recipe_of(model_folder, Features(long="cut")), tally))
+    rows = list(rows_of(texts, model_folder, Features(long="cut"), tally))
     assert (tally.texts, tally.cut, tally.tokens_cut) == (3, 2, 122 - 48 + 62 - 48)
     assert re.search(r"\b2\b.*\b88\b", str(tally))
     short = " ".join((["the", "cat", "sleeps"] * 40)[:46])
@@ -208,7 +212,7 @@ def test_windows_read_everything(model_folder: Path) -> None:
     long = " ".join(["the cat sleeps in paris", "a dog runs", "北京", "big house"] * 20)
     tally = Tally()
     features = Features(long="window")
-    [pooled] = list(iter_texts([long], *recipe_of(model_folder, features), tally))
+    [pooled] = list(rows_of([long], model_folder, features, tally))
     assert tally.in_windows == 1
     assert tally.cut == 0
     [tokens] = encode_tokens([long], model_folder, long="window")
@@ -264,10 +268,17 @@ ROWS = [
 ]
 
 
+def in_blocks() -> Iterator[VectorBlock]:
+    """The rows as a writer gets them: two, none, and one."""
+    for some in (ROWS[:2], [], ROWS[2:]):
+        fields = {name: [row[name] for row, _ in some] for name in ROWS[0][0]}
+        yield fields, np.array([vector for _, vector in some], np.float32).reshape(-1, 4)
+
+
 @pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
 def test_files_hold_what_was_written(tmp_path: Path, name: str) -> None:
     path = tmp_path / "new" / name
-    assert write_vectors(path, iter(ROWS), 4) == 3
+    assert write_vectors(path, in_blocks(), 4) == 3
     if name == "v.npy":
         vectors = np.load(path)
         fields = [
@@ -288,7 +299,7 @@ def test_files_hold_what_was_written(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
 def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
     def failing() -> Any:
-        yield ROWS[0]
+        yield next(in_blocks())
         raise BothwaysError("text 2 is too long", "too-long")
 
     with refused("too-long"):
@@ -303,7 +314,7 @@ def test_a_failure_leaves_no_file(tmp_path: Path, name: str) -> None:
 
 def test_other_file_names_are_refused(tmp_path: Path) -> None:
     with refused("unknown-format", tmp_path / "vectors.csv"):
-        write_vectors(tmp_path / "vectors.csv", iter(ROWS), 4)
+        write_vectors(tmp_path / "vectors.csv", in_blocks(), 4)
 
 
 def test_static_vectors_know_nothing_of_their_neighbours(model_folder: Path) -> None:

@@ -14,16 +14,22 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from bothways.engine.engine import TOKENS_AT_ONCE, Engine, by_budget, chunks, run
+from bothways.engine.chunks import chunks
+from bothways.engine.engine import TOKENS_AT_ONCE, Engine, one_per_token, run
 from bothways.engine.reader import Reader, Tally, WindowSettings
+from bothways.engine.sequences import Indices, Sequences, by_budget
 from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
+from bothways.model.device import announce, find_dtype
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.predict.encode import encode
+from bothways.predict.encode import encode, encode_tokens
 from bothways.predict.fill import fill
+from bothways.predict.likelihood import sentence_scores
 from bothways.predict.predictor import Predictor
+from bothways.prefetch import map_ahead
 from bothways.tasks.folder import with_task
 from bothways.text.tokenizer import Tokenizer
 from helpers import TINY, config_for, make_loud, refused
@@ -33,46 +39,70 @@ THREADS = 4
 
 
 @dataclass(frozen=True)
-class Sequence:
-    ids: list[int]
-
-    @property
-    def segments(self) -> list[int]:
-        return [0] * len(self.ids)
+class Chunk:
+    sequences: Sequences
 
 
-def of_lengths(lengths: list[int]) -> list[Sequence]:
-    """Sequences that can be told apart by their first token."""
-    return [Sequence([i] * length) for i, length in enumerate(lengths)]
+def of_lengths(lengths: list[int], size: int = 10_000) -> Iterator[Chunk]:
+    """Chunks of sequences that can be told apart by their first token."""
+    rows = [[i] * length for i, length in enumerate(lengths)]
+    for first in range(0, len(rows), size):
+        yield Chunk(Sequences.of(rows[first : first + size]))
 
 
-def firsts(batch: Batch, sequences: list[Sequence]) -> list[tuple[int, int]]:
+def firsts(batch: Batch, chunk: Chunk, picked: Indices) -> Tensor:
     """What a model would see: the first token and the length of each sequence of the batch."""
-    return list(zip(batch.ids[batch.first].tolist(), batch.lengths.tolist(), strict=True))
+    return torch.stack([batch.ids[batch.first], batch.lengths.long()], 1)
 
 
 # ---------------------------------------------------------------------- order and budget
 
-
-@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
-def test_results_come_in_input_order_whatever_the_lengths(lengths: list[int], budget: int) -> None:
-    found = list(run(of_lengths(lengths), firsts, CPU, budget))
-    assert found == list(enumerate(lengths))
+LENGTHS = st.lists(st.integers(1, 40), max_size=60)
 
 
-@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
+@given(LENGTHS, st.integers(1, 100), st.integers(1, 20))
+def test_results_come_in_input_order_whatever_the_lengths(lengths: list[int], budget: int, size: int) -> None:
+    found = [row for _, rows in run(of_lengths(lengths, size), firsts, CPU, max_tokens=budget) for row in rows.tolist()]
+    assert found == [[i, length] for i, length in enumerate(lengths)]
+
+
+@given(LENGTHS, st.integers(1, 100))
+def test_rows_of_tokens_come_in_input_order_too(lengths: list[int], budget: int) -> None:
+    def tokens(batch: Batch, chunk: Chunk, picked: Indices) -> Tensor:
+        return torch.stack([batch.ids, batch.positions], 1)
+
+    found = [
+        row
+        for _, rows in run(of_lengths(lengths), tokens, CPU, one_per_token, max_tokens=budget)
+        for row in rows.tolist()
+    ]
+    assert found == [[i, place] for i, length in enumerate(lengths) for place in range(length)]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 20))
+def test_a_sequence_may_have_any_number_of_rows(counts: list[int], budget: int) -> None:
+    def repeated(batch: Batch, chunk: Chunk, picked: Indices) -> Tensor:
+        return batch.ids[batch.first].repeat_interleave(torch.tensor(counts)[picked])
+
+    chunks = of_lengths([1 + i % 4 for i in range(len(counts))])
+    [(_, rows)] = run(chunks, repeated, CPU, lambda chunk: np.array(counts), max_tokens=budget)
+    assert rows.tolist() == [i for i, count in enumerate(counts) for _ in range(count)]
+
+
+@given(LENGTHS, st.integers(1, 100))
 def test_every_batch_is_within_the_token_budget(lengths: list[int], budget: int) -> None:
     """Only a sequence that is longer by itself is over it, and then it is alone."""
     sizes: list[tuple[int, int]] = []
 
-    def note(batch: Batch, sequences: list[Sequence]) -> list[None]:
-        sizes.append((len(batch.ids), len(sequences)))
-        return [None] * len(sequences)
+    def note(batch: Batch, chunk: Chunk, picked: Indices) -> Tensor:
+        sizes.append((len(batch.ids), len(picked)))
+        assert [lengths[i] for i in picked] == batch.lengths.tolist()
+        return torch.zeros(len(picked))
 
-    list(run(of_lengths(lengths), note, CPU, budget))
+    list(run(of_lengths(lengths), note, CPU, max_tokens=budget))
     assert all(tokens <= budget or count == 1 for tokens, count in sizes)
     assert sum(tokens for tokens, _ in sizes) == sum(lengths)
-    groups = list(by_budget(lengths, budget))
+    groups = [group.tolist() for group in by_budget(np.array(lengths, np.int64), budget)]
     assert sorted(itertools.chain(*groups)) == list(range(len(lengths)))
     ordered = [lengths[i] for group in groups for i in group]
     assert ordered == sorted(lengths)  # neighbours are of similar length
@@ -81,85 +111,165 @@ def test_every_batch_is_within_the_token_budget(lengths: list[int], budget: int)
         assert fullest[groups.index(group)] + lengths[following[0]] > budget
 
 
+@given(st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=9), min_size=1, max_size=9), st.data())
+def test_a_batch_of_some_sequences(rows: list[list[int]], data: st.DataObject) -> None:
+    """The same as packing them one by one."""
+    segments = [[token % 2 for token in row] for row in rows]
+    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=12))
+    found = Sequences.of(rows, segments).batch(np.array(picked), CPU)
+    expected = Batch.pack([rows[i] for i in picked], [segments[i] for i in picked])
+    for ours, theirs in zip(found._tensors, expected._tensors, strict=True):
+        assert torch.equal(ours, theirs)
+    assert found.max_seqlen == expected.max_seqlen
+
+
 def test_the_default_budget_is_that_of_the_device() -> None:
     sizes: list[int] = []
 
-    def note(batch: Batch, sequences: list[Sequence]) -> list[None]:
+    def note(batch: Batch, chunk: Chunk, picked: Indices) -> Tensor:
         sizes.append(len(batch.ids))
-        return [None] * len(sequences)
+        return torch.zeros(len(picked))
 
     list(run(of_lengths([64] * 200), note, CPU))
     assert max(sizes) == TOKENS_AT_ONCE["cpu"]
 
 
 def test_too_few_results_are_an_error() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        list(run(of_lengths([1, 2]), lambda batch, sequences: [0], CPU))
+    with pytest.raises(ValueError, match="1 rows of results for 2"):
+        list(run(of_lengths([1, 2]), lambda batch, chunk, picked: torch.zeros(1), CPU))
 
 
 # ---------------------------------------------------------------------- streams
 
 
-@pytest.mark.parametrize(("count", "length", "most"), [(100_000, 5, 32_768), (20_000, 300, 3_500)])
-def test_a_stream_is_consumed_lazily(count: int, length: int, most: int) -> None:
-    """The look-ahead is bounded in sequences and in tokens, so memory is flat."""
+def test_chunks_are_consumed_lazily() -> None:
     pulled = 0
 
-    def stream() -> Iterator[Sequence]:
+    def stream() -> Iterator[Chunk]:
         nonlocal pulled
-        row = Sequence([7] * length)
-        for _ in range(count):
+        for chunk in of_lengths([3] * 50, size=5):
             pulled += 1
-            yield row
+            yield chunk
 
-    results = run(stream(), lambda batch, sequences: [None] * len(sequences), CPU, 2**16)
+    results = run(stream(), firsts, CPU)
     assert pulled == 0
-    for done, _ in enumerate(results):
-        assert pulled - done <= most
-    assert (done + 1, pulled) == (count, count)
+    for done, _ in enumerate(results, 1):
+        assert pulled == done
+    assert pulled == 10
 
 
-def test_chunks_of_examples_are_bounded_too() -> None:
+def test_chunks_of_examples_are_bounded() -> None:
     texts = iter(["short"] * 3_000)
     assert len(next(chunks(texts))) == 1_024
+    assert len(next(chunks(texts, torch.device("cpu"), 0.5))) == 512
     long = iter(["x" * 700_000] * 9)
     assert len(next(chunks(long))) == 3
     assert list(chunks([])) == []
 
 
-# ---------------------------------------------------------------------- precision
+def test_work_ahead_keeps_the_order_and_draws_in_the_callers_thread() -> None:
+    drawn: list[tuple[int, int]] = []
+
+    def items() -> Iterator[int]:
+        for i in range(20):
+            drawn.append((i, threading.get_ident()))
+            yield i
+
+    threads = set()
+
+    def work(i: int) -> int:
+        threads.add(threading.get_ident())
+        if i == 15:
+            raise KeyError(i)
+        return -i
+
+    found = map_ahead(work, items(), depth=2)
+    assert [next(found) for _ in range(5)] == [0, -1, -2, -3, -4]
+    assert len(drawn) == 7
+    assert {ident for _, ident in drawn} == {threading.get_ident()}
+    assert threading.get_ident() not in threads
+    with pytest.raises(KeyError):
+        list(found)
+
+
+# ---------------------------------------------------------------------- device and precision
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bf16 instructions
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_the_engine_computes_in_its_dtype(dtype: torch.dtype, tokenizer: Tokenizer) -> None:
-    model = Model.new(ModelConfig(TINY, ("masked",)), tokenizer)
-    model.train()
-    engine = Engine(model, device="cpu", dtype=dtype, max_tokens=16)
+    given = Model.new(ModelConfig(TINY, ("masked",)), tokenizer)
+    given.train()
+    engine = Engine(given, device="cpu", dtype=dtype, max_tokens=16)
     seen: list[Any] = []
 
-    def forward(batch: Batch, sequences: list[Sequence]) -> list[torch.Tensor]:
-        states = model.encoder(batch)
+    def forward(batch: Batch, chunk: Chunk, picked: Indices) -> Tensor:
+        states, model = engine.states(batch), engine.model
         seen.append((states.dtype, model.masked(states).dtype, len(batch.ids), states.requires_grad, model.training))
-        return [states[i] for i in batch.first.tolist()]
+        return states[batch.first]
 
-    found = list(engine.run(of_lengths([4] * 8), forward))
+    [(_, found)] = engine.run(of_lengths([4] * 8), forward)
     assert seen == [(dtype, dtype, 16, False, False)] * 2
-    assert {state.dtype for state in found} == {dtype}
+    assert found.dtype == np.float32
+    assert given.dtype == torch.float32  # the user's model keeps its weights
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_bf16_is_close_to_fp32_but_not_the_same(tokenizer: Tokenizer) -> None:
     model = Model.new(ModelConfig(TINY, ("masked",)), tokenizer)
+    full, half = (encode(["the cat sleeps"], model, dtype=dtype) for dtype in ("fp32", "bf16"))
+    assert 0 < float(np.abs(full - half).max()) < 0.1
 
-    def states(dtype: torch.dtype) -> torch.Tensor:
-        def forward(batch: Batch, sequences: list[Sequence]) -> list[torch.Tensor]:
-            return list(model.encoder(batch)[batch.first])
 
-        return torch.stack(list(Engine(model, dtype=dtype).run(of_lengths([5] * 3), forward))).float()
+def test_names_of_precisions() -> None:
+    for name, dtype in (
+        ("fp32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("fp16", torch.float16),
+        ("auto", torch.float32),
+    ):
+        assert find_dtype(name, CPU) == dtype
+    assert find_dtype(torch.float64, CPU) == torch.float64
+    for wrong in ("int8", "half", torch.int32):
+        with refused("unknown-choice", wrong):
+            find_dtype(wrong, CPU)
 
-    full, half = states(torch.float32), states(torch.bfloat16)
-    assert 0 < float((full - half).abs().max()) < 0.1
+
+def test_auto_says_once_what_it_chose(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(CPU, torch.float32)
+    announce(CPU, torch.float16)
+    announce(CPU, torch.float16)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "cpu in fp16" in said
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_everything_takes_a_device_and_a_dtype(model_folder: Path, tokenizer: Tokenizer) -> None:
+    """fp32 and bf16 give other numbers, by whatever way they are asked for."""
+    text, masked = "the cat sleeps", "the [MASK] sleeps"
+    tuned = with_task(load(model_folder), config_for("classify", "single"), ("a", "b", "c"))
+    make_loud(tuned.heads, 1)
+    for answer in (
+        lambda dtype: load(model_folder, device="cpu", dtype=dtype).encoder.embeddings.tokens.weight.dtype,
+        lambda dtype: float(encode([text], model_folder, device="cpu", dtype=dtype)[0, 0]),
+        lambda dtype: float(encode_tokens([text], model_folder, device="cpu", dtype=dtype)[0].vectors[0, 0]),
+        lambda dtype: fill(masked, model_folder, device="cpu", dtype=dtype)[0].score,
+        lambda dtype: next(sentence_scores([text], model_folder, device="cpu", dtype=dtype)),
+        lambda dtype: Predictor(tuned, device="cpu", dtype=dtype)(text)["score"],
+    ):
+        assert answer("fp32") != answer("bf16")
+        with refused("unknown-choice", "gpu"):
+            encode([text], model_folder, device="gpu")
+
+
+# ---------------------------------------------------------------------- compiling
+
+
+def test_ten_texts_never_wait_for_a_compiler(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.compile", lambda *args, **kwargs: pytest.fail("compiled"))
+    model = Model.new(ModelConfig(TINY, ("masked",)), tokenizer)
+    assert encode(["the cat"] * 10, model).shape == (10, TINY.width)
 
 
 # ---------------------------------------------------------------------- threads

@@ -179,4 +179,4 @@ def test_what_cannot_be_filled(model_folder: Path, tmp_path: Path, tokenizer: To
 
 def test_one_text_is_expected(model_folder: Path) -> None:
     with refused("bad-input", 5):
-        fill(5, model_folder)  # type: ignore[arg-type]
+        fill(5, model_folder)  # type: ignore[call-overload]

@@ -71,7 +71,8 @@ def test_left_to_right_every_next_token_counts(tokenizer: Tokenizer) -> None:
 def test_order_and_neighbours_do_not_matter(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_for(tokenizer)
     alone = [next(sentence_scores([text], model)) for text in TEXTS]
-    monkeypatch.setattr("bothways.predict.likelihood._AT_ONCE", 2)
+    monkeypatch.setattr("bothways.engine.chunks._TEXTS", {"cpu": 2})
+    monkeypatch.setattr("bothways.predict.likelihood._TOKENS_AT_ONCE", 20)
     assert list(sentence_scores(iter(TEXTS), model)) == pytest.approx(alone, abs=1e-4)
 
 

@@ -115,10 +115,10 @@ def test_several_chunks_keep_the_order(tokenizer: Tokenizer, monkeypatch: pytest
     predictor = predictor_for(tokenizer, "single")
     given = inputs_for("single", 40)
     whole = predictor(given)
-    monkeypatch.setattr("bothways.engine.engine._EXAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr("bothways.engine.chunks._TEXTS", {"cpu": 7})
     monkeypatch.setattr("bothways.engine.engine.TOKENS_AT_ONCE", {"cpu": 40})
     assert all(map(near, predictor(given), whole))
-    monkeypatch.setattr("bothways.engine.engine._CHARACTERS_AT_ONCE", 1)
+    monkeypatch.setattr("bothways.engine.chunks._CHARACTERS", {"cpu": 1})
     assert all(map(near, predictor(given), whole))
 
 

@@ -29,7 +29,7 @@ from bothways.tasks.answering import decode_all
 from bothways.tasks.folder import with_task
 from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe, write_finetune_recipe
 from bothways.tasks.registry import TASKS, find_task, make_task, plan_task, task_config
-from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.ranks import Ranks
@@ -245,9 +245,8 @@ class Toy(Task):
     def exemplars(cls, counts: DataCounts) -> list[Note]:
         return [Note(("",), name, "") for name in counts.names]
 
-    def encode(self, examples: Sequence[Note]) -> list[EncodedExample]:
-        reads = self.reader([example.texts for example in examples])
-        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
+    def encode(self, examples: Sequence[Note], before: int = 0) -> EncodedChunk:
+        return EncodedChunk(examples, self.reader([example.texts for example in examples], before))
 
     def samples(self, item: EncodedExample) -> list[Sample]:
         return [Sample.of([view], self.labels.index(item.example.gold)) for view in item.views]

@@ -1,11 +1,14 @@
-"""An iterator that prefetches items in a background thread."""
+"""Iterators that work ahead in a background thread."""
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 _POLL_SECONDS = 0.05  # between two checks whether the other side has stopped
 
 
@@ -71,3 +74,22 @@ def _produce(
         put(None, StopIteration())
     except BaseException as error:
         put(None, error)
+
+
+def map_ahead(function: Callable[[T], R], items: Iterable[T], depth: int, threads: int = 1) -> Iterator[R]:
+    """`map`, in background threads and up to `depth` results ahead. Items are drawn in the caller's thread.
+
+    >>> from bothways.prefetch import map_ahead
+    >>> list(map_ahead(abs, [-1, 2, -3], depth=2))
+    [1, 2, 3]
+    """
+    pool, waiting = ThreadPoolExecutor(threads), deque[Future[R]]()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > depth:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, PrintJson
+from bothways.cli.options import AnyModel, Device, Dtype, PrintJson
 from bothways.cli.output import print_json, print_table, progress
 
 
@@ -20,6 +20,8 @@ def blimp(
     ],
     model: AnyModel = None,
     limit: Annotated[int, typer.Option(help="Maximum number of pairs of each UID; 0: all.", min=0)] = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Score a pretrained model on minimal pairs: how often it prefers the grammatical sentence. No training.
@@ -29,14 +31,11 @@ def blimp(
 
     Example: bothways blimp examples/minimal-pairs.jsonl
     """
-    import torch
-
-    from bothways.model.load import load
     from bothways.predict.likelihood import read_minimal_pairs, score_minimal_pairs
 
     total = sum(1 for _ in read_minimal_pairs(file, limit))
-    loaded = load(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    found = score_minimal_pairs(progress(read_minimal_pairs(file, limit), "scoring", total), loaded)
+    pairs = progress(read_minimal_pairs(file, limit), "scoring", total)
+    found = score_minimal_pairs(pairs, model, device=device, dtype=dtype)
     if as_json:
         print_json(asdict(found))
         return

@@ -36,7 +36,7 @@ def convert(
     Example: bothways convert my-model my-google-model --to google
     """
     from bothways.model.convert import convert as run
-    from bothways.train.machine import DTYPES
+    from bothways.model.device import DTYPES
 
     model = run(source, target, base=base, to=to, dtype=DTYPES[dtype])
     parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson
 from bothways.cli.output import print_json, progress, say
 from bothways.errors import BothwaysError
 from bothways.model.pooling_modes import PoolingMode
 from bothways.predict.encode_options import Combine, Long, Unit
 
 if TYPE_CHECKING:
+    from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
-    from bothways.model.model import Model
     from bothways.predict.features import Features, TextRecipe
-    from bothways.predict.vectors import VectorRow
+    from bothways.predict.vectors import VectorBlock
 
 
 def encode(
@@ -72,6 +72,7 @@ def encode(
     ] = "error",
     field: Annotated[str, typer.Option(help="Name of the text column or field.")] = "text",
     device: Device = "auto",
+    dtype: Dtype = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Compute embeddings of texts, tokens or words.
@@ -101,39 +102,41 @@ def encode(
             "bad-combination",
             per,
         )
-    loaded = Engine(load(model, base=base), device=device).model
+    engine = Engine(load(model, base=base), device=device, dtype=dtype)
+    loaded = engine.model
     features = Features(layers, combine, _numbers(weights), long)
     recipe = text_recipe(loaded, features, pools, prompt, prompt_name) if per == "text" else None
     tally = Tally()
     total = None if file == STDIN else sum(1 for _ in read_texts(file, field))
     texts = progress(read_texts(file, field), "encoding", total)
     width = (recipe or features).width(loaded.config.encoder)
-    rows = write_vectors(out, _rows(texts, loaded, per, recipe, features, tally), width)
+    rows = write_vectors(out, _blocks(texts, engine, per, recipe, features, tally), width)
     if as_json:
         print_json({"out": str(out), "rows": rows, "width": width, **vars(tally)})
     else:
         say(f"{tally} → {rows:,} × {width} in {out}")
 
 
-def _rows(
+def _blocks(
     texts: Iterable[str],
-    model: "Model",
+    engine: "Engine",
     per: Unit,
     recipe: "TextRecipe | None",
     features: "Features",
     tally: "Tally",
-) -> "Iterator[VectorRow]":
-    from bothways.predict.encode import iter_texts, iter_tokens
+) -> "Iterator[VectorBlock]":
+    from bothways.predict.encode import encode_blocks, iter_tokens
 
     if recipe is not None:
-        for i, vector in enumerate(iter_texts(texts, model, recipe, tally)):
-            yield {"text": i}, vector
+        count = 0
+        for vectors in encode_blocks(texts, engine, recipe, tally):
+            yield {"text": range(count, count + len(vectors))}, vectors
+            count += len(vectors)
         return
     assert per != "text"
-    for i, found in enumerate(iter_tokens(texts, model, per=per, features=features, tally=tally)):
-        for name, (start, end), vector in zip(found.texts, found.offsets, found.vectors, strict=True):
-            fields: dict[str, Any] = {"text": i, per: name, "start": start, "end": end}
-            yield fields, vector
+    for i, found in enumerate(iter_tokens(texts, engine, per=per, features=features, tally=tally)):
+        starts, ends = zip(*found.offsets, strict=True) if found.offsets else ((), ())
+        yield {"text": [i] * len(starts), per: found.texts, "start": starts, "end": ends}, found.vectors
 
 
 def _numbers(written: str) -> list[float] | None:

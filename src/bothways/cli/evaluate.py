@@ -11,6 +11,7 @@ from bothways.cli.options import (
     BaseModel,
     BoxedTask,
     Device,
+    Dtype,
     LabelColumn,
     LongTexts,
     PairColumn,
@@ -61,6 +62,7 @@ def evaluate(
         bool, typer.Option("--calibrate", help="Write the fitted temperature or thresholds into the model's folder.")
     ] = False,
     device: Device = "auto",
+    dtype: Dtype = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Score a fine-tuned model on labelled files: with confidence intervals, by label, and with its worst errors.
@@ -88,8 +90,8 @@ def evaluate(
             "read-only-box",
             task,
         )
-    predictor, notes = Predictor.load(folder, base=base, device=device, long=long), Notes()
-    other = Predictor.load(against, device=device, long=long) if against else None
+    predictor, notes = Predictor.load(folder, base=base, device=device, dtype=dtype, long=long), Notes()
+    other = Predictor.load(against, device=device, dtype=dtype, long=long) if against else None
     if other:
         require_same_task(predictor, other, (str(folder), str(against)))
     data = FinetuneData(text=text or "", pair=pair or "", label=label or "")

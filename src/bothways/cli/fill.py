@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson
 from bothways.cli.output import print_json
-from bothways.errors import BothwaysError
 
 if TYPE_CHECKING:
     from bothways.predict.fill import Filled
@@ -25,6 +24,7 @@ def fill(
     base: BaseModel = None,
     top: Annotated[int, typer.Option(help="Number of answers to print.", min=1)] = 5,
     device: Device = "auto",
+    dtype: Dtype = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Fill the masks of a text by masked language modelling. Several masks are filled together.
@@ -36,18 +36,17 @@ def fill(
     """
     import bothways
     from bothways.engine.engine import Engine
+    from bothways.predict.fill import iter_filled
     from bothways.text.files import STDIN, read_lines
 
-    loaded = Engine(bothways.load(model or bothways.boxed("fill"), base=base), device=device).model
+    loaded = bothways.load(model or bothways.boxed("fill"), base=base)
+    engine = Engine(loaded, device=device, dtype=dtype)
     if text != "-":
-        _print(bothways.fill(text, loaded, top=top), as_json)
+        _print(next(iter_filled([text], engine, top)), as_json)
         return
-    for number, line in enumerate(read_lines(STDIN), 1):
-        if line.strip():
-            try:
-                _print(bothways.fill(line, loaded, top=top), as_json)
-            except BothwaysError as error:
-                raise BothwaysError(f"line {number}: {error}", error.code, error.value) from error
+    numbered = ((number, line) for number, line in enumerate(read_lines(STDIN), 1) if line.strip())
+    for answers in iter_filled((line for _, line in numbered), engine, top):
+        _print(answers, as_json)
 
 
 def _print(answers: "list[Filled]", as_json: bool) -> None:

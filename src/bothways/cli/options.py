@@ -1,7 +1,7 @@
 """Options that several verbs share."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -47,6 +47,10 @@ LongTexts = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")]
+Dtype = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16"],
+    typer.Option(help="Precision; fp32 is the reference, auto: bf16 on a GPU that computes in it, else fp32."),
+]
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

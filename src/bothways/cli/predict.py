@@ -14,6 +14,7 @@ from bothways.cli.options import (
     BaseModel,
     BoxedTask,
     Device,
+    Dtype,
     LongTexts,
     PairColumn,
     PrintJson,
@@ -46,6 +47,7 @@ def predict(
     long: LongTexts = None,
     top: Annotated[int, typer.Option(help="Number of answers to print for each text.", min=1)] = 1,
     device: Device = "auto",
+    dtype: Dtype = "auto",
     as_json: PrintJson = False,
 ) -> None:
     """Predict with a fine-tuned model: for one text, or for every line or row of a file, in order.
@@ -58,7 +60,7 @@ def predict(
     from bothways.predict.predictor import Predictor
     from bothways.tasks.recipe import FinetuneData
 
-    predictor = Predictor.load(answering(model, task), base=base, device=device, long=long)
+    predictor = Predictor.load(answering(model, task), base=base, device=device, dtype=dtype, long=long)
     notes = Notes(whole=True)
     data = FinetuneData(text=text or "", pair=pair or "")
     given = inputs or ["-"]

@@ -7,7 +7,7 @@ from typing import Any
 from bothways.data.findings import DataCounts, Finding, percent, short
 from bothways.data.words import split_words
 from bothways.doctor.data_report import Reading
-from bothways.engine.engine import chunks
+from bothways.engine.chunks import chunks
 from bothways.engine.reader import UNKNOWN
 from bothways.errors import BothwaysError
 from bothways.tasks.task import EncodedExample, Sample, Task, TaskConfig

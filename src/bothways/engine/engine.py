@@ -1,44 +1,58 @@
 """The inference engine: packs token sequences into batches of similar length and returns results in input order.
 
-encode, predict, evaluate, fill and sentence scores all go through `run`. It streams in constant memory. It shares no
-state, so several threads may call it with one model.
+encode, predict, evaluate, fill and sentence scores all go through `Engine.run`. It streams in constant memory: texts
+are tokenized a chunk ahead, a GPU is never waited for, and results are copied while it computes the next ones. It
+shares no state, so several threads may call it with one model.
+
+S sequences of a chunk · R rows of results.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import copy
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from bothways.errors import BothwaysError
-from bothways.model.batch import Batch, Numbers
+from bothways.engine.compiled import CompilePolicy, EncoderCalls
+from bothways.engine.sequences import Indices, Sequences, by_budget, ragged
+from bothways.model.batch import Batch
+from bothways.model.device import Device, Precision, announce, find_device, find_dtype
 from bothways.model.load import load
 from bothways.model.model import Model
 
 TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 65_536}
 """Default token budget of a batch, by device: enough to keep it busy, few enough to stay in a CPU's cache."""
-_LOOK_AHEAD = 2**20
-"""Tokens that are read ahead, to sort sequences by length."""
-_SEQUENCES_AHEAD = 2**15
-"""As many sequences at most, however short."""
-_EXAMPLES_AT_ONCE = 1_024
-_CHARACTERS_AT_ONCE = 2_000_000
 
 
-class TokenSequence(Protocol):
-    """What a model reads: token ids, and the segment of each."""
+class Chunk(Protocol):
+    """Texts that are sorted by length together: the look-ahead of the engine."""
 
     @property
-    def ids(self) -> Numbers: ...
-    @property
-    def segments(self) -> Numbers: ...
+    def sequences(self) -> Sequences: ...
 
 
-S = TypeVar("S", bound=TokenSequence)
-R = TypeVar("R")
-T = TypeVar("T")
-Forward = Callable[[Batch, list[S]], Sequence[R]]
-"""A batch on the device and the sequences it holds → one result for each sequence."""
+C = TypeVar("C", bound=Chunk)
+Results = NDArray[np.float32]
+Forward = Callable[[Batch, C, Indices], Tensor]
+"""A batch on the device, its chunk, and which of the chunk's sequences it holds → the results of each, in order."""
+Counts = Callable[[C], Indices]
+"""(S,) the number of rows in the results of each sequence of a chunk."""
+
+
+def one_each(chunk: Chunk) -> Indices:
+    """One row of results for each sequence."""
+    return np.ones(len(chunk.sequences), np.int64)
+
+
+def one_per_token(chunk: Chunk) -> Indices:
+    """One row of results for each token."""
+    return chunk.sequences.lengths
 
 
 class Engine:
@@ -46,111 +60,115 @@ class Engine:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Path | str | None = None,
         *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
+        device: Device | None = None,
+        dtype: Precision | None = None,
         max_tokens: int | None = None,
+        compile: CompilePolicy = "auto",
     ) -> None:
-        """The model itself is moved, as by `Module.to`. `max_tokens` is the token budget of a batch."""
-        self.model = model.to(device=_checked(device), dtype=dtype).eval()
-        self.max_tokens = max_tokens
+        """`model`: a model, or its folder; the default is the one in the box.
 
-    def run(self, sequences: Iterable[S], forward: Forward[S, R]) -> Iterator[R]:
-        """One result for each sequence, in input order."""
-        return run(sequences, forward, self.model.device, self.max_tokens)
+        `device` is cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. `dtype` is fp32, bf16, fp16, or auto: bf16
+        on a GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is. A Model is
+        moved to another device itself, as by `Module.to`; another dtype is given to a copy. `max_tokens` is the token
+        budget of a batch. `compile`: "always", "never", or "auto", which is when a GPU has been busy for so long that
+        compiling pays off.
+        """
+        model, self.device = _opened(model, device, dtype)
+        self.model = model.eval()
+        self.max_tokens = max_tokens or TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
+        self.states = EncoderCalls(self.model.encoder, compile)
+        """The hidden states of the last layer, compiled if that pays off: Batch → (N, W)."""
+        self.timed = self.states.timed
 
-
-def on_device(model: Model | Path | str | None, device: torch.device | str | None = None) -> Model:
-    """A model that stays where it is, or the model of a folder on a GPU if there is one, unless `device` is given.
-
-    The default model is the one in the box.
-    """
-    if isinstance(model, Model):
-        return Engine(model, device=device).model
-    return Engine(load(model), device=device or "auto").model
-
-
-def _checked(device: torch.device | str | None) -> torch.device | None:
-    """A device that is there; "auto" is a GPU if there is one."""
-    if device is None:
-        return None
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise BothwaysError(
-            f"`device` cannot be {device!r}: expected auto, cpu, cuda, cuda:1 or mps", "unknown-choice", device
-        ) from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise BothwaysError(f"`device` is {device}, and torch finds no such GPU", "no-gpu", str(device))
-    return found
+    def run(
+        self, chunks: Iterable[C], forward: Forward[C], counts: Counts[C] = one_each
+    ) -> Iterator[tuple[C, Results]]:
+        """As `run`, on the device and within the token budget of this engine."""
+        return run(chunks, forward, self.device, counts, max_tokens=self.max_tokens, timed=self.timed)
 
 
 def run(
-    sequences: Iterable[S], forward: Forward[S, R], device: torch.device, max_tokens: int | None = None
-) -> Iterator[R]:
-    """One result for each sequence, in input order. `forward` gets packed batches of sequences of similar length.
+    chunks: Iterable[C],
+    forward: Forward[C],
+    device: torch.device,
+    counts: Counts[C] = one_each,
+    *,
+    max_tokens: int | None = None,
+    timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[tuple[C, Results]]:
+    """Each chunk with its results, in order: one row for each sequence, or as many as `counts` says.
 
-    A sequence longer than the token budget is a batch of its own.
+    `forward` gets packed batches of sequences of similar length, on the device. `timed` is entered around the work that
+    a GPU gets for a batch.
     """
     budget = max_tokens or TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cpu"])
-    for window in _windows(sequences, lambda sequence: len(sequence.ids), _LOOK_AHEAD, _SEQUENCES_AHEAD):
-        found: list[Any] = [None] * len(window)
-        lengths = [len(sequence.ids) for sequence in window]
-        for indices in by_budget(lengths, budget):
-            members = [window[i] for i in indices]
-            batch = Batch.pack([member.ids for member in members], [member.segments for member in members])
+    waiting: deque[_Pending[C]] = deque()
+    for chunk in chunks:
+        waiting.append(_Pending(chunk, counts(chunk)))
+        for picked in by_budget(chunk.sequences.lengths, budget):
             with torch.inference_mode():
-                results = forward(batch.to(device), members)
-            for i, result in zip(indices, results, strict=True):
-                found[i] = result
-        yield from found
+                if device.type == "cuda":
+                    with torch.cuda.device(device), timed():
+                        rows, done = _copied(forward(chunk.sequences.batch(picked, device), chunk, picked))
+                else:
+                    rows, done = forward(chunk.sequences.batch(picked, device), chunk, picked).float().cpu(), None
+            waiting[-1].add(picked, rows, done)
+        # A GPU computes this chunk while the caller uses the results of the one before.
+        if len(waiting) > (device.type == "cuda"):
+            yield waiting.popleft().finish()
+    while waiting:
+        yield waiting.popleft().finish()
 
 
-def by_budget(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices of sequences, in groups of similar length and at most `budget` tokens.
-
-    >>> list(by_budget([3, 9, 2, 4], budget=9))
-    [[2, 0, 3], [1]]
-    """
-    group: list[int] = []
-    tokens = 0
-    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and tokens + lengths[i] > budget:
-            yield group
-            group, tokens = [], 0
-        group.append(i)
-        tokens += lengths[i]
-    if group:
-        yield group
+def _copied(found: Tensor) -> tuple[Tensor, torch.cuda.Event]:
+    """A copy of a GPU's results that is on its way, and the event of its arrival."""
+    host = torch.empty(found.shape, pin_memory=True)
+    host.copy_(found, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record()
+    return host, done
 
 
-def chunks(examples: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of up to 1,024 examples or plain texts, fewer if they are long."""
-    return _windows(examples, _characters, _CHARACTERS_AT_ONCE, _EXAMPLES_AT_ONCE)
+class _Pending(Generic[C]):
+    """The results of a chunk, some of which may still be on their way from a GPU."""
+
+    def __init__(self, chunk: C, counts: Indices) -> None:
+        self.chunk, self.counts = chunk, counts
+        self.parts: list[tuple[Indices, Tensor, torch.cuda.Event | None]] = []
+
+    def add(self, picked: Indices, rows: Tensor, done: torch.cuda.Event | None) -> None:
+        expected = int(self.counts[picked].sum())
+        if len(rows) != expected:
+            raise ValueError(f"{len(rows)} rows of results for {expected}")
+        self.parts.append((picked, rows, done))
+
+    def finish(self) -> tuple[C, Results]:
+        """The chunk, and its results (R, …) in the order of its sequences."""
+        starts = np.cumsum(self.counts) - self.counts
+        width = self.parts[0][1].shape[1:] if self.parts else ()
+        found = np.empty((int(self.counts.sum()), *width), np.float32)
+        for picked, rows, done in self.parts:
+            if done is not None:
+                done.synchronize()
+            found[ragged(starts[picked], self.counts[picked])] = rows.numpy()
+        return self.chunk, found
 
 
-def _windows(items: Iterable[T], size: Callable[[T], int], max_size: int, max_count: int) -> Iterator[list[T]]:
-    """Consecutive items as lists. A list ends when its sizes reach `max_size` or its length `max_count`."""
-    some: list[T] = []
-    total = 0
-    for item in items:
-        some.append(item)
-        total += size(item)
-        if total >= max_size or len(some) >= max_count:
-            yield some
-            some, total = [], 0
-    if some:
-        yield some
-
-
-def _characters(example: Any) -> int:
-    values = [example] if isinstance(example, str) else vars(example).values()
-    return sum(
-        len(part)
-        for value in values
-        for part in (value if isinstance(value, tuple) else (value,))
-        if isinstance(part, str)
-    )
+def _opened(
+    model: Model | Path | str | None, device: Device | None, dtype: Precision | None
+) -> tuple[Model, torch.device]:
+    if isinstance(model, Model):
+        target = model.device if device is None else find_device(device)
+        precision = model.dtype if dtype is None else find_dtype(dtype, target)
+        if precision != model.dtype:
+            model = copy.deepcopy(model).to(precision)
+        model = model.to(target)
+    else:
+        target = find_device(device or "auto")
+        precision = find_dtype(dtype or "auto", target)
+        model = load(model, dtype=precision).to(target)
+    if "auto" in (device, dtype) or not (device and dtype):
+        announce(target, precision)
+    return model, model.device

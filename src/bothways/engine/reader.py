@@ -1,19 +1,22 @@
 """Texts as token sequences that fit the model: whole, cut, or as overlapping windows."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from threading import Lock
-from typing import Literal, get_args
+from typing import Literal, get_args, overload
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
 from bothways.data.words import Place
+from bothways.engine.sequences import Indices, Sequences
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
-from bothways.text.tokenizer import Encoding
+from bothways.text.tokenizer import Encoding, TextInput, kept_lengths
 from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
@@ -107,11 +110,23 @@ class Read:
     """A text or a pair as the model reads it."""
 
     encoding: Encoding
-    inside: range
-    """The tokens of the encoding that windows divide: those of one text, without special tokens."""
-    views: list[View]
+    part: Part = "longer"
+    given: tuple[View, ...] = ()
+    """The sequences of a text that is not one sequence as it stands: windows, or a cut one."""
     parted: tuple[int, ...] = ()
     """Character positions before which a space was inserted, so that no token spans two words."""
+
+    @cached_property
+    def inside(self) -> range:
+        """The tokens of the encoding that windows divide: those of one text, without special tokens."""
+        return _inside(self.encoding, self.part)
+
+    @cached_property
+    def views(self) -> Sequence[View]:
+        """Its sequences: one, or several windows."""
+        inside, encoding = self.inside, self.encoding
+        whole = TextWindow(inside.start, inside.stop, inside.start, inside.stop)
+        return self.given or (View(encoding.ids, encoding.segments, 0, whole),)
 
     def places(self) -> NDArray[np.int64]:
         """(tokens inside, 2) start and end of each in the original text."""
@@ -120,13 +135,61 @@ class Read:
         return found - np.searchsorted(spaces, found)
 
 
+@dataclass(frozen=True)
+class Reads(Sequence[Read]):
+    """Many texts or pairs as the model reads them. A `Read` is made when it is asked for."""
+
+    encodings: Sequence[tokenizers.Encoding]
+    sequences: Sequences
+    """Those of all texts."""
+    part: Part = "longer"
+    views: Mapping[int, tuple[View, ...]] = field(default_factory=dict)
+    """The windows of long texts, and cut texts, by the number of the text."""
+    parted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """As in `Read`, by the number of the text."""
+
+    def __len__(self) -> int:
+        return len(self.encodings)
+
+    @overload
+    def __getitem__(self, i: int) -> Read: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[Read]: ...
+    def __getitem__(self, i: int | slice) -> Read | list[Read]:
+        if isinstance(i, slice):
+            return [self[n] for n in range(*i.indices(len(self)))]
+        i = range(len(self))[i]
+        return Read(Encoding(self.encodings[i]), self.part, self.views.get(i, ()), self.parted.get(i, ()))
+
+    @cached_property
+    def counts(self) -> Indices:
+        """(texts,) the number of sequences of each."""
+        counts = np.ones(len(self), np.int64)
+        for i, views in self.views.items():
+            counts[i] = len(views)
+        return counts
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a text has several sequences."""
+        return len(self.sequences) > len(self)
+
+
 class Reader:
     """Tokenizes texts and divides long ones into windows. Several threads may share one."""
 
     def __init__(
-        self, model: Model, settings: WindowSettings, part: Part = "longer", long_setting: str = "window.long"
+        self,
+        model: Model,
+        settings: WindowSettings,
+        part: Part = "longer",
+        long_setting: str = "window.long",
+        has_offsets: bool = True,
     ) -> None:
-        """Windows divide the longer text of a pair, or its second. Errors call the setting `long` by `long_setting`."""
+        """Windows divide the longer text of a pair, or its second. Errors call the setting `long` by `long_setting`.
+
+        Without offsets of tokens and words, tokenizing takes two thirds of the time.
+        """
         limit = model.config.encoder.max_length
         if settings.length > limit:
             raise BothwaysError(
@@ -136,72 +199,100 @@ class Reader:
             )
         self.tokenizer, self.settings, self.part = model.require_tokenizer(), settings, part
         self.length, self.segments = settings.length or limit, model.config.encoder.segments
-        self.long_setting, self.tally = long_setting, Tally()
+        self.long_setting, self.has_offsets, self.tally = long_setting, has_offsets, Tally()
         unknown = self.tokenizer.roles.get("unk_token")
         self.unknown = self.tokenizer.id(unknown) if unknown else -1
 
-    def __call__(self, texts: Sequence[tuple[str, ...]]) -> list[Read]:
-        """Each item is one text or a pair."""
-        return self._read_all(texts, self.tokenizer.batch([t[0] if len(t) == 1 else (t[0], t[1]) for t in texts]))
+    def __call__(self, texts: Sequence[str] | Sequence[tuple[str, ...]], before: int = 0) -> Reads:
+        """Each item is one text or a pair. `before`: the number of texts before them, for errors."""
+        plain = [text if isinstance(text, str) else text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
+        return self._read(plain, self.tokenizer.raw_batch(plain, has_offsets=self.has_offsets), before)
 
-    def by_words(self, texts: Sequence[str], words: Sequence[Sequence[Place]]) -> list[Read]:
+    def by_words(self, texts: Sequence[str], words: Sequence[Sequence[Place]], before: int = 0) -> Reads:
         """Texts in given words. No token spans two: "don't" as "do" and "n't" is not cut into "don" and "'t"."""
-        found = self.tokenizer.batch(texts)
-        parted = [_split_points(*given) for given in zip(texts, words, found, strict=True)]
-        spaced = {i: _with_spaces(texts[i], places) for i, places in enumerate(parted) if places}
-        again = dict(zip(spaced, self.tokenizer.batch(list(spaced.values())), strict=True))
-        reads = self._read_all(
-            [(spaced.get(i, text),) for i, text in enumerate(texts)], [again.get(i, one) for i, one in enumerate(found)]
-        )
-        return [replace(read, parted=places) for read, places in zip(reads, parted, strict=True)]
+        found = self.tokenizer.raw_batch(texts)
+        parted = {i: places for i, places in enumerate(map(_split_points, texts, words, found)) if places}
+        spaced = list(texts)
+        for i, places in parted.items():
+            spaced[i] = _with_spaces(texts[i], places)
+        for i, encoding in zip(parted, self.tokenizer.raw_batch([spaced[i] for i in parted]), strict=True):
+            found[i] = encoding
+        return replace(self._read(spaced, found, before), parted=parted)
 
-    def _read_all(self, texts: Sequence[tuple[str, ...]], encodings: Sequence[Encoding]) -> list[Read]:
-        counts, before = Tally(), self.tally.texts
-        reads = [
-            self._read(text, encoding, counts, number)
-            for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True), before + 1)
-        ]
-        self.tally.add(counts)
-        return reads
-
-    def _read(self, text: tuple[str, ...], encoding: Encoding, counts: Tally, number: int) -> Read:
-        """`number`: which text it is, counted from 1, for errors."""
-        counts.texts += 1
-        counts.empty += not all(part.strip() for part in text)
-        if len(text) > 1 and 0 < self.segments <= max(encoding.segments, default=0):
+    def _read(self, texts: Sequence[TextInput], encodings: list[tokenizers.Encoding], before: int) -> Reads:
+        has_pairs = not all(isinstance(text, str) for text in texts)
+        if has_pairs and 0 < self.segments <= self._segments_of_pairs:
             raise BothwaysError(
                 f"a pair of texts needs two segments, and this model has {self.segments}",
                 "too-few-segments",
                 self.segments,
             )
-        if len(encoding) > self.length and self.settings.long == "cut":
-            encoding = self.tokenizer(*text, limit=self.length, long="cut")
+        counts = Tally(texts=len(texts), empty=_count_empty(texts))
+        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+        counts.tokens = int(lengths.sum())
+        views: dict[int, tuple[View, ...]] = {}
+        for i in np.flatnonzero(lengths > self.length).tolist():
+            if self.settings.long == "cut" and self.has_offsets:
+                kept = self.tokenizer.cut([texts[i]], self.length)[0]
+                encodings[i] = kept.raw
+            elif self.settings.long == "cut":
+                views[i] = (self._cut(Encoding(encodings[i])),)
+            else:
+                views[i] = tuple(self._windows(Encoding(encodings[i]), before + i + 1))
+                counts.in_windows += 1
+                continue
             counts.cut += 1
-            counts.tokens_cut += encoding.cut
-        inside = self._inside(encoding)
-        counts.tokens += len(encoding)
-        counts.unknown += encoding.ids.count(self.unknown)
-        if len(encoding) <= self.length:
-            views = [
-                View(
-                    encoding.ids, encoding.segments, 0, TextWindow(inside.start, inside.stop, inside.start, inside.stop)
-                )
-            ]
+            counts.tokens_cut += int(lengths[i]) - self.length
+        counts.tokens -= counts.tokens_cut
+        sequences = self._sequences(encodings, views, has_pairs)
+        counts.windows = len(sequences)
+        if counts.in_windows:  # which overlap
+            counts.unknown = sum(encoding.ids.count(self.unknown) for encoding in encodings)
         else:
-            views = self._windows(encoding, inside, number)
-            counts.in_windows += 1
-        counts.windows += len(views)
-        return Read(encoding, inside, views)
+            counts.unknown = int((sequences.ids == self.unknown).sum())
+        self.tally.add(counts)
+        return Reads(encodings, sequences, self.part, views)
 
-    def _inside(self, encoding: Encoding) -> range:
-        sources = encoding.sources
-        places = [[i for i, source in enumerate(sources) if source == n] for n in (0, 1)]
-        ranges = [range(p[0], p[-1] + 1) if p else range(0) for p in places]
-        if not ranges[1] and 1 not in encoding.segments:
-            return ranges[0] or range(min(1, len(sources)), min(1, len(sources)))
-        return ranges[1] if self.part == "second" or len(ranges[1]) > len(ranges[0]) else ranges[0]
+    def _sequences(
+        self, encodings: Sequence[tokenizers.Encoding], views: Mapping[int, Sequence[View]], has_pairs: bool
+    ) -> Sequences:
+        """All texts, those that are too long as their windows."""
+        ids = [encoding.ids for encoding in encodings]
+        has_segments = self.segments > 0 and (self._segments_of_pairs if has_pairs else self._segments_of_texts) > 0
+        segments = [encoding.type_ids for encoding in encodings] if has_segments else None
+        for i in sorted(views, reverse=True):
+            ids[i : i + 1] = [view.ids for view in views[i]]
+            if segments is not None:
+                segments[i : i + 1] = [view.segments for view in views[i]]
+        return Sequences.of(ids, segments)
 
-    def _windows(self, encoding: Encoding, inside: range, number: int) -> list[View]:
+    def _cut(self, encoding: Encoding) -> View:
+        """The sequence of a text or pair that is truncated as by `Tokenizer.cut`, without tokenizing it again."""
+        ids, segments, whole = encoding.ids, encoding.segments, TextWindow(0, self.length, 0, self.length)
+        if encoding.raw.n_sequences == 1:
+            before, after = self.tokenizer.around
+            kept_lengths([len(ids)], self.length - before - after, self.length)
+            first, rest = self.length - after, len(ids) - after
+            return View(ids[:first] + ids[rest:], segments[:first] + segments[rest:], 0, whole)
+        texts = _ranges(encoding)
+        room = self.length - (len(encoding) - sum(map(len, texts)))
+        kept = kept_lengths(list(map(len, texts)), room, self.length)
+        dropped = {i for text, length in zip(texts, kept, strict=True) for i in text[length:]}
+        places = [i for i in range(len(encoding)) if i not in dropped]
+        return View([ids[i] for i in places], [segments[i] for i in places], 0, whole)
+
+    @cached_property
+    def _segments_of_pairs(self) -> int:
+        """The highest segment id that a pair of texts gets."""
+        return max(self.tokenizer("a", "a").segments, default=0)
+
+    @cached_property
+    def _segments_of_texts(self) -> int:
+        return max(self.tokenizer("a").segments, default=0)
+
+    def _windows(self, encoding: Encoding, number: int) -> Iterator[View]:
+        """`number`: which text it is, counted from 1, for errors."""
+        inside = _inside(encoding, self.part)
         outside = len(encoding) - len(inside)
         room = self.length - outside
         if self.settings.long == "error":
@@ -220,21 +311,39 @@ class Reader:
                 (number, outside),
             )
         ids, segments = encoding.ids, encoding.segments
-        views = []
         for w in windows(len(inside), room, min(self.settings.overlap, room // 4)):
             start, end = inside.start + w.start, inside.start + w.end
-            views.append(
-                View(
-                    [*ids[: inside.start], *ids[start:end], *ids[inside.stop :]],
-                    [*segments[: inside.start], *segments[start:end], *segments[inside.stop :]],
-                    w.start,
-                    TextWindow(start, end, inside.start + w.own, inside.start + w.own_end),
-                )
+            yield View(
+                [*ids[: inside.start], *ids[start:end], *ids[inside.stop :]],
+                [*segments[: inside.start], *segments[start:end], *segments[inside.stop :]],
+                w.start,
+                TextWindow(start, end, inside.start + w.own, inside.start + w.own_end),
             )
-        return views
 
 
-def _split_points(text: str, words: Sequence[Place], encoding: Encoding) -> tuple[int, ...]:
+def _count_empty(texts: Sequence[TextInput]) -> int:
+    """The number of empty texts, and of pairs with an empty text."""
+    return sum(
+        not text or text.isspace() if isinstance(text, str) else not all(part.strip() for part in text)
+        for text in texts
+    )
+
+
+def _ranges(encoding: Encoding) -> list[range]:
+    """The tokens of the first text and of the second, without special tokens."""
+    sources = encoding.sources
+    places = [[i for i, source in enumerate(sources) if source == n] for n in (0, 1)]
+    return [range(p[0], p[-1] + 1) if p else range(0) for p in places]
+
+
+def _inside(encoding: Encoding, part: Part) -> range:
+    ranges = _ranges(encoding)
+    if not ranges[1] and 1 not in encoding.segments:
+        return ranges[0] or range(min(1, len(encoding)), min(1, len(encoding)))
+    return ranges[1] if part == "second" or len(ranges[1]) > len(ranges[0]) else ranges[0]
+
+
+def _split_points(text: str, words: Sequence[Place], encoding: tokenizers.Encoding) -> tuple[int, ...]:
     """Where words begin inside a token that began with another word."""
     found = []
     tokens = sorted(offsets for offsets in encoding.offsets if offsets[0] < offsets[1])

@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import torch
-
 from bothways.errors import BothwaysError
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed
 from bothways.model.checkpoint import load_model, with_sentence
+from bothways.model.device import Device, Precision, find_device, find_dtype
 from bothways.model.lora import with_adapter
 from bothways.model.model import Model
 from bothways.model.sentence import MODULES
@@ -15,13 +14,20 @@ from bothways.text.tokenizer import Tokenizer
 
 
 def load(
-    folder: Path | str | None = None, *, base: Path | str | None = None, dtype: torch.dtype = torch.float32
+    folder: Path | str | None = None,
+    *,
+    base: Path | str | None = None,
+    device: Device = "cpu",
+    dtype: Precision = "fp32",
 ) -> Model:
     """Open a model folder, in evaluation mode. Without `folder`, open the model that comes with the library.
 
-    If `folder` is an adapter, `base` is the folder of its base model; by default the one that it names. The weights are
-    converted to `dtype`, whatever the precision of the file is.
+    If `folder` is an adapter, `base` is the folder of its base model; by default the one that it names. `device` is
+    cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. The weights are converted to `dtype` (fp32, bf16, fp16, or
+    auto: bf16 on a GPU that computes in it), whatever the precision of the file is.
     """
+    target = find_device(device)
+    precision = find_dtype(dtype, target)
     folder = boxed() if folder is None else Path(folder)
     if not folder.is_dir():
         what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
@@ -32,5 +38,5 @@ def load(
             model.tokenizer = Tokenizer.load(folder) if (folder / "tokenizer.json").exists() else model.tokenizer
             model.sentence = None
             model = with_sentence(model, folder)
-        return model.to(dtype)
-    return load_model(folder, dtype)
+        return model.to(target, precision)
+    return load_model(folder, precision).to(target)

@@ -139,6 +139,10 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return self.encoder.embeddings.tokens.weight.device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.encoder.embeddings.tokens.weight.dtype
+
     def batch(self, encodings: Sequence[Encoding]) -> Batch:
         """Encodings as one batch on the model's device. Inputs that the model cannot read are refused."""
         shape = self.config.encoder

@@ -65,13 +65,18 @@ class Pooling:
             weights.append(weight)
         return Partial(torch.stack(values, 1), torch.stack(weights, 1))
 
-    def merged(self, first: "Partial", second: "Partial") -> "Partial":
-        """Two windows of the same texts as one."""
+    def merged(self, part: "Partial", owners: Tensor, size: int) -> "Partial":
+        """The windows of `size` texts as one for each text. `owners`: (B,) the text of each window."""
         values = []
         for i, mode in enumerate(self.modes):
-            a, b = first.values[:, i], second.values[:, i]
-            values.append(torch.maximum(a, b) if mode == "max" else a + b)
-        return Partial(torch.stack(values, 1), first.weights + second.weights)
+            value = part.values[:, i]
+            if mode == "max":
+                empty = value.new_full((size, value.shape[1]), -torch.inf)
+                values.append(empty.scatter_reduce(0, owners[:, None].expand_as(value), value, "amax"))
+            else:
+                values.append(value.new_zeros(size, value.shape[1]).index_add(0, owners, value))
+        weights = part.weights.new_zeros(size, len(self.modes)).index_add(0, owners, part.weights)
+        return Partial(torch.stack(values, 1), weights)
 
     def finish(self, part: "Partial") -> Tensor:
         """The vectors: (B, M · W) in fp32."""

@@ -1,11 +1,12 @@
 """Embeddings: vectors of texts, tokens or words from the hidden states of any layers.
 
-N tokens in a batch · J jobs in it · W width of the result.
+N tokens in a batch · S sequences of a chunk · W width of the result.
 """
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,10 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.engine.engine import Engine, chunks, on_device
-from bothways.engine.reader import Read, Reader, Tally, View, WindowSettings
+from bothways.engine.chunks import read_ahead
+from bothways.engine.engine import Engine, one_per_token
+from bothways.engine.reader import Reader, Reads, Tally, WindowSettings
+from bothways.engine.sequences import Indices, Sequences, ragged
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
+from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.pooling import Counted, Partial
 from bothways.predict.encode_options import Combine, Long, Per, Pool
@@ -25,6 +29,8 @@ from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe
 from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
+_TOKEN_SHARE = 0.125
+"""Vectors of tokens take more memory than those of texts: their chunks are smaller."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +46,33 @@ class TokenVectors:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One sequence to run: a text, or one window of it."""
+class _Chunk:
+    """Some texts as the model reads them: each as one sequence, or as several windows."""
 
-    text: int
-    view: View
-    keep: slice
-    """The rows whose vectors count: all of a text, or those that belong to this window."""
+    texts: list[str]
+    reads: Reads
 
     @property
-    def ids(self) -> list[int]:
-        return self.view.ids
+    def sequences(self) -> Sequences:
+        return self.reads.sequences
 
-    @property
-    def segments(self) -> list[int]:
-        return self.view.segments
+    @cached_property
+    def kept(self) -> tuple[Indices, Indices, Indices]:
+        """For each sequence, (S,) each: the first token that counts, the one after the last, and the window's shift.
+
+        The first window also counts what comes before the text, [CLS], and the last what comes after it, [SEP].
+        """
+        first, stop = np.zeros(len(self.sequences), np.int64), self.sequences.lengths.copy()
+        shift = np.zeros_like(first)
+        begins = np.cumsum(self.reads.counts) - self.reads.counts
+        for text, views in self.reads.views.items():
+            for place, view in enumerate(views, int(begins[text])):
+                shift[place] = view.shift
+                if view is not views[0]:
+                    first[place] = view.window.own - view.shift
+                if view is not views[-1]:
+                    stop[place] = view.window.own_end - view.shift
+        return first, stop, shift
 
 
 def encode(
@@ -68,7 +86,8 @@ def encode(
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
-    device: str | None = None,
+    device: Device | None = None,
+    dtype: Precision | None = None,
 ) -> Vectors:
     """One vector for each text: (texts, W). The default model is the one in the box.
 
@@ -77,13 +96,15 @@ def encode(
     (see `Pooling`); then, or with other `layers`, there are no Dense and Normalize. `prompt` is put before every text;
     `prompt_name` is the name of one of the folder's prompts. For the rest see `Features`.
 
-    `device` is cpu, cuda, or auto: a GPU if there is one. By default a folder is opened on auto, and a Model stays.
+    `device` is cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. `dtype` is fp32, bf16, fp16, or auto: bf16 on a
+    GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is.
     """
-    model, features, tally = on_device(model, device), Features(layers, combine, weights, long), Tally()
-    recipe = text_recipe(model, features, pool, prompt, prompt_name)
-    rows = list(iter_texts(texts, model, recipe, tally))
+    features, tally = Features(layers, combine, weights, long), Tally()
+    engine = Engine(model, device=device, dtype=dtype)
+    recipe = text_recipe(engine.model, features, pool, prompt, prompt_name)
+    rows = list(encode_blocks(texts, engine, recipe, tally))
     _warn_of_losses(tally)
-    return np.stack(rows) if rows else np.zeros((0, recipe.width(model.config.encoder)), np.float32)
+    return np.concatenate(rows) if rows else np.zeros((0, recipe.width(engine.model.config.encoder)), np.float32)
 
 
 def encode_tokens(
@@ -95,56 +116,66 @@ def encode_tokens(
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
-    device: str | None = None,
+    device: Device | None = None,
+    dtype: Precision | None = None,
 ) -> list[TokenVectors]:
     """A vector for each token of each text, or for each word (the mean of its pieces). Special tokens are left out.
 
-    The default model is the one in the box. For `device` see `encode`.
+    The default model is the one in the box. For `device` and `dtype` see `encode`.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
-    found = list(iter_tokens(texts, on_device(model, device), per=per, features=features, tally=tally))
+    engine = Engine(model, device=device, dtype=dtype)
+    found = list(iter_tokens(texts, engine, per=per, features=features, tally=tally))
     _warn_of_losses(tally)
     return found
 
 
-def iter_texts(texts: Iterable[str], model: Model, recipe: TextRecipe, tally: Tally) -> Iterator[Vectors]:
-    """`encode` as a stream, in constant memory. Counts are added to `tally`."""
-    engine, pooling = Engine(model), recipe.pooling
+def encode_blocks(texts: Iterable[str], engine: Engine, recipe: TextRecipe, tally: Tally) -> Iterator[Vectors]:
+    """`encode` as a stream, in constant memory: the vectors of some texts at a time. Counts are added to `tally`."""
+    pooling, model = recipe.pooling, engine.model
     require_several(texts)
     prompted = (recipe.prompt + _require_text(text) for text in texts) if recipe.prompt else texts
 
-    def pooled(batch: Batch, jobs: list[_Job]) -> list[Partial]:
-        part = pooling.partial(_states(batch, model, recipe.features), _counted(batch, jobs, recipe.skipped))
-        values, weights = part.values.cpu(), part.weights.cpu()
-        return [Partial(values[i : i + 1], weights[i : i + 1]) for i in range(len(jobs))]
+    def pooled(batch: Batch, chunk: _Chunk, picked: Indices) -> Tensor:
+        part = pooling.partial(_states(batch, engine, recipe.features), _counted(batch, chunk, picked, recipe.skipped))
+        if not chunk.reads.has_windows:
+            return recipe.finish(pooling.finish(part))
+        return torch.cat([part.values.flatten(1), part.weights], 1)
 
-    for _, encodings, jobs in _chunks(prompted, model, recipe.features, tally, recipe.max_length):
-        merged: list[Partial | None] = [None] * len(encodings)  # long texts have several jobs
-        for job, part in zip(jobs, engine.run(jobs, pooled), strict=True):
-            before = merged[job.text]
-            merged[job.text] = part if before is None else pooling.merged(before, part)
-        parts = [part for part in merged if part is not None]
-        whole = Partial(torch.cat([part.values for part in parts]), torch.cat([part.weights for part in parts]))
-        yield from recipe.finish(pooling.finish(whole)).numpy()
+    chunks = _chunks(prompted, model, recipe.features, tally, recipe.max_length)
+    for chunk, rows in engine.run(chunks, pooled):
+        yield _joined(chunk, rows, recipe, model.device) if chunk.reads.has_windows else rows
+
+
+def _joined(chunk: _Chunk, rows: Vectors, recipe: TextRecipe, device: torch.device) -> Vectors:
+    """The vectors of texts, from the pooled values and weights of their windows."""
+    modes, size = len(recipe.pooling.modes), len(chunk.texts)
+    owners = torch.from_numpy(np.repeat(np.arange(size), chunk.reads.counts)).to(device)
+    with torch.inference_mode():
+        found = torch.from_numpy(rows).to(device)
+        part = Partial(found[:, :-modes].unflatten(1, (modes, -1)), found[:, -modes:])
+        vectors = recipe.finish(recipe.pooling.finish(recipe.pooling.merged(part, owners, size)))
+    joined: Vectors = vectors.float().cpu().numpy()
+    return joined
 
 
 def iter_tokens(
-    texts: Iterable[str], model: Model, *, per: Per, features: Features, tally: Tally
+    texts: Iterable[str], engine: Engine, *, per: Per, features: Features, tally: Tally
 ) -> Iterator[TokenVectors]:
     """`encode_tokens` as a stream."""
     require_choice("`per`", per, get_args(Per))
-    engine = Engine(model)
 
-    def kept(batch: Batch, jobs: list[_Job]) -> list[Tensor]:
-        parts = _states(batch, model, features).cpu().split(batch.lengths.tolist())
-        return [rows[job.keep].clone() for job, rows in zip(jobs, parts, strict=True)]
+    def states(batch: Batch, chunk: _Chunk, picked: Indices) -> Tensor:
+        return _states(batch, engine, features)
 
-    for some, encodings, jobs in _chunks(texts, model, features, tally):
-        parts: list[list[Tensor]] = [[] for _ in encodings]
-        for job, rows in zip(jobs, engine.run(jobs, kept), strict=True):
-            parts[job.text].append(rows)
-        for text, encoding, found in zip(some, encodings, parts, strict=True):
-            yield _by_token(text, encoding, torch.cat(found), per)
+    chunks = _chunks(texts, engine.model, features, tally, has_offsets=True)
+    for chunk, rows in engine.run(chunks, states, one_per_token):
+        first, stop, _ = chunk.kept
+        own = rows[ragged(chunk.sequences.starts + first, stop - first)] if chunk.reads.has_windows else rows
+        begin = 0
+        for text, encoding in zip(chunk.texts, map(Encoding, chunk.reads.encodings), strict=True):
+            yield _by_token(text, encoding, own[begin : begin + len(encoding)], per)
+            begin += len(encoding)
 
 
 def _warn_of_losses(tally: Tally) -> None:
@@ -154,16 +185,30 @@ def _warn_of_losses(tally: Tally) -> None:
 
 
 def _chunks(
-    texts: Iterable[str], model: Model, features: Features, tally: Tally, max_length: int = 0
-) -> Iterator[tuple[list[str], list[Encoding], list[_Job]]]:
-    """Chunks of texts, with their encodings and the jobs that cover them."""
+    texts: Iterable[str],
+    model: Model,
+    features: Features,
+    tally: Tally,
+    max_length: int = 0,
+    has_offsets: bool = False,
+) -> Iterator[_Chunk]:
+    """Chunks of texts as the model reads them."""
     require_several(texts)
     features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
-    reader = Reader(model, WindowSettings(max_length, long=features.long), long_setting="`long`")
+    settings = WindowSettings(max_length, long=features.long)
+    reader = Reader(model, settings, long_setting="`long`", has_offsets=has_offsets)
     reader.tally = tally
-    for some in chunks(map(_require_text, texts)):
-        reads = reader([(text,) for text in some])
-        yield some, [read.encoding for read in reads], [job for i, read in enumerate(reads) for job in _jobs(i, read)]
+
+    def read(some: list[str], before: int) -> _Chunk:
+        reads = reader(some, before)
+        if not reads.sequences.lengths.all():
+            number = before + next(i for i, encoding in enumerate(reads.encodings, 1) if not len(encoding))
+            raise BothwaysError(
+                f"text {number} has no tokens, and this model's tokenizer adds no special tokens", "no-tokens", number
+            )
+        return _Chunk(some, reads)
+
+    return read_ahead(read, map(_require_text, texts), model.device, _TOKEN_SHARE if has_offsets else 1.0)
 
 
 def require_several(texts: Iterable[Any]) -> None:
@@ -180,57 +225,51 @@ def _require_text(text: Any) -> str:
     return text
 
 
-def _jobs(text: int, read: Read) -> Iterator[_Job]:
-    """The first window also counts what comes before the text, [CLS], and the last what comes after it, [SEP]."""
-    if not len(read.encoding):
-        raise BothwaysError(
-            f"text {text + 1} has no tokens, and this model's tokenizer adds no special tokens", "no-tokens", text + 1
-        )
-    after = len(read.encoding) - read.inside.stop
-    for view in read.views:
-        own, end = view.window.own - view.shift, view.window.own_end - view.shift
-        keep = slice(0 if view is read.views[0] else own, end + (after if view is read.views[-1] else 0))
-        yield _Job(text, view, keep)
-
-
-def _states(batch: Batch, model: Model, features: Features) -> Tensor:
+def _states(batch: Batch, engine: Engine, features: Features) -> Tensor:
     """The combined hidden states of a batch, (N, W), in fp32."""
-    layers = features.numbers(model.config.encoder.layers)
+    encoder = engine.model.encoder
+    layers = features.numbers(encoder.config.layers)
     if features.layers == STATIC:
-        states = [model.encoder.embeddings.tokens(batch.ids)]
+        states = [encoder.embeddings.tokens(batch.ids)]
+    elif set(layers) == {encoder.config.layers}:
+        states = [engine.states(batch)] * len(layers)
     else:
-        seen = model.encoder.activations(batch, hidden_states=set(layers))
+        seen = encoder.activations(batch, hidden_states=set(layers))
         states = [seen.hidden_states[n] for n in layers]
     return features.combined(states).float()
 
 
-def _counted(batch: Batch, jobs: list[_Job], skipped: int) -> Counted:
+def _counted(batch: Batch, chunk: _Chunk, picked: Indices, skipped: int) -> Counted:
     """The tokens that are pooled: of a window those that are its own, and none of the first `skipped` of a text."""
     whole = Counted.whole(batch)
-    if not skipped and all(job.keep == slice(0, len(job.view)) for job in jobs):
+    if not skipped and not chunk.reads.has_windows:
         return whole
-    starts = batch.first.tolist()
-    spans = [range(max(job.keep.start, skipped - job.view.shift), job.keep.stop) for job in jobs]
-    rows = np.concatenate([np.arange(s.start, s.stop) + start for s, start in zip(spans, starts, strict=True)])
-    owners = np.repeat(np.arange(len(jobs)), [len(span) for span in spans])
-    places = np.concatenate([np.arange(s.start, s.stop) + j.view.shift for s, j in zip(spans, jobs, strict=True)])
-    first = np.array(starts) + [0 if job.view.shift else min(skipped, len(job.view) - 1) for job in jobs]
-    arrays = (torch.from_numpy(array).to(batch.ids.device) for array in (rows, owners, places, first))
-    return Counted(next(arrays), next(arrays), next(arrays), next(arrays), whole.last)
+    first, stop, shift = (array[picked] for array in chunk.kept)
+    lengths = chunk.sequences.lengths[picked]
+    starts = np.cumsum(lengths) - lengths
+    first = np.maximum(first, skipped - shift)
+    counts = stop - first
+    arrays = (
+        ragged(starts + first, counts),
+        np.repeat(np.arange(len(picked)), counts),
+        ragged(first + shift, counts),
+        starts + np.where(shift > 0, 0, np.minimum(skipped, lengths - 1)),
+    )
+    rows, owners, places, firsts = (torch.from_numpy(array).to(batch.ids.device) for array in arrays)
+    return Counted(rows, owners, places, firsts, whole.last)
 
 
-def _by_token(text: str, encoding: Encoding, states: Tensor, per: Per) -> TokenVectors:
+def _by_token(text: str, encoding: Encoding, states: Vectors, per: Per) -> TokenVectors:
     """Hidden states of all tokens, special tokens included → vectors of the text's tokens or words."""
     inside = [i for i, source in enumerate(encoding.sources) if source is not None]
     words, offsets, pieces = encoding.words, encoding.offsets, encoding.pieces
     if per == "token":
-        return TokenVectors([pieces[i] for i in inside], [offsets[i] for i in inside], states[inside].numpy())
+        return TokenVectors([pieces[i] for i in inside], [offsets[i] for i in inside], states[inside])
     members: dict[int, list[int]] = {}
     for i in inside:
         word = words[i]
         assert word is not None  # every token of the text itself is a piece of some word
         members.setdefault(word, []).append(i)
     spans = [(offsets[tokens[0]][0], offsets[tokens[-1]][1]) for tokens in members.values()]
-    vectors = [states[tokens].mean(0) for tokens in members.values()]
-    stacked = torch.stack(vectors) if vectors else states[:0]
-    return TokenVectors([text[start:end] for start, end in spans], spans, stacked.numpy())
+    vectors = np.array([states[tokens].mean(0) for tokens in members.values()], np.float32)
+    return TokenVectors([text[start:end] for start, end in spans], spans, vectors.reshape(len(spans), states.shape[1]))

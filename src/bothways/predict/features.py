@@ -123,13 +123,12 @@ class TextRecipe:
         return self.features.width(shape) * len(self.pooling.modes)
 
     def finish(self, pooled: Tensor) -> Tensor:
-        """The vectors of pooled texts."""
+        """The vectors of pooled texts, on the same device."""
         if self.sentence is None:
             return pooled
-        weight = next(self.sentence.parameters(), pooled)  # on a GPU, perhaps in 16 bits
-        with torch.inference_mode():
-            vectors: Tensor = self.sentence(pooled.to(weight.device, weight.dtype))
-        return vectors.float().cpu()
+        weight = next(self.sentence.parameters(), pooled)  # perhaps in 16 bits
+        vectors: Tensor = self.sentence(pooled.to(weight.dtype))
+        return vectors.float()
 
 
 def text_recipe(

@@ -1,24 +1,32 @@
 """Fill-mask: the most probable words for the masks of a text."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.data.words import is_cjk
-from bothways.engine.engine import Engine, on_device
+from bothways.engine.chunks import chunks
+from bothways.engine.engine import Engine, Forward
+from bothways.engine.sequences import Sequences
 from bothways.errors import BothwaysError
-from bothways.model.batch import Batch
 from bothways.model.box import boxed
+from bothways.model.device import Device, Precision
 from bothways.model.model import Model
+from bothways.predict.places import Places, log_probabilities, most_probable, places_of
 from bothways.text.tokenizer import Encoding, Tokenizer
 
 _PLAIN = ("WordPiece", "WordLevel")
 _SPACES = ("Ġ", "▁")
 _MAX_BEAM = 256  # each step runs the model on as many sequences
+_ANYTHING, _NEW_WORD, _CONTINUATION = range(3)
+"""The lists of excluded tokens: see `_exclusions`."""
 
 
 @dataclass(frozen=True)
@@ -35,55 +43,104 @@ class Filled:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A sequence to run, and the positions of its masks."""
-
-    ids: list[int]
-    places: list[int]
-
-    @property
-    def segments(self) -> list[int]:
-        return [0] * len(self.ids)
-
-
-@dataclass(frozen=True)
 class _Guess:
     tokens: tuple[tuple[int, int], ...] = ()
     """(position, token) in the order they were filled."""
     log_probability: float = 0.0
 
 
-def fill(
-    text: str, model: Model | Path | str | None = None, *, top: int = 5, device: str | None = None
-) -> list[Filled]:
-    """The `top` best ways to fill the [MASK]s of a text, best first. The default model is the one in the box.
+@dataclass(frozen=True)
+class _Masked:
+    """A text with masks."""
 
-    Several masks are filled together. A beam search fills the most confident mask first, and each choice informs the
-    next; the candidates are then ranked by pseudo-likelihood, each word scored with all the others in place. Where a
-    word begins, such as after a space, a continuation (WordPiece's ##ing) is no answer; directly after a word, as in
-    play[MASK], only a continuation is one. For `device` see `encode`.
+    text: str
+    encoding: Encoding
+    masks: dict[int, int]
+    """The position of each mask, and the number of its list of excluded tokens."""
+
+
+@overload
+def fill(  # type: ignore[overload-overlap]  # a string is an iterable of strings too
+    text: str,
+    model: Model | Path | str | None = None,
+    *,
+    top: int = 5,
+    device: Device | None = None,
+    dtype: Precision | None = None,
+) -> list[Filled]: ...
+@overload
+def fill(
+    text: Iterable[str],
+    model: Model | Path | str | None = None,
+    *,
+    top: int = 5,
+    device: Device | None = None,
+    dtype: Precision | None = None,
+) -> list[list[Filled]]: ...
+def fill(
+    text: str | Iterable[str],
+    model: Model | Path | str | None = None,
+    *,
+    top: int = 5,
+    device: Device | None = None,
+    dtype: Precision | None = None,
+) -> list[Filled] | list[list[Filled]]:
+    """The `top` best ways to fill the [MASK]s of a text, best first; of several texts, a list of these.
+
+    The default model is the one in the box. Several masks are filled together. A beam search fills the most confident
+    mask first, and each choice informs the next; the candidates are then ranked by pseudo-likelihood, each word scored
+    with all the others in place. Where a word begins, such as after a space, a continuation (WordPiece's ##ing) is no
+    answer; directly after a word, as in play[MASK], only a continuation is one. For `device` and `dtype` see `encode`.
     """
-    if not isinstance(text, str):
-        raise BothwaysError(f"one text was expected, and {text!r} was given", "bad-input", text)
-    model = on_device(model if isinstance(model, Model) else model or boxed("fill"), device)
+    if not isinstance(text, Iterable):
+        raise BothwaysError(f"a text or several were expected, and {text!r} was given", "bad-input", text)
+    engine = Engine(model if isinstance(model, Model) else model or boxed("fill"), device=device, dtype=dtype)
+    found = list(iter_filled([text] if isinstance(text, str) else text, engine, top))
+    return found[0] if isinstance(text, str) else found
+
+
+def iter_filled(texts: Iterable[str], engine: Engine, top: int = 5) -> Iterator[list[Filled]]:
+    """`fill` for a stream of texts, in order and in constant memory."""
+    model = engine.model
     tokenizer = _require(model)
     if top < 1:
         raise BothwaysError(f"`top` is {top}: expected 1 or more", "out-of-range", top)
-    encoding = tokenizer(text, limit=model.config.encoder.max_length)
-    places = [i for i, token in enumerate(encoding.ids) if token == tokenizer.id(tokenizer.mask or "")]
-    if not places:
-        raise BothwaysError(
-            f"there is no mask to fill: write {tokenizer.mask} where a word is missing", "no-mask", text
-        )
-    if len(places) > 1 and top > _MAX_BEAM:
-        raise BothwaysError(
-            f"`top` is {top}, and a text with several masks gets at most {_MAX_BEAM} answers", "out-of-range", top
-        )
-    width = top if len(places) == 1 else min(max(2 * top, 16), _MAX_BEAM)
-    guesses = _beam(model, encoding, _excluded(text, encoding, places, tokenizer), width)
-    if len(places) > 1:
-        guesses = _by_pseudo_likelihood(model, encoding, guesses)
-    return [_filled(guess, text, encoding, tokenizer) for guess in guesses[:top]]
+    excluded = _exclusions(model)
+    number = 0
+    for some in chunks(texts, engine.device):
+        blanks = list(_masked(some, number, model, top))
+        number += len(some)
+        guesses = _beam(engine, blanks, top, excluded)
+        _rank_by_pseudo_likelihood(engine, blanks, guesses)
+        for blank, own in zip(blanks, guesses, strict=True):
+            yield [_filled(guess, blank.text, blank.encoding, tokenizer) for guess in own[:top]]
+
+
+def _masked(texts: Sequence[str], before: int, model: Model, top: int) -> Iterator[_Masked]:
+    """The texts and the places of their masks. `before`: the number of texts before them, for errors."""
+    tokenizer, limit = model.require_tokenizer(), model.config.encoder.max_length
+    for text in texts:
+        if not isinstance(text, str):
+            raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+    mask = tokenizer.id(tokenizer.mask or "")
+    for number, (text, encoding) in enumerate(zip(texts, tokenizer.batch(texts), strict=True), before + 1):
+        if len(encoding) > limit:
+            length = len(encoding)
+            says = f"text {number} has {length} tokens and this model reads {limit}: {length - limit} too many"
+            raise BothwaysError(says, "too-long", (length, limit))
+        places = [i for i, token in enumerate(encoding.ids) if token == mask]
+        if not places:
+            where = f"in text {number}" if number > 1 else ""
+            raise BothwaysError(
+                f"there is no mask to fill{where and ' ' + where}: write {tokenizer.mask} where a word is missing",
+                "no-mask",
+                text,
+            )
+        if len(places) > 1 and top > _MAX_BEAM:
+            raise BothwaysError(
+                f"`top` is {top}, and a text with several masks gets at most {_MAX_BEAM} answers", "out-of-range", top
+            )
+        yield _Masked(text, encoding, _lists(text, encoding, places, tokenizer))
 
 
 def _require(model: Model) -> Tokenizer:
@@ -102,18 +159,34 @@ def _require(model: Model) -> Tokenizer:
     return tokenizer
 
 
-def _excluded(text: str, encoding: Encoding, places: list[int], tokenizer: Tokenizer) -> dict[int, Tensor]:
-    """For each mask, the ids that cannot follow what is written before it."""
-    excluded: dict[int, Tensor] = {}
+def _lists(text: str, encoding: Encoding, places: list[int], tokenizer: Tokenizer) -> dict[int, int]:
+    """For each mask, the number of the list of tokens that cannot follow what is written before it."""
+    found: dict[int, int] = {}
     for place in places:
-        start = encoding.offsets[place][0]
-        ids: Iterable[int] = tokenizer.rest_ids
-        if place - 1 in excluded and encoding.offsets[place - 1][1] == start:
-            ids = ()  # two masks without a space: one word or two
+        start, before = encoding.offsets[place][0], encoding.offsets[place - 1] if place else (0, -1)
+        if place - 1 in found and before[1] == start:
+            found[place] = _ANYTHING  # two masks without a space: one word or two
         elif tokenizer.rest_ids and _is_word_character(text[start - 1 : start]):
-            ids = (i for i, piece in enumerate(tokenizer.pieces) if _is_word_character(piece[:1]))
-        excluded[place] = torch.tensor(list(ids), dtype=torch.long)
-    return excluded
+            found[place] = _CONTINUATION
+        else:
+            found[place] = _NEW_WORD
+    return found
+
+
+def _exclusions(model: Model) -> Tensor:
+    """(3, vocabulary) the tokens that are no answer, for a mask that may be anything, a new word, or a continuation.
+
+    Never an answer are special and unused tokens, and rows without a piece in the tokenizer.
+    """
+    tokenizer = model.require_tokenizer()
+    found = torch.zeros(3, model.config.encoder.vocab_size, dtype=torch.bool)
+    found[:, list(tokenizer.wordless_ids)] = True
+    found[:, tokenizer.size :] = True
+    found[_NEW_WORD, list(tokenizer.rest_ids)] = True
+    if tokenizer.rest_ids:
+        begins = [i for i, piece in enumerate(tokenizer.pieces) if _is_word_character(piece[:1])]
+        found[_CONTINUATION, begins] = True
+    return found
 
 
 def _is_word_character(character: str) -> bool:
@@ -121,65 +194,78 @@ def _is_word_character(character: str) -> bool:
     return character.isalnum() and not is_cjk(character)
 
 
-def _beam(model: Model, encoding: Encoding, places: dict[int, Tensor], width: int) -> list[_Guess]:
-    """The `width` most probable ways to fill all masks; `places` maps each mask to its excluded ids."""
-    guesses = [_Guess()]
-    for _ in places:
-        open_places = [[p for p in places if p not in dict(guess.tokens)] for guess in guesses]
-        jobs = [_Job(_with(encoding, guess), left) for guess, left in zip(guesses, open_places, strict=True)]
-        scored = _log_probabilities(model, jobs)
-        grown: dict[tuple[tuple[int, int], ...], _Guess] = {}
-        for guess, left, table in zip(guesses, open_places, scored, strict=True):
-            table = table.clone()  # inference tensors cannot be changed outside inference mode
-            for row, place in enumerate(left):
-                table[row, places[place]] = -math.inf
-            most_confident = int(table.amax(1).argmax())
-            best, tokens = table[most_confident].topk(min(width, table.shape[1]))
-            for log_probability, token in zip(best.tolist(), tokens.tolist(), strict=True):
-                if log_probability == -math.inf:
-                    continue
-                found = _Guess((*guess.tokens, (left[most_confident], token)), guess.log_probability + log_probability)
-                # Two orders of filling may give the same words: keep the more probable.
-                key = tuple(sorted(found.tokens))
-                if key not in grown or grown[key].log_probability < found.log_probability:
-                    grown[key] = found
-        guesses = sorted(grown.values(), key=lambda guess: -guess.log_probability)[:width]
-    return guesses
+def _beam(engine: Engine, blanks: Sequence[_Masked], top: int, excluded: Tensor) -> list[list[_Guess]]:
+    """For each text, the most probable ways to fill all its masks: as many as `top`, more for several masks."""
+    widths = [top if len(blank.masks) == 1 else min(max(2 * top, 16), _MAX_BEAM) for blank in blanks]
+    found = [[_Guess()] for _ in blanks]
+    ask = most_probable(engine, max(widths, default=1), excluded)
+    for filled in range(max((len(blank.masks) for blank in blanks), default=0)):
+        left = [i for i, blank in enumerate(blanks) if len(blank.masks) > filled]
+        owners = [i for i in left for _ in found[i]]
+        asked = [(blanks[i], guess, _open_masks(blanks[i], guess)) for i in left for guess in found[i]]
+        grown: dict[int, dict[tuple[tuple[int, int], ...], _Guess]] = {i: {} for i in left}
+        for i, (_, guess, masks), table in zip(owners, asked, _ask(engine, ask, asked), strict=True):
+            _grow(guess, list(masks), table, widths[i], grown[i])
+        for i in left:
+            found[i] = sorted(grown[i].values(), key=lambda guess: -guess.log_probability)[: widths[i]]
+    return found
 
 
-def _by_pseudo_likelihood(model: Model, encoding: Encoding, guesses: list[_Guess]) -> list[_Guess]:
-    """The guesses ranked again: each word alone is masked and scored with all the others in place."""
-    jobs = []
-    for guess in guesses:
-        for place, _ in guess.tokens:
-            others = _Guess(tuple(pair for pair in guess.tokens if pair[0] != place))
-            jobs.append(_Job(_with(encoding, others), [place]))
-    tables = iter(_log_probabilities(model, jobs))
-    ranked = [
-        _Guess(guess.tokens, sum(float(next(tables)[0, token]) for _, token in guess.tokens)) for guess in guesses
-    ]
-    return sorted(ranked, key=lambda guess: -guess.log_probability)
+def _open_masks(blank: _Masked, guess: _Guess) -> dict[int, int]:
+    done = dict(guess.tokens)
+    return {place: number for place, number in blank.masks.items() if place not in done}
 
 
-def _log_probabilities(model: Model, jobs: Sequence[_Job]) -> list[Tensor]:
-    """For each job, (places, vocabulary): the log-probability of every token at each place."""
-    never = _never(model)
+def _grow(
+    guess: _Guess,
+    places: Sequence[int],
+    table: NDArray[np.float32],
+    width: int,
+    into: dict[tuple[tuple[int, int], ...], _Guess],
+) -> None:
+    """Fill the mask of which the model is most confident. `table`: (places, 2 · K) as `most_probable` gives them."""
+    best, tokens = np.split(table, 2, axis=1)
+    sure = int(best[:, 0].argmax())
+    for log_probability, token in zip(best[sure, :width].tolist(), tokens[sure, :width].tolist(), strict=True):
+        if log_probability == -math.inf:
+            continue
+        found = _Guess((*guess.tokens, (places[sure], int(token))), guess.log_probability + log_probability)
+        # Two orders of filling may give the same words: keep the more probable.
+        key = tuple(sorted(found.tokens))
+        if key not in into or into[key].log_probability < found.log_probability:
+            into[key] = found
 
-    def read(batch: Batch, jobs: list[_Job]) -> Sequence[Tensor]:
-        at = [first + place for first, job in zip(batch.first.tolist(), jobs, strict=True) for place in job.places]
-        logits = model.masked(model.encoder(batch)[torch.tensor(at, device=model.device)]).float()
-        table = logits.log_softmax(-1).cpu()
-        table[:, never] = -math.inf  # after the softmax: the other tokens keep the model's own probabilities
-        found: Sequence[Tensor] = table.split([len(job.places) for job in jobs])
-        return found
 
-    return list(Engine(model).run(jobs, read))
+def _rank_by_pseudo_likelihood(engine: Engine, blanks: Sequence[_Masked], guesses: list[list[_Guess]]) -> None:
+    """Rank the guesses for several masks again: each word alone is masked and scored with all the others in place."""
+    asked = []
+    several = [i for i, blank in enumerate(blanks) if len(blank.masks) > 1]
+    for i in several:
+        for guess in guesses[i]:
+            for place, token in guess.tokens:
+                others = _Guess(tuple(pair for pair in guess.tokens if pair[0] != place))
+                asked.append((blanks[i], others, {place: token}))
+    scores = iter(_ask(engine, log_probabilities(engine), asked))
+    for i in several:
+        ranked = [_Guess(guess.tokens, sum(float(next(scores)[0]) for _ in guess.tokens)) for guess in guesses[i]]
+        guesses[i] = sorted(ranked, key=lambda guess: -guess.log_probability)
 
 
-def _never(model: Model) -> list[int]:
-    """Ids that are never an answer: special and unused tokens, and rows without a piece in the tokenizer."""
-    assert model.tokenizer is not None
-    return [*model.tokenizer.wordless_ids, *range(model.tokenizer.size, model.config.encoder.vocab_size)]
+def _ask(
+    engine: Engine, forward: Forward[Places], asked: Sequence[tuple[_Masked, _Guess, Mapping[int, int]]]
+) -> list[NDArray[np.float32]]:
+    """What `forward` gives for texts with some masks filled, at places with a token or list each: (places, …)."""
+    if not asked:
+        return []
+    counts = np.array([len(places) for _, _, places in asked])
+    chunk = Places(
+        Sequences.of([_with(blank.encoding, guess) for blank, guess, _ in asked]),
+        counts,
+        np.array([place for _, _, places in asked for place in places]),
+        np.array([token for _, _, places in asked for token in places.values()]),
+    )
+    ((_, rows),) = engine.run([chunk], forward, places_of)
+    return np.split(rows, np.cumsum(counts)[:-1])
 
 
 def _with(encoding: Encoding, guess: _Guess) -> list[int]:

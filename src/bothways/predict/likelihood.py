@@ -1,29 +1,30 @@
 """Sentence scores by pseudo-log-likelihood, and accuracy on minimal pairs (BLiMP).
 
-M scored positions of a batch.
+M scored positions of all texts.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+import numpy as np
+from numpy.typing import NDArray
 
 from bothways.data.notes import Notes
 from bothways.data.sources import open_json, rows_of
+from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine
+from bothways.engine.sequences import Indices, Sequences, ragged
 from bothways.errors import BothwaysError
-from bothways.model.batch import Batch
-from bothways.model.load import load
+from bothways.model.device import Device, Precision
 from bothways.model.model import Model
+from bothways.predict.places import Places, log_probabilities, places_of
 from bothways.text.files import require_files
-from bothways.text.tokenizer import Encoding
 
-_AT_ONCE = 512
+_TOKENS_AT_ONCE = 2**20
+"""Masked copies of texts are made in groups of about so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -47,52 +48,57 @@ class MinimalPairScores:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """A sequence to run, and the positions and tokens to score in it."""
+class _Scored(Places):
+    """Places whose log-probabilities are added up by text."""
 
-    text: int
-    ids: list[int]
-    places: list[int]
-    tokens: list[int]
-
-    @property
-    def segments(self) -> list[int]:
-        return [0] * len(self.ids)
+    owners: Indices
+    """(M,) the text of each place."""
+    sums: NDArray[np.float64]
+    """One for each text of the chunk, which several of these share."""
+    is_last: bool
+    """Whether the sums are complete with this one."""
 
 
-def sentence_scores(texts: Iterable[str], model: Model | Path | str | None = None) -> Iterator[float]:
+def sentence_scores(
+    texts: Iterable[str],
+    model: Model | Path | str | None = None,
+    *,
+    device: Device | None = None,
+    dtype: Precision | None = None,
+) -> Iterator[float]:
     """The log-likelihood of each text, in order. Streams in constant memory. The default model is the one in the box.
 
     Masked language models: the pseudo-log-likelihood, each token masked alone (Salazar et al. 2020). Left-to-right
     models: the log-likelihood of every next token. Replaced token detectors: the log-probability that no token is
-    replaced.
+    replaced. For `device` and `dtype` see `encode`.
     """
-    model = model if isinstance(model, Model) else load(model)
-    tokenizer, jobs_of, engine = model.require_tokenizer(), _jobs_for(model), Engine(model)
-    stream = iter(texts)
-    while some := list(itertools.islice(stream, _AT_ONCE)):
-        encodings = tokenizer.batch(some)
-        for text, encoding in zip(some, encodings, strict=True):
-            if len(encoding) > model.config.encoder.max_length:
-                raise BothwaysError(
-                    f"{text[:40]!r} … has {len(encoding)} tokens and this model reads at most "
-                    f"{model.config.encoder.max_length}",
-                    "too-long",
-                    len(encoding),
-                )
-        jobs = [job for number, encoding in enumerate(encodings) for job in jobs_of(number, encoding)]
-        sums = [0.0] * len(some)
-        for job, value in zip(jobs, engine.run(jobs, partial(_sums, model)), strict=True):
-            sums[job.text] += value
-        yield from sums
+    engine = Engine(model, device=device, dtype=dtype)
+    return _scores(texts, engine, _places_for(engine.model))
 
 
-def score_minimal_pairs(pairs: Iterable[MinimalPair], model: Model | Path | str | None = None) -> MinimalPairScores:
+def _scores(texts: Iterable[str], engine: Engine, places: "_PlacesOf") -> Iterator[float]:
+    reader = _Sentences(engine.model)
+    found = read_ahead(reader, texts, engine.device)
+    parts = (part for sentences in found for part in places(sentences))
+    for part, values in engine.run(parts, log_probabilities(engine), places_of):
+        np.add.at(part.sums, part.owners, values.astype(np.float64))
+        if part.is_last:
+            yield from part.sums.tolist()
+
+
+def score_minimal_pairs(
+    pairs: Iterable[MinimalPair],
+    model: Model | Path | str | None = None,
+    *,
+    device: Device | None = None,
+    dtype: Precision | None = None,
+) -> MinimalPairScores:
     """How often a model gives the good sentence of a pair a higher score than the bad one."""
     right: dict[str, int] = {}
     count: dict[str, int] = {}
     kept, read = itertools.tee(pairs)
-    scores = sentence_scores((text for pair in read for text in (pair.good, pair.bad)), model)
+    texts = (text for pair in read for text in (pair.good, pair.bad))
+    scores = sentence_scores(texts, model, device=device, dtype=dtype)
     for pair, good, bad in zip(kept, scores, scores, strict=True):
         count[pair.group] = count.get(pair.group, 0) + 1
         right[pair.group] = right.get(pair.group, 0) + (good > bad)
@@ -121,56 +127,72 @@ def read_minimal_pairs(file: Path | str, limit: int = 0) -> Iterator[MinimalPair
 
 # ---------------------------------------------------------------------- scoring
 
+_PlacesOf = Callable[[Sequences], Iterator[_Scored]]
 
-def _jobs_for(model: Model) -> Callable[[int, Encoding], Iterator[_Job]]:
-    """How a text becomes jobs, by the head of the model."""
+
+class _Sentences:
+    """Tokenizes texts, and refuses those that are too long."""
+
+    def __init__(self, model: Model) -> None:
+        self.tokenizer, self.limit = model.require_tokenizer(), model.config.encoder.max_length
+
+    def __call__(self, texts: list[str], before: int) -> Sequences:
+        found = Sequences.of([encoding.ids for encoding in self.tokenizer.raw_batch(texts, has_offsets=False)])
+        for i in np.flatnonzero(found.lengths > self.limit):
+            raise BothwaysError(
+                f"{texts[i][:40]!r} … has {found.lengths[i]} tokens and this model reads at most {self.limit}",
+                "too-long",
+                int(found.lengths[i]),
+            )
+        return found
+
+
+def _places_for(model: Model) -> _PlacesOf:
+    """Where and how a text is scored, by the head of the model."""
+    tokenizer = model.require_tokenizer()
+    around = tokenizer.around
     if "masked" in model.heads and model.config.encoder.causal:
         return _next_tokens
     if "masked" in model.heads:
-        tokenizer = model.require_tokenizer()
         if tokenizer.mask is None:
             raise BothwaysError("this model's tokenizer has no mask token, so it cannot score texts", "no-mask-token")
-        return partial(_one_by_one, mask=tokenizer.id(tokenizer.mask))
+        return partial(_one_by_one, around=around, mask=tokenizer.id(tokenizer.mask))
     if "replaced" in model.heads:
-        return _all_at_once
+        return partial(_all_at_once, around=around)
     has = ", ".join(model.heads) or "none"
     raise BothwaysError(
         f"this model has no head that scores texts (it has: {has}): expected masked or replaced", "no-head", "masked"
     )
 
 
-def _one_by_one(text: int, encoding: Encoding, mask: int) -> Iterator[_Job]:
-    for place in _inside(encoding):
-        ids = list(encoding.ids)
-        ids[place] = mask
-        yield _Job(text, ids, [place], [encoding.ids[place]])
+def _one_by_one(texts: Sequences, around: tuple[int, int], mask: int) -> Iterator[_Scored]:
+    """A copy of the text for each of its tokens, which is masked in it. `around`: the special tokens on both sides."""
+    counts = np.maximum(texts.lengths - sum(around), 0)
+    owners, places = np.repeat(np.arange(len(texts)), counts), ragged(np.full(len(texts), around[0]), counts)
+    sums = np.zeros(len(texts))
+    groups = np.cumsum(texts.lengths[owners]) // _TOKENS_AT_ONCE
+    ends = [*np.flatnonzero(np.diff(groups)) + 1, len(owners)]
+    for first, last in zip([0, *ends], ends, strict=False):
+        own, place = owners[first:last], places[first:last]
+        lengths = texts.lengths[own]
+        ids = texts.ids[ragged(texts.starts[own], lengths)]
+        at = np.cumsum(lengths) - lengths + place
+        tokens = ids[at]
+        ids[at] = mask
+        yield _Scored(Sequences(ids, lengths), np.ones_like(own), place, tokens, own, sums, last == len(owners))
 
 
-def _next_tokens(text: int, encoding: Encoding) -> Iterator[_Job]:
-    yield _Job(text, encoding.ids, list(range(len(encoding) - 1)), encoding.ids[1:])
+def _next_tokens(texts: Sequences) -> Iterator[_Scored]:
+    return _of_whole_texts(texts, 0, texts.lengths - 1, shift=1)
 
 
-def _all_at_once(text: int, encoding: Encoding) -> Iterator[_Job]:
-    places = _inside(encoding)
-    yield _Job(text, encoding.ids, places, [encoding.ids[place] for place in places])
+def _all_at_once(texts: Sequences, around: tuple[int, int]) -> Iterator[_Scored]:
+    return _of_whole_texts(texts, around[0], texts.lengths - sum(around), shift=0)
 
 
-def _inside(encoding: Encoding) -> list[int]:
-    return [place for place, source in enumerate(encoding.sources) if source is not None]
-
-
-def _sums(model: Model, batch: Batch, jobs: Sequence[_Job]) -> list[float]:
-    """For each job, the sum of the log-probabilities at its positions."""
-    at = torch.tensor([start + p for start, job in zip(batch.first.tolist(), jobs, strict=True) for p in job.places])
-    tokens = torch.tensor([token for job in jobs for token in job.tokens])
-    each = _log_probabilities(model, batch, at.to(model.device), tokens.to(model.device)).double().cpu()
-    return [float(part.sum()) for part in each.split([len(job.places) for job in jobs])]
-
-
-def _log_probabilities(model: Model, batch: Batch, at: Tensor, tokens: Tensor) -> Tensor:
-    """(M,) log-probability of each token: as the prediction, or as not replaced."""
-    states = model.encoder(batch)
-    if "masked" not in model.heads:
-        return F.logsigmoid(-model.logits("replaced", states, batch)[at, 0].float())
-    logs = model.masked(states[at]).float().log_softmax(-1)
-    return logs.gather(1, tokens[:, None])[:, 0]
+def _of_whole_texts(texts: Sequences, first: int, counts: Indices, shift: int) -> Iterator[_Scored]:
+    """All texts as they are. A place scores the token that is `shift` further."""
+    counts = np.maximum(counts, 0)
+    places, owners = ragged(np.full(len(texts), first), counts), np.repeat(np.arange(len(texts)), counts)
+    tokens = texts.ids[texts.starts[owners] + places + shift]
+    yield _Scored(texts, counts, places, tokens, owners, np.zeros(len(texts)), True)

@@ -13,6 +13,7 @@ from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
+from bothways.model.device import Device, Precision
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.encode_options import Long
@@ -37,8 +38,13 @@ class Predictor:
     | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |
     """
 
-    def __init__(self, model: Model, *, device: str = "auto", long: Long | None = None) -> None:
-        """`long`: how to handle texts longer than the model's maximum length. Default: as the model's folder says."""
+    def __init__(
+        self, model: Model, *, device: Device = "auto", dtype: Precision = "auto", long: Long | None = None
+    ) -> None:
+        """`device` and `dtype`: as in `encode`. `long`: how to handle texts longer than the model's maximum length.
+
+        By default as the model's folder says.
+        """
         if not isinstance(model, Model):
             raise BothwaysError(
                 f"a model was expected, and {model!r} was given: Predictor.load opens a folder", "bad-input", model
@@ -47,7 +53,8 @@ class Predictor:
             require_choice("`long`", long, get_args(Long))
             config = task_config(model)
             model = with_config(model, replace(config, window=replace(config.window, long=long)))
-        self.model = Engine(model, device=device).model
+        self.engine = Engine(model, device=device, dtype=dtype)
+        self.model = self.engine.model
         self.name = task_config(model).task
         self.task = make_task(model)
         self.task.reader.long_setting = "`long`"
@@ -58,11 +65,12 @@ class Predictor:
         folder: Path | str,
         *,
         base: Path | str | None = None,
-        device: str = "auto",
+        device: Device = "auto",
+        dtype: Precision = "auto",
         long: Long | None = None,
     ) -> "Predictor":
         """From a folder of `finetune`, or one of transformers with a head for a task. `base`: as in `bothways.load`."""
-        return cls(load(folder, base=base), device=device, long=long)
+        return cls(load(folder, base=base), device=device, dtype=dtype, long=long)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -97,10 +105,10 @@ class Predictor:
 
     def decode_all(self, examples: Iterable[Any]) -> Iterator[tuple[EncodedExample, Any]]:
         """Encoded examples with the decoded outputs of the model, which scores are computed from."""
-        return decode_all(self.task, self._forward, examples, self.model.device)
+        return decode_all(self.task, self._forward, examples, self.model.device, self.engine.timed)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
-        return self.task.outputs(self.model, self.model.encoder(batch), batch)
+        return self.task.outputs(self.model, self.engine.states(batch), batch)
 
     def example(self, given: Any) -> Any:
         """An input as an example of the task."""

@@ -1,9 +1,8 @@
 """Vectors on disk: .npy, .jsonl or .parquet, streamed and written atomically."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,20 @@ from numpy.typing import NDArray
 from bothways import atomic
 from bothways.errors import BothwaysError
 
-VectorRow = tuple[dict[str, Any], NDArray[np.float32]]
-"""The fields that describe a vector, and the vector."""
-
-_ROWS_AT_ONCE = 4096
+VectorBlock = tuple[dict[str, Sequence[Any]], NDArray[np.float32]]
+"""Some vectors (rows, width), and the fields that describe them: by name, a value for each row."""
 
 
-def write_vectors(path: Path, rows: Iterable[VectorRow], width: int) -> int:
-    """Write rows of `width` numbers to `path` and return how many there were.
+def write_vectors(path: Path, blocks: Iterable[VectorBlock], width: int) -> int:
+    """Write vectors of `width` numbers to `path` and return how many there were.
 
     .jsonl and .parquet hold all fields of a row. .npy holds the vectors only; if there are more fields than the number
     of the text, they go into a second file (see `beside`).
     """
-    return writer_for(path)(path, rows, width)
+    return writer_for(path)(path, blocks, width)
 
 
-def writer_for(path: Path) -> Callable[[Path, Iterable[VectorRow], int], int]:
+def writer_for(path: Path) -> Callable[[Path, Iterable[VectorBlock], int], int]:
     """The writer for this file name."""
     writers = {".npy": _write_npy, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
     if path.suffix not in writers:
@@ -52,57 +49,62 @@ def beside(path: Path) -> Path:
     return path.with_name(path.name + ".jsonl")
 
 
-def _write_npy(path: Path, rows: Iterable[VectorRow], width: int) -> int:
+def _write_npy(path: Path, blocks: Iterable[VectorBlock], width: int) -> int:
     count = 0
     with ExitStack() as stack:
         matrix = stack.enter_context(atomic.new_file(path)).open("wb+")
         stack.enter_context(matrix)
         names = None
         np.lib.format.write_array_header_1_0(matrix, _header(0, width))
-        for fields, vector in rows:
-            if count == 0 and set(fields) - {"text"}:
+        for fields, vectors in blocks:
+            if names is None and set(fields) - {"text"}:
                 aside = stack.enter_context(atomic.new_file(beside(path)))
                 names = stack.enter_context(aside.open("w", encoding="utf-8"))
-            matrix.write(np.ascontiguousarray(vector, np.float32).tobytes())
+            matrix.write(np.ascontiguousarray(vectors, "<f4").data)
             if names:
-                names.write(json.dumps(fields, ensure_ascii=False) + "\n")
-            count += 1
+                names.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(fields))
+            count += len(vectors)
         matrix.seek(0)  # numpy pads the header, so the number of rows can change in place
         np.lib.format.write_array_header_1_0(matrix, _header(count, width))
     return count
+
+
+def _rows(fields: dict[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True))
 
 
 def _header(rows: int, width: int) -> dict[str, Any]:
     return {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
 
 
-def _write_jsonl(path: Path, rows: Iterable[VectorRow], width: int) -> int:
+def _write_jsonl(path: Path, blocks: Iterable[VectorBlock], width: int) -> int:
     count = 0
     with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
-        for fields, vector in rows:
-            # The shortest decimals that round-trip to the same float32.
-            numbers = [float(str(number)) for number in vector]
-            stream.write(json.dumps(fields | {"vector": numbers}, ensure_ascii=False) + "\n")
-            count += 1
+        for fields, vectors in blocks:
+            for row, vector in zip(_rows(fields), vectors, strict=True):
+                # The shortest decimals that round-trip to the same float32.
+                numbers = [float(str(number)) for number in vector]
+                stream.write(json.dumps(row | {"vector": numbers}, ensure_ascii=False) + "\n")
+            count += len(vectors)
     return count
 
 
-def _write_parquet(path: Path, rows: Iterable[VectorRow], width: int) -> int:
+def _write_parquet(path: Path, blocks: Iterable[VectorBlock], width: int) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     count = 0
-    stream: Iterator[VectorRow] = iter(rows)
     with atomic.new_file(path) as fresh, ExitStack() as stack:
         writer = None
-        while some := list(islice(stream, _ROWS_AT_ONCE)):
-            flat = pa.array(np.concatenate([vector for _, vector in some]), pa.float32())
-            columns = {name: [fields[name] for fields, _ in some] for name in some[0][0]}
-            table = pa.table(columns | {"vector": pa.FixedSizeListArray.from_arrays(flat, width)})
+        for fields, vectors in blocks:
+            if not len(vectors):  # its columns have no type yet
+                continue
+            flat = pa.array(np.ascontiguousarray(vectors).reshape(-1), pa.float32())
+            table = pa.table({**fields, "vector": pa.FixedSizeListArray.from_arrays(flat, width)})
             if writer is None:
                 writer = stack.enter_context(pq.ParquetWriter(fresh, table.schema))
             writer.write_table(table)
-            count += len(some)
+            count += len(vectors)
         if writer is None:
             pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32(), width))}), fresh)
     return count

@@ -27,7 +27,7 @@ from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
-from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 
 NULL = "null"
 _LONG_ANSWERS = 0.01
@@ -152,9 +152,9 @@ class QuestionAnswering(Task):
         super().__init__(model, config)
         self.metric = "best_f1" if NULL in config.thresholds else "f1"
 
-    def encode(self, examples: Sequence[Question]) -> list[EncodedExample]:
-        reads = self.reader([(example.question, example.context) for example in examples])
-        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
+    def encode(self, examples: Sequence[Question], before: int = 0) -> EncodedChunk:
+        pairs = [(example.question, example.context) for example in examples]
+        return EncodedChunk(examples, self.reader(pairs, before))
 
     def samples(self, item: EncodedExample) -> list[Sample]:
         """One sample per window; if it does not hold the whole answer, [CLS] is the target, as in BERT.

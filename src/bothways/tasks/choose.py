@@ -26,7 +26,8 @@ from bothways.model.model import Model
 from bothways.scoring.ranking import Accuracy
 from bothways.tasks.answer import named_pair
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
-from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.text_task import mean_of_windows
 
 _ENDING = re.compile(r"(?:ending|option|choice)_?\d")
 
@@ -40,6 +41,7 @@ class MultipleChoice(Task):
     golds = "answers"
     head = "choice"
     columns = ()
+    needs_offsets = False
     metric = "accuracy"
 
     @classmethod
@@ -61,10 +63,10 @@ class MultipleChoice(Task):
     ) -> tuple[TaskConfig, tuple[str, ...]]:
         return TaskConfig(cls.name, window), ()
 
-    def encode(self, examples: Sequence[Choice]) -> list[EncodedExample]:
+    def encode(self, examples: Sequence[Choice], before: int = 0) -> EncodedChunk:
         pairs = [_pair(example, option) for example in examples for option in example.options]
-        reads = iter(self.reader(pairs))
-        return [EncodedExample(example, [next(reads) for _ in example.options]) for example in examples]
+        sizes = np.array([len(example.options) for example in examples], np.int64)
+        return EncodedChunk(examples, self.reader(pairs, before), sizes)
 
     def samples(self, item: EncodedExample) -> list[Sample]:
         """All options together, since they are compared with each other."""
@@ -98,9 +100,8 @@ class MultipleChoice(Task):
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> NDArray[np.float64]:
         """The probability of each option; the scores of a long text's windows are averaged."""
-        rows = iter(outputs)
-        logits = np.array([np.mean([next(rows) for _ in read.views]) for read in item.reads], np.float64)
-        logits /= self.config.temperature
+        counts = np.array([len(read.given) or 1 for read in item.reads])
+        logits = mean_of_windows(np.asarray(outputs), counts)[:, 0] / self.config.temperature
         probabilities: NDArray[np.float64] = np.exp(logits - np.logaddexp.reduce(logits))
         return probabilities
 

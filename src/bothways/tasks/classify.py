@@ -21,6 +21,7 @@ from bothways.data.notes import Notes
 from bothways.data.sources import ROWS, find_sources, first_rows
 from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
+from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.identify import nameless
@@ -30,7 +31,15 @@ from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Regression
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
-from bothways.tasks.text_task import NUMBER, TextTask, finite_number, named_activation, not_numbers, number_finding
+from bothways.tasks.text_task import (
+    NUMBER,
+    TextTask,
+    finite_number,
+    mean_of_windows,
+    named_activation,
+    not_numbers,
+    number_finding,
+)
 from bothways.tasks.text_task import as_text as as_text
 from bothways.train.distill import soft_distance
 
@@ -210,24 +219,28 @@ class TextClassification(TextTask):
             return ((own[:, 0].float() - taught[:, 0].float()) ** 2 * weight).sum()
         return binary_imitation(own, taught, weight[:, None] / len(self.labels), temperature)
 
-    def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> NDArray[np.float64]:
-        """(C,) probabilities, or the number. The logits of a long text's windows are averaged."""
-        logits: NDArray[np.float64] = np.mean(np.asarray(outputs, np.float64), 0)
+    def predictions(self, outputs: Outputs, counts: Indices) -> NDArray[np.float64]:
+        """(texts, C) probabilities, or numbers. The logits of a long text's windows are averaged."""
+        logits = mean_of_windows(outputs, counts)
         if self.options.kind == "regression":
             return logits
         logits /= self.config.temperature
         # One label: softmax. Several: a sigmoid for each.
-        against = np.logaddexp.reduce(logits) if self.options.kind == "single" else np.logaddexp(logits, 0)
+        is_single = self.options.kind == "single"
+        against = np.logaddexp.reduce(logits, 1, keepdims=True) if is_single else np.logaddexp(logits, 0)
         probabilities: NDArray[np.float64] = np.exp(logits - against)
         return probabilities
 
     def answer(self, item: EncodedExample, decoded: NDArray[np.float64], top: int = 1) -> Any:
         """{"label", "score"}; for several labels, and with top > 1, a list of these, the most probable first."""
+        if self.options.kind != "multi" and top == 1:
+            best = int(decoded.argmax())
+            return {"label": self.labels[best], "score": float(decoded[best])}
         order = np.argsort(-decoded, kind="stable")
         found = [{"label": self.labels[i], "score": float(decoded[i])} for i in order]
         if self.options.kind == "multi" and top == 1:
             return [one for one in found if one["score"] >= self.threshold(str(one["label"]))]
-        return found[0] if top == 1 else found[:top]
+        return found[:top]
 
     def threshold(self, label: str) -> float:
         return self.config.thresholds.get(label, 0.5)

@@ -18,6 +18,7 @@ from bothways.data.labels import as_kind, as_number
 from bothways.data.notes import Notes
 from bothways.data.texts import read_texts_labelled
 from bothways.engine.reader import WindowSettings
+from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
@@ -106,12 +107,13 @@ class PairScoring(TextTask):
     def imitation(self, own: Tensor, taught: Tensor, targets: Targets, temperature: float) -> Tensor:
         return binary_imitation(own[:, 0], taught[:, 0], targets["weight"], temperature)
 
-    def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> float:
+    def predictions(self, outputs: Outputs, counts: Indices) -> list[float]:
         """From 0 to 1, unless the activation is the identity. A long text gets the score of its best window."""
-        logit = max(float(rows[0]) for rows in outputs)
+        logits = np.maximum.reduceat(outputs[:, 0].astype(np.float64), np.cumsum(counts) - counts)
         if self.options.activation == "identity":
-            return logit
-        return float(np.exp(-np.logaddexp(0, -logit / self.config.temperature)))
+            return [float(logit) for logit in logits]
+        scores: list[float] = np.exp(-np.logaddexp(0, -logits / self.config.temperature)).tolist()
+        return scores
 
     def answer(self, item: EncodedExample, decoded: float, top: int = 1) -> Any:
         return {"label": self.labels[0], "score": decoded}

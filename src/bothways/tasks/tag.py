@@ -32,7 +32,7 @@ from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.entities import Entities, Tags, entities
-from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.text.files import STDIN, read_texts, require_files
 from bothways.text.streams import peek_stdin
 from bothways.train.distill import soft_distance
@@ -112,9 +112,9 @@ class TokenClassification(Task):
         self.metric = "f1" if self.has_entities else "accuracy"
         self.steps = _transitions(self.labels) if self.has_entities else None
 
-    def encode(self, examples: Sequence[Tagged]) -> list[EncodedExample]:
-        reads = self.reader.by_words([example.text for example in examples], [example.words for example in examples])
-        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
+    def encode(self, examples: Sequence[Tagged], before: int = 0) -> EncodedChunk:
+        texts, words = [example.text for example in examples], [example.words for example in examples]
+        return EncodedChunk(examples, self.reader.by_words(texts, words, before))
 
     def samples(self, item: EncodedExample) -> list[Sample]:
         """One sample per window, with the words that it predicts."""

@@ -6,8 +6,9 @@ N tokens in the batch · B sequences.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,44 +20,17 @@ from bothways.data.columns import Columns
 from bothways.data.findings import DataCounts, Finding, Share
 from bothways.data.label_checks import by_count
 from bothways.data.notes import Notes
-from bothways.engine.reader import Part, Read, Reader, View, WindowSettings
+from bothways.engine.reader import Part, Reader, WindowSettings
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.accumulator import Accumulator
+from bothways.tasks.encoded import EncodedChunk as EncodedChunk
+from bothways.tasks.encoded import EncodedExample as EncodedExample
+from bothways.tasks.encoded import Sample as Sample
 
 Outputs = NDArray[np.float32]
 Targets = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class EncodedExample:
-    """An example as the model reads it."""
-
-    example: Any
-    reads: list[Read]
-    """One; for multiple choice, one per option."""
-
-    @property
-    def views(self) -> list[View]:
-        return [view for read in self.reads for view in read.views]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One training sample: a sequence with its target, or several sequences that belong together."""
-
-    ids: list[NDArray[np.int32]]
-    segments: list[NDArray[np.uint8]]
-    target: Any
-
-    @classmethod
-    def of(cls, views: Sequence[View], target: Any) -> "Sample":
-        ids = [np.asarray(view.ids, np.int32) for view in views]
-        return cls(ids, [np.asarray(view.segments, np.uint8) for view in views], target)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.ids))
 
 
 @dataclass(frozen=True)
@@ -91,6 +65,8 @@ class Task(ABC):
     """The model's head that it reads; none if it reads the encoder's states."""
     per_token: ClassVar[bool] = False
     """Whether outputs are per token, not per sequence."""
+    needs_offsets: ClassVar[bool] = True
+    """Whether it reads the places of tokens in the text; without them, tokenizing is faster."""
     has_ranking: ClassVar[bool] = True
     """Whether it can return several answers, the most probable first."""
     max_texts: ClassVar[int] = 2
@@ -118,7 +94,7 @@ class Task(ABC):
         """Only training uses `settings` and the golds of the training data."""
         self.config, self.options, self.labels = config, config.options, model.config.labels
         self.settings = settings if settings is not None else self.Settings()
-        self.reader = Reader(model, config.window, self.pair_part)
+        self.reader = Reader(model, config.window, self.pair_part, has_offsets=self.needs_offsets)
 
     # ------------------------------------------------------------------ files and inputs
 
@@ -182,8 +158,8 @@ class Task(ABC):
     # ------------------------------------------------------------------ training
 
     @abstractmethod
-    def encode(self, examples: Sequence[Any]) -> list[EncodedExample]:
-        """Examples as token sequences."""
+    def encode(self, examples: Sequence[Any], before: int = 0) -> EncodedChunk:
+        """Examples as token sequences. `before`: the number of examples before them, for errors."""
 
     def check(self, example: Any) -> None:  # noqa: B027 (optional)
         """Refuse an example on which this model cannot be evaluated, such as one with an unknown label."""
@@ -222,6 +198,15 @@ class Task(ABC):
     @abstractmethod
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> Any:
         """The prediction for an example, from the outputs of all its windows."""
+
+    def decode_chunk(self, items: EncodedChunk, outputs: Outputs) -> Iterable[Any]:
+        """The predictions for many examples, from the outputs of all their sequences: in order, and lazily."""
+        sizes = items.sequences.lengths if self.per_token else np.ones(len(items.sequences), np.int64)
+        ends = np.cumsum(sizes).tolist()
+        views = iter(zip([0, *ends], ends, strict=False))
+        for item, count in zip(items, items.counts.tolist(), strict=True):
+            own = [outputs[start:end] for start, end in islice(views, count)]
+            yield self.decode(item, own if self.per_token else [rows[0] for rows in own])
 
     @abstractmethod
     def answer(self, item: EncodedExample, decoded: Any, top: int = 1) -> Any:

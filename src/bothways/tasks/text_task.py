@@ -4,21 +4,24 @@ B sequences.
 """
 
 import math
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.data.examples import Gold, Text
 from bothways.data.findings import DataCounts, Finding
 from bothways.data.label_checks import by_count, listed
 from bothways.data.labels import label_kind, names_of, number_of
+from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
-from bothways.tasks.task import EncodedExample, Sample, Task
+from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Task
 
 NUMBER = ("score",)
 """The labels of a new head whose only output is a number: its name is free."""
@@ -32,11 +35,12 @@ class TextTask(Task):
     """A task whose examples are `Text` and whose head reads the whole sequence."""
 
     head = "sequence"
+    needs_offsets = False
     ambiguous_kinds = ("regression", "multi")
     texts_wanted: int = 0
     """Texts that every example must have; 0: one or two."""
 
-    def encode(self, examples: Sequence[Text]) -> list[EncodedExample]:
+    def encode(self, examples: Sequence[Text], before: int = 0) -> EncodedChunk:
         for example in examples:
             if self.texts_wanted and len(example.texts) != self.texts_wanted:
                 has, wants = ("one text", "pairs") if self.texts_wanted == 2 else ("two texts", "single texts")
@@ -44,8 +48,7 @@ class TextTask(Task):
                 raise BothwaysError(
                     f"{where} has {has}, but this model reads {wants}", "wrong-text-count", example.where
                 )
-        reads = self.reader([example.texts for example in examples])
-        return [EncodedExample(example, [read]) for example, read in zip(examples, reads, strict=True)]
+        return EncodedChunk(examples, self.reader([example.texts for example in examples], before))
 
     def gold(self, example: Text) -> Any:
         """The gold in numbers."""
@@ -61,6 +64,16 @@ class TextTask(Task):
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits(self.head, states, batch)
+
+    @abstractmethod
+    def predictions(self, outputs: Outputs, counts: Indices) -> Any:
+        """(texts, …) predictions from the outputs (windows, …), of which each text has so many."""
+
+    def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> Any:
+        return self.predictions(np.asarray(outputs), np.array([len(outputs)]))[0]
+
+    def decode_chunk(self, items: EncodedChunk, outputs: Outputs) -> Iterable[Any]:
+        return iter(self.predictions(outputs, items.counts)) if len(items) else ()
 
     # ------------------------------------------------------------------ checks of labelled data
 
@@ -104,6 +117,12 @@ def named_activation(hf_config: Mapping[str, Any]) -> str | None:
     new, old = (hf_config.get(key) for key in CROSS_ENCODER_KEYS)
     found = new["activation_fn"] if isinstance(new, Mapping) and "activation_fn" in new else old
     return None if found is None else str(found)
+
+
+def mean_of_windows(outputs: Outputs, counts: Indices) -> NDArray[np.float64]:
+    """(windows, …) → (texts, …): the mean over the windows of each text."""
+    found: NDArray[np.float64] = np.add.reduceat(outputs.astype(np.float64), np.cumsum(counts) - counts)
+    return found / counts.reshape(-1, *(1,) * (outputs.ndim - 1))
 
 
 def as_text(given: Any) -> Text:

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix
 from bothways.model.activations import without_fast_gelu
+from bothways.model.device import DTYPES
 from bothways.prefetch import prefetch
 from bothways.train.fp32_master import MasterWeights
-from bothways.train.machine import DTYPES, deterministic, interruptible, measure_ceiling, pick_device, pick_precision
+from bothways.train.machine import deterministic, interruptible, measure_ceiling, pick_device, pick_precision
 from bothways.train.optim import OptimSettings, lr_factor, make_optimizers, set_lr
 from bothways.train.protocol import (
     Evaluated,

@@ -14,8 +14,6 @@ import torch
 from bothways.errors import BothwaysError
 from bothways.train.ranks import Ranks
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
 
 def pick_device(wanted: str, ranks: Ranks) -> torch.device:
     """The device to train on; "auto": a GPU if there is one."""

@@ -1,0 +1,104 @@
+"""Token sequences in bulk: arrays instead of one object for each text.
+
+S sequences · N tokens of all sequences · B sequences of a batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bothways.model.batch import Batch
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """S token sequences, one after the other."""
+
+    ids: NDArray[np.int32]
+    """(N,) token ids."""
+    lengths: Indices
+    """(S,) tokens of each sequence."""
+    segments: NDArray[np.uint8] | None = None
+    """(N,) segment ids; None: all are 0."""
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> "Sequences":
+        """From lists of token ids, and of the segment of each token.
+
+        >>> from bothways.engine.sequences import Sequences
+        >>> Sequences.of([[101, 7592, 102], [101, 102]]).ids.tolist()
+        [101, 7592, 102, 101, 102]
+        """
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        total = int(lengths.sum())
+        flat = np.fromiter(chain.from_iterable(ids), np.int32, total)
+        if segments is None:
+            return cls(flat, lengths)
+        return cls(flat, lengths, np.fromiter(chain.from_iterable(segments), np.uint8, total))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @cached_property
+    def starts(self) -> Indices:
+        """(S,) the first token of each sequence."""
+        starts: Indices = np.cumsum(self.lengths) - self.lengths
+        return starts
+
+    def batch(self, picked: Indices, device: torch.device) -> Batch:
+        """The given sequences as a packed batch on a device. A GPU is not waited for."""
+        lengths = self.lengths[picked]
+        rows = ragged(self.starts[picked], lengths)
+        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+        size = len(rows)
+
+        def copied(array: NDArray[Any]) -> Tensor:
+            tensor = torch.from_numpy(array)
+            # A GPU copies from page-locked memory by itself.
+            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+        ids, starts = copied(self.ids[rows]).long(), copied(cu_seqlens.astype(np.int32))
+        segments = torch.zeros_like(ids) if self.segments is None else copied(self.segments[rows]).long()
+        before = starts[:-1].repeat_interleave(starts.diff(), output_size=size)
+        positions = torch.arange(size, device=device) - before
+        return Batch(ids, segments, positions, starts, int(lengths.max()))
+
+
+def ragged(starts: Indices, counts: Indices) -> Indices:
+    """All numbers of several ranges, given by their starts and lengths, one range after the other.
+
+    >>> import numpy as np
+    >>> ragged(np.array([10, 3]), np.array([2, 3])).tolist()
+    [10, 11, 3, 4, 5]
+    """
+    ends = np.cumsum(counts)
+    found: Indices = np.repeat(starts - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)
+    return found
+
+
+def by_budget(lengths: Indices, budget: int) -> Iterator[Indices]:
+    """Indices of sequences, in groups of similar length and at most `budget` tokens.
+
+    A sequence longer than the budget is a group of its own.
+
+    >>> import numpy as np
+    >>> [group.tolist() for group in by_budget(np.array([3, 9, 2, 4]), budget=9)]
+    [[2, 0, 3], [1]]
+    """
+    order = np.argsort(lengths, kind="stable")
+    ends = np.cumsum(lengths[order])
+    first = 0
+    while first < len(order):
+        before = ends[first - 1] if first else 0
+        last = max(int(np.searchsorted(ends, before + budget, "right")), first + 1)
+        yield order[first:last]
+        first = last

@@ -1,0 +1,81 @@
+"""Examples as the model reads them: one, many at once, and as training samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.engine.reader import Read, Reads, View
+from bothways.engine.sequences import Indices, Sequences
+
+
+@dataclass(frozen=True)
+class EncodedExample:
+    """An example as the model reads it."""
+
+    example: Any
+    reads: list[Read]
+    """One; for multiple choice, one per option."""
+
+    @property
+    def views(self) -> list[View]:
+        return [view for read in self.reads for view in read.views]
+
+
+@dataclass(frozen=True)
+class EncodedChunk(Sequence[EncodedExample]):
+    """Many examples as the model reads them. An `EncodedExample` is made when it is asked for."""
+
+    examples: Sequence[Any]
+    reads: Reads
+    sizes: Indices | None = None
+    """The number of reads of each example; None: one each."""
+
+    @property
+    def sequences(self) -> Sequences:
+        return self.reads.sequences
+
+    @cached_property
+    def counts(self) -> Indices:
+        """The number of sequences of each example."""
+        if self.sizes is None:
+            return self.reads.counts
+        ends, total = np.cumsum(self.sizes), np.concatenate([[0], np.cumsum(self.reads.counts)])
+        counts: Indices = total[ends] - total[ends - self.sizes]
+        return counts
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @overload
+    def __getitem__(self, i: int) -> EncodedExample: ...
+    @overload
+    def __getitem__(self, i: slice) -> list[EncodedExample]: ...
+    def __getitem__(self, i: int | slice) -> EncodedExample | list[EncodedExample]:
+        if isinstance(i, slice):
+            return [self[n] for n in range(*i.indices(len(self)))]
+        i = range(len(self))[i]
+        if self.sizes is None:
+            return EncodedExample(self.examples[i], [self.reads[i]])
+        end = int(self.sizes[: i + 1].sum())
+        return EncodedExample(self.examples[i], self.reads[end - int(self.sizes[i]) : end])
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One training sample: a sequence with its target, or several sequences that belong together."""
+
+    ids: list[NDArray[np.int32]]
+    segments: list[NDArray[np.uint8]]
+    target: Any
+
+    @classmethod
+    def of(cls, views: Sequence[View], target: Any) -> "Sample":
+        ids = [np.asarray(view.ids, np.int32) for view in views]
+        return cls(ids, [np.asarray(view.segments, np.uint8) for view in views], target)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ids))
