@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from bothways.cli.options import AnyModel, PrintJson
-from bothways.cli.output import print_json, print_table, progress
+from bothways.cli.output import file_progress, print_json, print_table
+from bothways.progress import Progress
 
 
 def blimp(
@@ -34,9 +35,10 @@ def blimp(
     from bothways.model.load import load
     from bothways.predict.likelihood import read_minimal_pairs, score_minimal_pairs
 
-    total = sum(1 for _ in read_minimal_pairs(file, limit))
-    loaded = load(model).to("cuda" if torch.cuda.is_available() else "cpu")
-    found = score_minimal_pairs(progress(read_minimal_pairs(file, limit), "scoring", total), loaded)
+    with Progress("loading the model"):
+        loaded = load(model).to("cuda" if torch.cuda.is_available() else "cpu")
+    with file_progress("scoring", [file]) as bar:
+        found = score_minimal_pairs(bar.over(read_minimal_pairs(file, limit)), loaded)
     if as_json:
         print_json(asdict(found))
         return

@@ -8,6 +8,7 @@ import typer
 from bothways.cli.options import AnyModel, BaseModel, Device, PrintJson
 from bothways.cli.output import print_json
 from bothways.errors import BothwaysError
+from bothways.progress import Progress, progress
 
 if TYPE_CHECKING:
     from bothways.predict.fill import Filled
@@ -38,11 +39,12 @@ def fill(
     from bothways.engine.engine import Engine
     from bothways.text.files import STDIN, read_lines
 
-    loaded = Engine(bothways.load(model or bothways.boxed("fill"), base=base), device=device).model
+    with Progress("loading the model"):
+        loaded = Engine(bothways.load(model or bothways.boxed("fill"), base=base), device=device).model
     if text != "-":
         _print(bothways.fill(text, loaded, top=top), as_json)
         return
-    for number, line in enumerate(read_lines(STDIN), 1):
+    for number, line in enumerate(progress(read_lines(STDIN), "filling"), 1):
         if line.strip():
             try:
                 _print(bothways.fill(line, loaded, top=top), as_json)
