@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from bothways.cli.options import AnyModel, Device, Dtype, PrintJson
-from bothways.cli.output import print_json, print_table, progress
+from bothways.cli.output import file_progress, print_json, print_table
+from bothways.progress import Progress
 
 
 def blimp(
@@ -31,11 +32,13 @@ def blimp(
 
     Example: bothways blimp examples/minimal-pairs.jsonl
     """
+    from bothways.engine.engine import Engine
     from bothways.predict.likelihood import read_minimal_pairs, score_minimal_pairs
 
-    total = sum(1 for _ in read_minimal_pairs(file, limit))
-    pairs = progress(read_minimal_pairs(file, limit), "scoring", total)
-    found = score_minimal_pairs(pairs, model, device=device, dtype=dtype)
+    with Progress("loading the model"):
+        loaded = Engine(model, device=device, dtype=dtype).model
+    with file_progress("scoring", [file]) as bar:
+        found = score_minimal_pairs(bar.over(read_minimal_pairs(file, limit)), loaded)
     if as_json:
         print_json(asdict(found))
         return

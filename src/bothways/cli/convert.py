@@ -7,6 +7,7 @@ import typer
 
 from bothways.cli.options import BaseModel
 from bothways.cli.output import say
+from bothways.progress import Progress
 
 
 def convert(
@@ -38,7 +39,8 @@ def convert(
     from bothways.model.convert import convert as run
     from bothways.model.device import DTYPES
 
-    model = run(source, target, base=base, to=to, dtype=DTYPES[dtype])
+    with Progress("converting"):
+        model = run(source, target, base=base, to=to, dtype=DTYPES[dtype])
     parameters = sum(parameter.numel() for parameter in model.parameters())
     heads = ", ".join(model.config.heads) or "none"
     say(f"{target}: {model.config.family}, {parameters:,} parameters, heads: {heads}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.output import print_json, print_table, progress, say, with_options
+from bothways.cli.output import print_json, print_table, say, watch, with_options
 
 if TYPE_CHECKING:
     from bothways.data.findings import Finding
@@ -60,7 +60,7 @@ def doctor(
         text=text or "",
         pair=pair or "",
         label=label or "",
-        watch=progress,
+        watch=watch,
     )
     if as_json:
         print_json(asdict(found))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson
-from bothways.cli.output import print_json, progress, say
+from bothways.cli.output import file_progress, print_json, say
 from bothways.errors import BothwaysError
 from bothways.model.pooling_modes import PoolingMode
 from bothways.predict.encode_options import Combine, Long, Unit
+from bothways.progress import Progress
 
 if TYPE_CHECKING:
     from bothways.engine.engine import Engine
@@ -86,7 +87,7 @@ def encode(
     from bothways.model.load import load
     from bothways.predict.features import Features, text_recipe
     from bothways.predict.vectors import beside, write_vectors, writer_for
-    from bothways.text.files import STDIN, read_texts, require_files
+    from bothways.text.files import read_texts, require_files
 
     pools: Any = pool.split(",") if pool else None
     for mode in pools or ():
@@ -102,15 +103,16 @@ def encode(
             "bad-combination",
             per,
         )
-    engine = Engine(load(model, base=base), device=device, dtype=dtype)
+    with Progress("loading the model"):
+        engine = Engine(load(model, base=base), device=device, dtype=dtype)
     loaded = engine.model
     features = Features(layers, combine, _numbers(weights), long)
     recipe = text_recipe(loaded, features, pools, prompt, prompt_name) if per == "text" else None
     tally = Tally()
-    total = None if file == STDIN else sum(1 for _ in read_texts(file, field))
-    texts = progress(read_texts(file, field), "encoding", total)
     width = (recipe or features).width(loaded.config.encoder)
-    rows = write_vectors(out, _blocks(texts, engine, per, recipe, features, tally), width)
+    with file_progress("encoding", [file]) as bar:
+        texts = bar.over(read_texts(file, field))
+        rows = write_vectors(out, _blocks(texts, engine, per, recipe, features, tally), width)
     if as_json:
         print_json({"out": str(out), "rows": rows, "width": width, **vars(tally)})
     else:

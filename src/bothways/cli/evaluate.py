@@ -20,8 +20,9 @@ from bothways.cli.options import (
     TunedModel,
     answering,
 )
-from bothways.cli.output import print_json, print_table, progress, say
+from bothways.cli.output import file_progress, print_json, print_table, say
 from bothways.errors import BothwaysError
+from bothways.progress import Progress
 
 if TYPE_CHECKING:
     from bothways.predict.evaluation import Evaluation
@@ -90,20 +91,14 @@ def evaluate(
             "read-only-box",
             task,
         )
-    predictor, notes = Predictor.load(folder, base=base, device=device, dtype=dtype, long=long), Notes()
-    other = Predictor.load(against, device=device, dtype=dtype, long=long) if against else None
+    with Progress("loading the model"):
+        predictor, notes = Predictor.load(folder, base=base, device=device, dtype=dtype, long=long), Notes()
+        other = Predictor.load(against, device=device, dtype=dtype, long=long) if against else None
     if other:
         require_same_task(predictor, other, (str(folder), str(against)))
     data = FinetuneData(text=text or "", pair=pair or "", label=label or "")
-    found = run(
-        files,
-        predictor,
-        data,
-        against=other,
-        worst=worst,
-        notes=notes,
-        watch=lambda examples: progress(examples, "evaluating"),
-    )
+    with file_progress("evaluating", files) as bar:
+        found = run(files, predictor, data, against=other, worst=worst, notes=notes, watch=bar.over)
     if notes:
         say(str(notes))
     if picture and not draw_evaluation(found, predictor.labels, picture):

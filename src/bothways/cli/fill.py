@@ -7,6 +7,7 @@ import typer
 
 from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson
 from bothways.cli.output import print_json
+from bothways.progress import Progress, progress
 
 if TYPE_CHECKING:
     from bothways.predict.fill import Filled
@@ -39,13 +40,14 @@ def fill(
     from bothways.predict.fill import iter_filled
     from bothways.text.files import STDIN, read_lines
 
-    loaded = bothways.load(model or bothways.boxed("fill"), base=base)
-    engine = Engine(loaded, device=device, dtype=dtype)
+    with Progress("loading the model"):
+        loaded = bothways.load(model or bothways.boxed("fill"), base=base)
+        engine = Engine(loaded, device=device, dtype=dtype)
     if text != "-":
         _print(next(iter_filled([text], engine, top)), as_json)
         return
-    numbered = ((number, line) for number, line in enumerate(read_lines(STDIN), 1) if line.strip())
-    for answers in iter_filled((line for _, line in numbered), engine, top):
+    lines = (line for line in progress(read_lines(STDIN), "filling") if line.strip())
+    for answers in iter_filled(lines, engine, top):
         _print(answers, as_json)
 
 

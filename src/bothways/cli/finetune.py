@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from bothways.cli.options import FirstModel
-from bothways.cli.output import print_json, print_table, progress, same_command, say
+from bothways.cli.output import print_json, print_table, same_command, say, watch
 
 if TYPE_CHECKING:
     from bothways.tasks.recipe import FinetuneRecipe
@@ -129,7 +129,7 @@ def finetune(
         _several(recipe, out, seeds, as_json)
         return
     with Console(recipe.run.steps or None, recipe.run.minutes or None) as console:
-        result = run(recipe, out, listen=[console], say=console.say, watch=progress)
+        result = run(recipe, out, listen=[console], say=console.say, watch=watch)
     if os.environ.get("RANK", "0") != "0":
         return  # torchrun started several processes, and the first one reports
     if not result.complete:
@@ -153,9 +153,7 @@ def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> 
     from bothways.train.report import Console
 
     with Console(recipe.run.steps or None, recipe.run.minutes or None) as console:
-        result = finetune_seeds(
-            recipe, out, range(seeds), listen=lambda seed: [console], say=console.say, watch=progress
-        )
+        result = finetune_seeds(recipe, out, range(seeds), listen=lambda seed: [console], say=console.say, watch=watch)
     if not result.complete:
         _stopped(result.runs[-1].steps)
     labels = result.runs[0].labels

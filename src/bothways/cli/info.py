@@ -8,6 +8,7 @@ import typer
 
 from bothways.cli.options import BaseModel
 from bothways.cli.output import print_json, print_table
+from bothways.progress import Progress
 
 _SEGMENTS = ("no segments", "one segment", "two segments")
 _MAX_LABELS = 3  # shown of a model in the box
@@ -28,9 +29,10 @@ def info(
     from bothways.model.box import boxed
     from bothways.model.describe import describe, describe_box
 
-    facts = describe(folder or boxed(), base)
-    if folder is None:
-        facts |= {"box": describe_box()}
+    with Progress("reading the model"):
+        facts = describe(folder or boxed(), base)
+        if folder is None:
+            facts |= {"box": describe_box()}
     if as_json:
         print_json(facts)
     else:

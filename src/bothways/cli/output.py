@@ -8,11 +8,15 @@ import re
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+
+from bothways.progress import Progress, hide_bar, progress
+from bothways.text.streams import follow
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +27,7 @@ _WIDE = 10_000
 
 def say(message: str) -> None:
     """Print a message on standard error."""
+    hide_bar()
     typer.echo(message, err=True)
 
 
@@ -104,53 +109,17 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
     return table
 
 
-def progress(items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
-    """The items, with a progress bar if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="")
-        for item in items:
-            yield item
-            speed = bar.tasks[0].speed
-            bar.update(task, advance=1, rate=f"{speed:,.0f}/s" if speed else "")
-
-
 @contextmanager
-def bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A callback (bytes done, total bytes) that shows a progress bar if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+def file_progress(what: str, files: Iterable[Path | str]) -> Iterator[Progress]:
+    """Progress of work on what is read from these files: items by number, the time left by bytes."""
+    with follow(files) as share, Progress(what, share=share) as bar:
+        yield bar
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+def watch(items: Iterable[T], what: str, files: Sequence[str] = ()) -> Iterator[T]:
+    """The items, with their progress shown."""
+    if not files:
+        yield from progress(items, what)
+        return
+    with file_progress(what, files) as bar:
+        yield from bar.over(items)

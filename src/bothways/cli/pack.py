@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.output import bytes_bar, print_json, print_table, say
+from bothways.cli.output import print_json, print_table, say
+from bothways.progress import Progress
 from bothways.text.files import Each
 from bothways.text.segment import WordBoundaries
 
@@ -66,7 +67,7 @@ def pack(
         name, path = _source(written, default_source(out))
         sources.setdefault(name, []).append(path)
     is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
-    with bytes_bar("packing") as on_bytes:
+    with Progress("packing", unit="bytes") as bar:
         report = run(
             sources,
             Tokenizer.load(model),
@@ -77,7 +78,7 @@ def pack(
             column=field,
             each=each,
             words=words,
-            on_bytes=on_bytes,
+            on_bytes=bar.at,
         )
     if as_json:
         print_json(asdict(report))

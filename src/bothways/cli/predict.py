@@ -22,8 +22,9 @@ from bothways.cli.options import (
     TunedModel,
     answering,
 )
-from bothways.cli.output import progress, say
+from bothways.cli.output import file_progress, say
 from bothways.errors import BothwaysError
+from bothways.progress import Progress
 
 if TYPE_CHECKING:
     from bothways.tasks.task import Task
@@ -60,7 +61,8 @@ def predict(
     from bothways.predict.predictor import Predictor
     from bothways.tasks.recipe import FinetuneData
 
-    predictor = Predictor.load(answering(model, task), base=base, device=device, dtype=dtype, long=long)
+    with Progress("loading the model"):
+        predictor = Predictor.load(answering(model, task), base=base, device=device, dtype=dtype, long=long)
     notes = Notes(whole=True)
     data = FinetuneData(text=text or "", pair=pair or "")
     given = inputs or ["-"]
@@ -80,10 +82,10 @@ def predict(
         raise BothwaysError("a text is empty: there is nothing to predict", "empty-text")
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
-    for example, answer in predictor.answers(progress(examples, "predicting"), top=top):
-        sys.stdout.write(
-            (json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)) + "\n"
-        )
+    with file_progress("predicting", given) as bar:
+        for example, answer in predictor.answers(bar.over(examples), top=top):
+            line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
+            sys.stdout.write(line + "\n")
     sys.stdout.flush()
     notes.counts.pop("no-label-column", None)  # predictions need no labels
     if notes:

@@ -1,13 +1,16 @@
 """bothways glue | squad | conll"""
 
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bothways.cli.options import FirstModel
-from bothways.cli.output import json_text, print_json, print_table, same_command, say, table_text
+from bothways.cli.output import json_text, print_json, print_table, same_command, say, table_text, watch
+from bothways.progress import Progress
 
 if TYPE_CHECKING:
     from bothways.tasks.suites import BenchmarkScore
@@ -127,11 +130,13 @@ def _run(
 
     rows: list[BenchmarkScore] = []
     try:
-        for row in run_suite(
-            suite, folder, model or "", out, range(seeds), settings, only=only, listen=_listen, say=say
-        ):
-            rows.append(row)
-            say(f"{row.name}: {row.score} {_shown(row.runs)}")
+        with ExitStack() as bars:
+            listen = partial(_watched, bars)
+            for row in run_suite(
+                suite, folder, model or "", out, range(seeds), settings, only=only, listen=listen, say=say, watch=watch
+            ):
+                rows.append(row)
+                say(f"{row.name}: {row.score} {_shown(row.runs)}")
     except StoppedError:
         say(f"stopped and saved; to continue: {same_command()}")
         raise typer.Exit(130) from None
@@ -155,6 +160,30 @@ def _run(
 
 def _shown(runs: Any) -> str:
     return f"{100 * runs.mean:.1f}" + (f" ± {100 * runs.sd:.1f}" if runs.n > 1 else "")
+
+
+def _watched(bars: ExitStack, name: str, seed: int) -> list[Any]:
+    """The listeners of a run: a bar, and messages."""
+    return [_steps(bars, f"{name}, seed {seed}"), *_listen(name, seed)]
+
+
+def _steps(bars: ExitStack, what: str) -> Any:
+    """Shows the progress of a run in steps."""
+    from bothways.train.protocol import Finished, Started, Stepped
+
+    bar = Progress(what, unit="steps")
+
+    def follow(event: Any) -> None:
+        match event:
+            case Started():
+                bars.enter_context(bar)
+                bar.at(event.step, event.steps)
+            case Stepped():
+                bar.at(event.step)
+            case Finished():
+                bars.close()
+
+    return follow
 
 
 def _listen(name: str, seed: int) -> list[Any]:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.output import bytes_bar, print_json, print_table, say
+from bothways.cli.output import print_json, print_table, say
 from bothways.errors import BothwaysError
+from bothways.progress import Progress
 
 app = typer.Typer(help="Train, show, extend and shrink vocabularies.", no_args_is_help=True)
 
@@ -55,16 +56,17 @@ def train(
     from bothways.text.train_vocab import train_vocabulary
 
     strip = None if accents is None else not accents
-    tokenizer = train_vocabulary(
-        files,
-        size=size,
-        lower=lower,
-        strip_accents=strip,
-        split_cjk=split_cjk,
-        minimum=minimum,
-        field=field,
-        progress=True,
-    )
+    with Progress("training a vocabulary", unit="bytes") as bar:
+        tokenizer = train_vocabulary(
+            files,
+            size=size,
+            lower=lower,
+            strip_accents=strip,
+            split_cjk=split_cjk,
+            minimum=minimum,
+            field=field,
+            on_bytes=bar.at,
+        )
     with atomic.new_folder(out, replaces=FILES) as fresh:
         tokenizer.save(fresh)
     say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")
@@ -156,8 +158,8 @@ def extend(
     from bothways.text.files import read_texts, require_files
 
     given = list(read_texts(require_files([words])[0], field)) if words else []
-    with bytes_bar("reading") as on_bytes:
-        found = extend_vocabulary(load(model), given, files=files or (), count=count, field=field, on_bytes=on_bytes)
+    with Progress("reading", unit="bytes") as bar:
+        found = extend_vocabulary(load(model), given, files=files or (), count=count, field=field, on_bytes=bar.at)
     new = found.words
     if not new.added:
         raise BothwaysError(
@@ -225,8 +227,8 @@ def shrink(
     from bothways.model.load import load
     from bothways.model.vocabulary import shrink_vocabulary
 
-    with bytes_bar("reading") as on_bytes:
-        found = shrink_vocabulary(load(model), files, minimum=minimum, count=count, field=field, on_bytes=on_bytes)
+    with Progress("reading", unit="bytes") as bar:
+        found = shrink_vocabulary(load(model), files, minimum=minimum, count=count, field=field, on_bytes=bar.at)
     save(found.model, out)
     if as_json:
         pairs = {"rows": found.rows, "parameters": found.parameters, "megabytes": found.megabytes}

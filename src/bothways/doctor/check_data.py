@@ -13,9 +13,10 @@ from bothways.data.tagged import KINDS
 from bothways.doctor import training_plan
 from bothways.doctor.checks import check_rows, find_conflicts, find_copies, find_leaks
 from bothways.doctor.data_report import DataReport, Length, Reading, TrainingPlan
-from bothways.doctor.survey import Survey, Watch
+from bothways.doctor.survey import Survey
 from bothways.doctor.tokens import tokenize
 from bothways.errors import BothwaysError
+from bothways.progress import Watch, watch_nothing
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
 from bothways.tasks.registry import TASKS, find_task
 from bothways.tasks.task import Task
@@ -33,7 +34,7 @@ def check_data(
     text: str = "",
     pair: str = "",
     label: str = "",
-    watch: Watch = lambda examples, what: examples,
+    watch: Watch = watch_nothing,
 ) -> DataReport:
     """What is wrong with labelled files, and what to do. With `model` also tokens, windows, and the training time.
 
@@ -142,7 +143,8 @@ class _Doctor:
             do = "Use another model, or other settings in a recipe."
             self.findings.append(Finding("error", "model", f"This model cannot learn the task: {error}.", do))
             return
-        found = tokenize(task, config, self.watch(self.train.read(), "tokenizing"), self.train.files)
+        examples = self.watch(self.train.read(), "tokenizing", self.train.files)
+        found = tokenize(task, config, examples, self.train.files)
         self.reading = found.reading
         self.findings += found.findings
         if found.first:

@@ -5,7 +5,7 @@ Two different texts in a file of a million rows have the same hash with a probab
 
 import hashlib
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -17,14 +17,13 @@ from bothways.data.columns import Columns
 from bothways.data.findings import DataCounts, PlacedNotes, cut, normal
 from bothways.data.words import is_cjk
 from bothways.errors import BothwaysError
+from bothways.progress import Watch
 from bothways.tasks.task import Task
 
 _SHORT = 5.0
 """Texts with fewer words repeat by chance; two CJK characters count as a word."""
 
 Hashes = NDArray[np.uint64]
-Watch = Callable[[Iterable[Any], str], Iterable[Any]]
-"""Passes the examples on, showing progress."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,8 @@ class Survey(DataCounts):
         return self.task.read(self.files, self.columns, PlacedNotes() if notes is None else notes)
 
     def run(self, watch: Watch) -> None:
-        for example in watch(self.read(self.notes), "reading development data" if self.is_dev else "reading"):
+        what = "reading development data" if self.is_dev else "reading"
+        for example in watch(self.read(self.notes), what, self.files):
             self._add(example)
         if not self.rows:
             names = ", ".join(self.files)

@@ -25,6 +25,7 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision, announce, find_device, find_dtype
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.progress import tick
 
 TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 65_536}
 """Default token budget of a batch, by device: enough to keep it busy, few enough to stay in a CPU's cache."""
@@ -107,7 +108,10 @@ def run(
     waiting: deque[_Pending[C]] = deque()
     for chunk in chunks:
         waiting.append(_Pending(chunk, counts(chunk)))
+        finished, read = 0, len(chunk.sequences)
         for picked in by_budget(chunk.sequences.lengths, budget):
+            tick(finished, read)
+            finished += len(picked)
             with torch.inference_mode():
                 if device.type == "cuda":
                     with torch.cuda.device(device), timed():

@@ -2,8 +2,9 @@
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bothways.model.families import with_pooling
 from bothways.model.load import load
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
+from bothways.progress import Watch, watch_nothing
 from bothways.tasks.folder import with_config, with_dropout, with_task
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
 from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
@@ -28,9 +30,6 @@ from bothways.train.session import Listener, Listeners, Say, claim, run_session,
 from bothways.train.state import Checkpoints, read_state
 
 _AT_ONCE = 1_024
-
-Watch = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Passes the items on, showing progress."""
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,18 @@ def finetune(
     dev: Sequence[Any] | None = None,
     listen: Sequence[Listener] = (),
     say: Say = lambda words: None,
-    watch: Watch = lambda items, what: items,
+    watch: Watch = watch_nothing,
 ) -> Finetuned:
     """Train as the recipe says, or continue an earlier call with the same `out`.
 
     The data are the recipe's files, or the examples `train` and `dev`. `listen` gets every event of the run, `say`
-    messages for the user, and `watch` the examples while they are encoded.
+    messages for the user, and `watch` the examples while they are read and tokenized.
     """
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         tell: Say = say if ranks.is_first else lambda words: None
-        train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell)
-        dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell)
+        train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch)
+        dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch)
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
         if not recipe.model.init:
@@ -131,11 +130,11 @@ def finetune(
         )
 
 
-def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say) -> list[Any]:
+def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say, watch: Watch) -> list[Any]:
     if not files:
         return []
     notes = Notes()
-    found = list(TASKS[recipe.task].read(files, recipe.data.columns, notes, recipe.settings))
+    found = list(watch(TASKS[recipe.task].read(files, recipe.data.columns, notes, recipe.settings), "reading", files))
     if notes:
         say(str(notes))
     if not found:
@@ -148,8 +147,8 @@ def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> tuple[list[Sa
     """The training samples, and the number of examples without any: empty ones, or without their answer in the text."""
     samples: list[Sample] = []
     unused = 0
-    chunks = [examples[i : i + _AT_ONCE] for i in range(0, len(examples), _AT_ONCE)]
-    for chunk in watch(chunks, "reading"):
+    stream = iter(watch(examples, "tokenizing"))
+    while chunk := list(islice(stream, _AT_ONCE)):
         for item in task.encode(chunk):
             found = task.samples(item)
             samples += found

@@ -7,8 +7,9 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.load import load
+from bothways.progress import Watch, watch_nothing
 from bothways.scoring.significance import Summary, summary
-from bothways.tasks.finetune import Finetuned, Watch, finetune
+from bothways.tasks.finetune import Finetuned, finetune
 from bothways.tasks.recipe import FinetuneRecipe
 from bothways.tasks.trainable import selection_loss
 from bothways.train.session import Listener, Say
@@ -39,7 +40,7 @@ def finetune_seeds(
     *,
     listen: Callable[[int], Sequence[Listener]] = lambda seed: (),
     say: Say = lambda words: None,
-    watch: Watch = lambda items, what: items,
+    watch: Watch = watch_nothing,
 ) -> Seeds:
     """Fine-tune once with every seed, in out/seed-0 and so on; out/model is the best of them on development data.
 

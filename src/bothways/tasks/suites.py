@@ -13,6 +13,7 @@ from typing import Any
 from bothways.data.sources import kind_of
 from bothways.errors import BothwaysError, StoppedError, require_choice
 from bothways.plots import RED, bars, new_figure, save_figure
+from bothways.progress import Watch, watch_nothing
 from bothways.scoring.significance import Summary
 from bothways.tasks.recipe import finetune_recipe
 from bothways.tasks.seeds import finetune_seeds
@@ -120,6 +121,7 @@ def run_suite(
     only: Sequence[str] = (),
     listen: Callable[[str, int], Sequence[Listener]] = lambda name, seed: (),
     say: Say = lambda words: None,
+    watch: Watch = watch_nothing,
 ) -> Iterator[BenchmarkScore]:
     """Fine-tune and score every task found; yields a row after each. Finished runs are not repeated.
 
@@ -143,7 +145,7 @@ def run_suite(
             continue
         table = {"task": case.task, "data": {"train": one.train, "dev": one.dev}, "model": {"init": str(model)}}
         recipe = finetune_recipe(table, settings, usual=case.settings)
-        result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say)
+        result = finetune_seeds(recipe, out / case.name, seeds, listen=partial(listen, case.name), say=say, watch=watch)
         if not result.complete:
             raise StoppedError(f"{case.name} was stopped and has saved: the same call continues", "stopped", case.name)
         yield BenchmarkScore(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.text.streams import COMPRESSED, peek_stdin, read_blocks, read_whole_lines
+from bothways.text.streams import COMPRESSED, note_place, peek_stdin, read_blocks, read_whole_lines
 from bothways.text.streams import STDIN as STDIN
 from bothways.text.streams import Meter as Meter
 from bothways.text.streams import name_of as name_of
@@ -243,6 +243,7 @@ def _batches(path: Path, columns: list[str] | None, meter: Meter) -> Iterator[tu
     """The batches of a .parquet file with their rows, of these columns or of all."""
     pyarrow = _pyarrow()
     done, before = 0, meter.bytes
+    note_place(path, 0)
     try:
         # Read page by page: 5 MB in memory for a row group of 400 MB, instead of all of it.
         with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
@@ -252,9 +253,9 @@ def _batches(path: Path, columns: list[str] | None, meter: Meter) -> Iterator[tu
             for batch in file.iter_batches(batch_size=64, columns=columns, use_threads=False):
                 yield batch, batch.to_pylist()
                 done += len(batch)
-                meter.bytes = (
-                    before + size * done // count
-                )  # estimated from the share of rows: other columns are not read
+                place = size * done // count  # estimated from the share of rows: other columns are not read
+                meter.bytes = before + place
+                note_place(path, place)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).partition("\n")[0]
         raise BothwaysError(

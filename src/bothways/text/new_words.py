@@ -168,6 +168,8 @@ def read_batches(files: Sequence[Path | str], field: str, on_bytes: OnBytes | No
                 if on_bytes:
                     on_bytes(meter.bytes, total)
     yield texts
+    if on_bytes:
+        on_bytes(meter.bytes, total)
 
 
 def _with(tokenizer: Tokenizer, words: dict[str, str]) -> Tokenizer:

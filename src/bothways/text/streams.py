@@ -7,7 +7,8 @@ import lzma
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,33 @@ class Meter:
     """Bytes on disk; of compressed files, the compressed size."""
     split: int = 0
     """Documents that were too long and were split."""
+
+
+_followed: list[dict[Path, int]] = []
+"""For each `follow` that is open: the bytes read of each file by its last reader."""
+
+
+@contextmanager
+def follow(files: Iterable[Path | str]) -> Iterator[Callable[[], float | None]]:
+    """A function that tells the share of these files that was read since, from 0 to 1, by the last reader of each.
+
+    It is None for standard input and folders, and for .json, which is read as a whole before its first item.
+    """
+    paths = set(map(Path, files))
+    sizes = [path.stat().st_size for path in paths if path.is_file() and ".json" not in path.suffixes[-2:]]
+    total = sum(sizes) if len(sizes) == len(paths) else 0
+    places: dict[Path, int] = {}
+    _followed.append(places)
+    try:
+        yield lambda: min(1.0, sum(places.values()) / total) if total else None
+    finally:
+        _followed[:] = [other for other in _followed if other is not places]
+
+
+def note_place(path: Path, place: int) -> None:
+    """Tell that a file has been read up to this byte."""
+    for places in _followed:
+        places[path] = place
 
 
 def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
@@ -109,14 +137,16 @@ class _Counted(io.FileIO):
         else:
             # Not closed here: a caller may read standard input again, and tests replace it.
             super().__init__(sys.stdin.fileno(), closefd=False)
-        self.meter, self.is_stdin = meter, path == STDIN
+        self.meter, self.path, self.place = meter, path, 0
 
     def readinto(self, buffer: Any) -> int:
-        if self.is_stdin and _peeked:
+        if self.path == STDIN and _peeked:
             count = min(len(buffer), len(_peeked))
             buffer[:count] = _peeked[:count]
             del _peeked[:count]
         else:
             count = super().readinto(buffer) or 0
         self.meter.bytes += count
+        self.place += count
+        note_place(self.path, self.place)
         return count

@@ -1,9 +1,9 @@
 """Trains a WordPiece vocabulary on text files."""
 
-import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import tokenizers
@@ -11,12 +11,14 @@ from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
 from bothways.errors import BothwaysError
-from bothways.text.files import find_rereadable, no_text, read_texts
+from bothways.text.files import Meter, find_rereadable, no_text, read_texts
 from bothways.text.tokenizer import Tokenizer
 
 # The first ids of Google's vocabularies: [PAD] 0, [unused0] … [unused98] 1–99, [UNK] 100, [CLS] 101, [SEP] 102,
 # [MASK] 103. Tools with hard-coded ids keep working, and the unused pieces are free for words of a domain.
 FIRST_PIECES = ("[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+_TOLD = 2**18  # bytes between two reports of progress
 
 
 def train_vocabulary(
@@ -29,13 +31,14 @@ def train_vocabulary(
     minimum: int = 2,
     field: str = "text",
     most: int = 500_000_000,
-    progress: bool = False,
+    on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tokenizer:
     """Train a WordPiece vocabulary of `size` pieces on text files, folders or patterns: see `find_files`.
 
     The files are streamed; only the table of distinct words is in memory. To bound it, an evenly spaced sample of the
     lines is used if the text has more than `most` characters, with a warning. `minimum` is the number of times a pair
-    of pieces must occur to be merged. The same files give the same vocabulary.
+    of pieces must occur to be merged. The same files give the same vocabulary. The files are read two or three
+    times; `on_bytes(done, total)` reports the progress of each reading.
     """
     files = find_rereadable(files)
     if not 1 <= minimum <= 2**31:
@@ -50,7 +53,8 @@ def train_vocabulary(
     backend.normalizer, backend.pre_tokenizer = shape.normalizer, shape.pre_tokenizer
     # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
     # room for words when a text is full of rare symbols, and a letter may come twice, as x and as ##x.
-    letters, length = _letters(files, field, backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
+    texts = partial(_texts, files, field, on_bytes)
+    letters, length = _letters(files, texts, backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
     share = min(1.0, most / length)
     if share < 1:
         warnings.warn(
@@ -64,19 +68,21 @@ def train_vocabulary(
         special_tokens=[*FIRST_PIECES, *_continuations(letters, backend)],
         initial_alphabet=letters,
         limit_alphabet=len(letters),
-        show_progress=progress and sys.stderr.isatty(),
+        show_progress=False,
     )
-    backend.train_from_iterator(_sample(_texts(files, field), share), trainer)
+    backend.train_from_iterator(_sample(texts(), share), trainer)
     by_id = sorted((i, piece) for piece, i in backend.get_vocab().items())
     pieces = [piece for _, piece in by_id]
     return Tokenizer.from_pieces(pieces, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
 
 
-def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, most: int) -> tuple[list[str], int]:
+def _letters(
+    files: Sequence[Path], texts: Callable[[], Iterable[str]], backend: tokenizers.Tokenizer, most: int
+) -> tuple[list[str], int]:
     """Every character of the text after normalisation, or the `most` frequent; and the length of the text."""
     raw: set[str] = set()
     length = 0
-    for text in _texts(files, field):
+    for text in texts():
         raw.update(text)
         length += len(text)
     normal = {letter: set(backend.normalizer.normalize_str(letter)) - {" "} for letter in raw}
@@ -85,7 +91,7 @@ def _letters(files: Sequence[Path], field: str, backend: tokenizers.Tokenizer, m
         raise no_text(files)
     if len(found) > most:
         counts: Counter[str] = Counter()  # a second pass, because counting is three times slower than collecting
-        for text in _texts(files, field):
+        for text in texts():
             counts.update(text)
         frequency = dict.fromkeys(found, 0)
         for letter, times in counts.items():
@@ -112,6 +118,12 @@ def _normal(backend: tokenizers.Tokenizer, text: str) -> str:
     return normal
 
 
-def _texts(files: Sequence[Path], field: str) -> Iterator[str]:
+def _texts(files: Sequence[Path], field: str, on_bytes: Callable[[int, int], None]) -> Iterator[str]:
+    meter, told, total = Meter(), 0, sum(file.stat().st_size for file in files)
     for file in files:
-        yield from read_texts(file, field)
+        for text in read_texts(file, field, meter):
+            yield text
+            if meter.bytes - told >= _TOLD:
+                told = meter.bytes
+                on_bytes(told, total)
+    on_bytes(meter.bytes, total)

@@ -5,6 +5,7 @@ import math
 import sys
 from collections import deque
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.progress import taken_screen
+from bothways.progress_displays import duration
 from bothways.train.curve import entries
 from bothways.train.health import MovingAverage
 from bothways.train.protocol import Evaluated, Event, Finished, Saved, Started, Stepped, Stopping
@@ -86,7 +89,9 @@ class Console:
         from rich.console import Console as Screen
 
         self._steps, self._seconds = total_steps, 60 * minutes if minutes else None
-        self._screen = Screen(stderr=True, markup=False, highlight=False, emoji=False)
+        # In a notebook, too, standard error gets the lines.
+        self._screen = Screen(stderr=True, markup=False, highlight=False, emoji=False, force_jupyter=False)
+        self._claims = ExitStack()
         self._live: Live | None = None
         self._last: Stepped | None = None
         self._smooth: dict[str, MovingAverage] = {}
@@ -96,21 +101,33 @@ class Console:
         self._printed_at, self._printed_step = -math.inf, -1
 
     def __enter__(self) -> "Console":
+        if sys.stderr.isatty() and not self._screen.is_dumb_terminal:
+            self._start()
+            self._claims.enter_context(taken_screen(self._hide))
+        return self
+
+    def _start(self) -> None:
         from rich.live import Live
 
-        if sys.stderr.isatty() and not self._screen.is_dumb_terminal:
-            self._live = Live(get_renderable=self._display, console=self._screen, transient=True, redirect_stdout=False)
-            self._live.start()
-        return self
+        self._live = Live(get_renderable=self._display, console=self._screen, transient=True, redirect_stdout=False)
+        self._live.start()
+
+    def _hide(self) -> None:
+        """Until the next event: the data are read with bars of their own."""
+        if self._live:
+            self._live.stop()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._claims.close()
         if self._live:
             self._live.stop()
             self._live = None
 
     def __call__(self, event: Event) -> None:
+        if self._live and not self._live.is_started:
+            self._start()
         match event:
             case Started():
                 self._ceiling = event.ceiling
@@ -139,7 +156,7 @@ class Console:
                 self._print()
                 begin = "nothing to do: the run had " if event.complete and self._last is None else ""
                 how, then = ("finished", "") if event.complete else ("stopped", "; the same command resumes the run")
-                self.say(f"{begin}{how} at step {event.step:,} after {_duration(event.elapsed)}{then}")
+                self.say(f"{begin}{how} at step {event.step:,} after {duration(event.elapsed)}{then}")
 
     def _follow(self, event: Stepped) -> None:
         if self._last is None or event.phase != self._last.phase:
@@ -180,7 +197,7 @@ class Console:
             return "preparing"
         of = f" of {self._steps:,}" if self._steps else ""
         left = self._time_left(self._last)
-        return f"step {self._last.step:,}{of}" + (f"  {_duration(left)} left" if left is not None else "")
+        return f"step {self._last.step:,}{of}" + (f"  {duration(left)} left" if left is not None else "")
 
     def _time_left(self, last: Stepped) -> float | None:
         if self._seconds:
@@ -198,17 +215,6 @@ class Console:
         losses = "  ".join(f"{name or 'loss'} {smooth.value:.4f}" for name, smooth in shown.items())
         mfu = f"  MFU {last.flops / self._ceiling:.1%}" if self._ceiling > 0 else ""
         return f"{losses}  lr {last.lr:.2e}  {last.speed:,.0f} tokens/s{mfu}"
-
-
-def _duration(seconds: float) -> str:
-    """
-    >>> _duration(42), _duration(60 * 3 + 5), _duration(3600 * 7 + 300)
-    ('42 s', '3 min 05 s', '7 h 05 min')
-    """
-    total = round(seconds)
-    if total < 60:
-        return f"{total} s"
-    return f"{total // 60} min {total % 60:02} s" if total < 3600 else f"{total // 3600} h {total % 3600 // 60:02} min"
 
 
 class TensorBoard:
