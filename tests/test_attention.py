@@ -127,7 +127,7 @@ def test_the_choice() -> None:
     assert choose("auto", device="cuda", dtype=half, is_even=True) == "dense"
     assert choose("auto", device="cuda", dtype=half, is_even=True, window=True) == "varlen"
     assert choose("auto", device="cuda", dtype=full) == "dense"
-    assert choose("auto", device="cuda", dtype=half, bias=True) == "flex"
+    assert choose("auto", device="cuda", dtype=half, bias=True) == "dense"
     assert choose("auto", device="cuda", dtype=half, bias=True, dropout=True) == "dense"
     assert choose("reference", device="cpu", dtype=half, bias=True, dropout=True) == "reference"
 

@@ -8,16 +8,18 @@ S sequences of a chunk · R rows of results.
 """
 
 import copy
+import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from bothways.engine.compiled import CompilePolicy, EncoderCalls
 from bothways.engine.sequences import Indices, Sequences, by_budget, ragged
@@ -78,6 +80,8 @@ class Engine:
         """
         model, self.device = _opened(model, device, dtype)
         self.model = model.eval()
+        if self.device.type == "cpu" and platform.machine() == "aarch64":
+            _store_by_columns(self.model)
         self.max_tokens = max_tokens or TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
         self.states = EncoderCalls(self.model.encoder, compile)
         """The hidden states of the last layer, compiled if that pays off: Batch → (N, W)."""
@@ -160,9 +164,25 @@ class _Pending(Generic[C]):
         return self.chunk, found
 
 
+_ARRANGING = Lock()
+
+
+def _store_by_columns(model: Model) -> None:
+    """Store matrices in memory by columns; their values and shapes stay.
+
+    On 64-bit ARM torch then multiplies faster, as it need not rearrange them at every call: by a quarter for one short
+    text, by an eighth for many.
+    """
+    with _ARRANGING:  # no thread computes with a model that another one is rearranging
+        for part in model.modules():
+            if isinstance(part, nn.Linear) and part.weight.is_contiguous():
+                part.weight.data = part.weight.data.t().contiguous().t()
+
+
 def _opened(
     model: Model | Path | str | None, device: Device | None, dtype: Precision | None
 ) -> tuple[Model, torch.device]:
+    is_chosen = not isinstance(model, Model) and not (device and dtype)
     if isinstance(model, Model):
         target = model.device if device is None else find_device(device)
         precision = model.dtype if dtype is None else find_dtype(dtype, target)
@@ -173,6 +193,6 @@ def _opened(
         target = find_device(device or "auto")
         precision = find_dtype(dtype or "auto", target)
         model = load(model, dtype=precision).to(target)
-    if "auto" in (device, dtype) or not (device and dtype):
+    if is_chosen or "auto" in (device, dtype):
         announce(target, precision)
     return model, model.device

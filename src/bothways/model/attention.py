@@ -114,7 +114,8 @@ def choose(
         if device != "cuda":
             return "dense"
         if bias:
-            return "dense" if dropout else "flex"
+            # Outside a compiled step, flex would compile again for every shape of a batch.
+            return "flex" if torch.compiler.is_compiling() and not dropout else "dense"
         # Sequences of equal length without a window are a grid already, by a view: varlen would save nothing.
         is_grid = is_even and not window
         return "varlen" if half and not is_grid else "dense"

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError, StoppedError
+from bothways.model.device import find_device
 from bothways.predict.encode import require_several
 from bothways.predict.predictor import Predictor
 from bothways.tasks.classify import as_text
@@ -48,6 +49,8 @@ class Classifier:
     The default model is the one in the box. `epochs`, `batch_size` and `lr` are by default those that the model's
     folder advises, or 3, 32 and 3e-5. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9",
     "classify.class_weights='balanced'"]. With `out` the run is kept in that folder, and an interrupted one resumes.
+    `device` and `dtype` are those of predictions, as in `encode`; `fit` uses a device of the same kind, in the
+    precision of run.precision.
     """
 
     def __init__(
@@ -60,9 +63,11 @@ class Classifier:
         seed: int = 0,
         out: Path | str | None = None,
         settings: Sequence[str] = (),
+        device: str = "auto",
+        dtype: str = "auto",
     ) -> None:
         self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
-        self.out, self.settings = out, settings
+        self.out, self.settings, self.device, self.dtype = out, settings, device, dtype
 
     @_value_errors()
     def fit(self, X: Iterable[Any], y: Sequence[Any]) -> "Classifier":  # noqa: N803
@@ -87,7 +92,9 @@ class Classifier:
                 "task": "classify",
                 "model": _without_none(init=None if self.model is None else str(self.model)),
                 "classify": {"kind": "single"},
-                "run": _without_none(epochs=epochs, batch_size=self.batch_size, seed=self.seed),
+                "run": _without_none(
+                    epochs=epochs, batch_size=self.batch_size, seed=self.seed, device=find_device(self.device).type
+                ),
                 "optim": _without_none(lr=self.lr),
             },
             self.settings,
@@ -96,7 +103,7 @@ class Classifier:
             found = finetune(recipe, self.out or folder, train=examples, dev=[])
             if not found.complete:
                 raise StoppedError("fit was stopped before the end: with `out`, the same call resumes", "stopped")
-            self.predictor_ = Predictor.load(found.folder)
+            self.predictor_ = Predictor.load(found.folder, device=self.device, dtype=self.dtype)
         self._columns = [self.predictor_.labels.index(name) for name in names]
         return self
 

@@ -4,7 +4,7 @@ N tokens in a batch · S sequences of a chunk · W width of the result.
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from bothways.model.model import Model
 from bothways.model.pooling import Counted, Partial
 from bothways.predict.encode_options import Combine, Long, Per, Pool
 from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe
+from bothways.progress import notebook_progress
 from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
@@ -102,7 +103,9 @@ def encode(
     features, tally = Features(layers, combine, weights, long), Tally()
     engine = Engine(model, device=device, dtype=dtype)
     recipe = text_recipe(engine.model, features, pool, prompt, prompt_name)
-    rows = list(encode_blocks(texts, engine, recipe, tally))
+    require_several(texts)
+    with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
+        rows = list(encode_blocks(bar.over(texts), engine, recipe, tally))
     _warn_of_losses(tally)
     return np.concatenate(rows) if rows else np.zeros((0, recipe.width(engine.model.config.encoder)), np.float32)
 
@@ -125,7 +128,9 @@ def encode_tokens(
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     engine = Engine(model, device=device, dtype=dtype)
-    found = list(iter_tokens(texts, engine, per=per, features=features, tally=tally))
+    require_several(texts)
+    with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
+        found = list(iter_tokens(bar.over(texts), engine, per=per, features=features, tally=tally))
     _warn_of_losses(tally)
     return found
 

@@ -9,8 +9,10 @@ from typing import Any
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
+from bothways.model.device import Device, Precision
 from bothways.model.load import load
 from bothways.predict.predictor import Predictor
+from bothways.progress import notebook_progress
 from bothways.scoring.accumulator import Accumulator
 from bothways.scoring.calibration import COLDEST, HOTTEST, Bin, fit_temperature
 from bothways.scoring.classification import Classes
@@ -66,20 +68,23 @@ def evaluate(
     against: Predictor | Path | str | None = None,
     worst: int = 10,
     notes: Notes | None = None,
-    watch: Callable[[Iterable[Any]], Iterable[Any]] = lambda items: items,
+    watch: Callable[[Iterable[Any]], Iterable[Any]] | None = None,
+    device: Device = "auto",
+    dtype: Precision = "auto",
 ) -> Evaluation:
     """Score a predictor, or the model of a folder, on labelled files. Rows without a label are left out.
 
     Predictions are not kept in memory. `against`: another model, to compare the main score with (paired). `worst`:
-    number of errors to report.
+    number of errors to report. `device` and `dtype`: those of folders, as in `encode`.
     """
-    predictor = _loaded(predictor)
-    other = None if against is None else _loaded(against)
+    predictor = _loaded(predictor, device, dtype)
+    other = None if against is None else _loaded(against, device, dtype)
     if other is not None:
         require_same_task(predictor, other)
     counting = _Counting(predictor, worst)
-    for item, decoded in predictor.decode_all(watch(_labelled(files, predictor, data, notes))):
-        counting.add(item, decoded)
+    with notebook_progress("evaluating") as bar:
+        for item, decoded in predictor.decode_all((watch or bar.over)(_labelled(files, predictor, data, notes))):
+            counting.add(item, decoded)
     found = counting.result()
     if other is None:
         return found
@@ -111,9 +116,12 @@ def compare_models(
     first: Predictor | Path | str,
     second: Predictor | Path | str,
     data: FinetuneData | None = None,
+    *,
+    device: Device = "auto",
+    dtype: Precision = "auto",
 ) -> Comparison:
     """The difference between two models' main scores on the same files, with its interval and p-value (paired)."""
-    first, second = _loaded(first), _loaded(second)
+    first, second = _loaded(first, device, dtype), _loaded(second, device, dtype)
     require_same_task(first, second)
     return compare(_scores(files, first, data), _scores(files, second, data), first.task.metric)
 
@@ -137,8 +145,8 @@ def _scores(files: Sequence[str], predictor: Predictor, data: FinetuneData | Non
     return scores
 
 
-def _loaded(predictor: Predictor | Path | str) -> Predictor:
-    return predictor if isinstance(predictor, Predictor) else Predictor.load(predictor)
+def _loaded(predictor: Predictor | Path | str, device: Device, dtype: Precision) -> Predictor:
+    return predictor if isinstance(predictor, Predictor) else Predictor.load(predictor, device=device, dtype=dtype)
 
 
 def _labelled(

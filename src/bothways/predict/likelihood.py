@@ -21,6 +21,7 @@ from bothways.errors import BothwaysError
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.predict.places import Places, log_probabilities, places_of
+from bothways.progress import in_notebook
 from bothways.text.files import require_files
 
 _TOKENS_AT_ONCE = 2**20
@@ -96,7 +97,7 @@ def score_minimal_pairs(
     """How often a model gives the good sentence of a pair a higher score than the bad one."""
     right: dict[str, int] = {}
     count: dict[str, int] = {}
-    kept, read = itertools.tee(pairs)
+    kept, read = itertools.tee(in_notebook(pairs, "scoring"))
     texts = (text for pair in read for text in (pair.good, pair.bad))
     scores = sentence_scores(texts, model, device=device, dtype=dtype)
     for pair, good, bad in zip(kept, scores, scores, strict=True):

@@ -1,6 +1,6 @@
 """Predictions of a fine-tuned model: texts in, answers in the format of Hugging Face pipelines out."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +17,7 @@ from bothways.model.device import Device, Precision
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.predict.encode_options import Long
+from bothways.progress import notebook_progress
 from bothways.tasks.answering import decode_all
 from bothways.tasks.folder import with_config
 from bothways.tasks.registry import make_task, task_config
@@ -84,7 +85,8 @@ class Predictor:
     def __call__(self, inputs: Any, *, top: int = 1) -> Any:
         """The answer to one input, or a list of answers to many. With top > 1: the `top` best answers to each input."""
         if isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | tuple | Mapping):
-            return list(self.stream(inputs, top=top))
+            with notebook_progress("predicting", len(inputs) if isinstance(inputs, Sized) else None) as bar:
+                return list(self.stream(bar.over(inputs), top=top))
         return next(self.stream([inputs], top=top))
 
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
