@@ -238,6 +238,8 @@ def _dense(
     dropout: float,
 ) -> Tensor:
     batch = plan.batch
+    if window and not torch.compiler.is_compiling() and all(n < 0 or n >= batch.max_seqlen - 1 for n in window):
+        window = None  # it covers the longest sequence, and SDPA is faster without a mask
     if not plan.grids:  # all sequences have the same length: the batch is one grid, by a view
         shape = (batch.size, batch.max_seqlen)
         rows = torch.arange(q.shape[0], device=q.device).view(shape) if window or bias else None
