@@ -125,6 +125,8 @@ def test_the_choice() -> None:
     assert choose("auto", device="cpu", dtype=half, bias=True) == "dense"
     assert choose("auto", device="cuda", dtype=half) == "varlen"
     assert choose("auto", device="cuda", dtype=half, is_even=True) == "dense"
+    with torch.no_grad():
+        assert choose("auto", device="cuda", dtype=half, is_even=True) == "varlen"
     assert choose("auto", device="cuda", dtype=half, is_even=True, window=True) == "varlen"
     assert choose("auto", device="cuda", dtype=full) == "dense"
     assert choose("auto", device="cuda", dtype=half, bias=True) == "dense"

@@ -1,7 +1,8 @@
 """Texts in chunks: the look-ahead in which the engine sorts sequences by length."""
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 
@@ -14,6 +15,8 @@ _TEXTS = {"cpu": 1_024, "cuda": 16_384}
 _CHARACTERS = {"cpu": 2_000_000, "cuda": 1_000_000}
 """A chunk ends when it has so many. On a GPU: four batches, so that the next chunk is tokenized meanwhile."""
 
+_AT_ONCE = 256
+"""Texts that are drawn together, if they are short."""
 _AHEAD = 2
 """Chunks that are read in advance for a GPU."""
 
@@ -24,17 +27,23 @@ def chunks(examples: Iterable[T], device: torch.device | None = None, share: flo
     `share`: chunks of this share of the usual size, for results that take more memory.
     """
     kind = "cuda" if device is not None and device.type == "cuda" else "cpu"
-    most, longest = _TEXTS[kind] * share, _CHARACTERS[kind] * share
-    some: list[T] = []
-    total = 0
-    for example in examples:
-        some.append(example)
-        total += _characters(example)
+    most, longest = int(_TEXTS[kind] * share), _CHARACTERS[kind] * share
+    stream, some, total, step = iter(examples), list[T](), 0, 1
+    # Some at a time: more and more, as long as they are short.
+    while block := list(islice(stream, min(step, most - len(some)))):
+        size = sum(map(len, block)) if _are_strings(block) else sum(map(_characters, block))
+        some += block
+        total += size
+        step = min(2 * step, _AT_ONCE) if size * 16 < longest else 1
         if total >= longest or len(some) >= most:
             yield some
             some, total = [], 0
     if some:
         yield some
+
+
+def _are_strings(block: list[Any]) -> TypeGuard[list[str]]:
+    return set(map(type, block)) == {str}
 
 
 def read_ahead(
@@ -61,7 +70,7 @@ def _numbered(found: Iterable[list[T]]) -> Iterator[tuple[list[T], int]]:
 def _characters(example: Any) -> int:
     if isinstance(example, str):
         return len(example)
-    values = vars(example).values()
+    values = getattr(example, "__dict__", {}).values()
     return sum(
         len(part)
         for value in values

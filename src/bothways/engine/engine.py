@@ -11,7 +11,7 @@ import copy
 import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from threading import Lock
 from typing import Generic, Protocol, TypeVar
@@ -27,9 +27,10 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision, announce, find_device, find_dtype
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.precision import autocast, exact_sums, in_precision
 from bothways.progress import tick
 
-TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 65_536}
+TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 131_072}
 """Default token budget of a batch, by device: enough to keep it busy, few enough to stay in a CPU's cache."""
 
 
@@ -79,19 +80,28 @@ class Engine:
         compiling pays off.
         """
         model, self.device = _opened(model, device, dtype)
-        self.model = model.eval()
+        self.model = model.eval() if model.training else model
         if self.device.type == "cpu" and platform.machine() == "aarch64":
             _store_by_columns(self.model)
         self.max_tokens = max_tokens or TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
         self.states = EncoderCalls(self.model.encoder, compile)
         """The hidden states of the last layer, compiled if that pays off: Batch → (N, W)."""
-        self.timed = self.states.timed
 
     def run(
         self, chunks: Iterable[C], forward: Forward[C], counts: Counts[C] = one_each
     ) -> Iterator[tuple[C, Results]]:
         """As `run`, on the device and within the token budget of this engine."""
-        return run(chunks, forward, self.device, counts, max_tokens=self.max_tokens, timed=self.timed)
+        return run(chunks, forward, self.device, counts, max_tokens=self.max_tokens, around=self.around)
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Around the computation of a batch: its precision, and on a GPU its time."""
+        if self.device.type != "cuda":
+            with autocast(self.model):
+                yield
+            return
+        with torch.cuda.device(self.device), self.states.timed(), autocast(self.model), exact_sums():
+            yield
 
 
 def run(
@@ -101,12 +111,12 @@ def run(
     counts: Counts[C] = one_each,
     *,
     max_tokens: int | None = None,
-    timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[tuple[C, Results]]:
     """Each chunk with its results, in order: one row for each sequence, or as many as `counts` says.
 
-    `forward` gets packed batches of sequences of similar length, on the device. `timed` is entered around the work that
-    a GPU gets for a batch.
+    `forward` gets packed batches of sequences of similar length, on the device. `around` is entered around the
+    computation of a batch.
     """
     budget = max_tokens or TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cpu"])
     waiting: deque[_Pending[C]] = deque()
@@ -117,11 +127,10 @@ def run(
             tick(finished, read)
             finished += len(picked)
             with torch.inference_mode():
-                if device.type == "cuda":
-                    with torch.cuda.device(device), timed():
-                        rows, done = _copied(forward(chunk.sequences.batch(picked, device), chunk, picked))
-                else:
-                    rows, done = forward(chunk.sequences.batch(picked, device), chunk, picked).float().cpu(), None
+                batch = chunk.sequences.batch(picked, device)
+                with around():
+                    found = forward(batch, chunk, picked)
+                rows, done = _copied(found) if device.type == "cuda" else (found.float().cpu(), None)
             waiting[-1].add(picked, rows, done)
         # A GPU computes this chunk while the caller uses the results of the one before.
         if len(waiting) > (device.type == "cuda"):
@@ -132,10 +141,11 @@ def run(
 
 def _copied(found: Tensor) -> tuple[Tensor, torch.cuda.Event]:
     """A copy of a GPU's results that is on its way, and the event of its arrival."""
-    host = torch.empty(found.shape, pin_memory=True)
-    host.copy_(found, non_blocking=True)
-    done = torch.cuda.Event()
-    done.record()
+    with torch.cuda.device(found.device):
+        host = torch.empty(found.shape, pin_memory=True)
+        host.copy_(found, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
     return host, done
 
 
@@ -174,9 +184,11 @@ def _store_by_columns(model: Model) -> None:
     text, by an eighth for many.
     """
     with _ARRANGING:  # no thread computes with a model that another one is rearranging
-        for part in model.modules():
-            if isinstance(part, nn.Linear) and part.weight.is_contiguous():
-                part.weight.data = part.weight.data.t().contiguous().t()
+        matrices = (part.weight for part in model.modules() if isinstance(part, nn.Linear))
+        if next(matrices).is_contiguous():  # the first and the rest
+            for part in model.modules():
+                if isinstance(part, nn.Linear):
+                    part.weight.data = part.weight.data.t().contiguous().t()
 
 
 def _opened(
@@ -187,12 +199,13 @@ def _opened(
         target = model.device if device is None else find_device(device)
         precision = model.dtype if dtype is None else find_dtype(dtype, target)
         if precision != model.dtype:
-            model = copy.deepcopy(model).to(precision)
-        model = model.to(target)
+            model = in_precision(copy.deepcopy(model), precision)
+        if target != model.device:
+            model = model.to(target)
     else:
         target = find_device(device or "auto")
         precision = find_dtype(dtype or "auto", target)
-        model = load(model, dtype=precision).to(target)
+        model = in_precision(load(model), precision).to(target)
     if is_chosen or "auto" in (device, dtype):
         announce(target, precision)
     return model, model.device

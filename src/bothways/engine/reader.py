@@ -257,14 +257,14 @@ class Reader:
         self, encodings: Sequence[tokenizers.Encoding], views: Mapping[int, Sequence[View]], has_pairs: bool
     ) -> Sequences:
         """All texts, those that are too long as their windows."""
-        ids = [encoding.ids for encoding in encodings]
-        has_segments = self.segments > 0 and (self._segments_of_pairs if has_pairs else self._segments_of_texts) > 0
-        segments = [encoding.type_ids for encoding in encodings] if has_segments else None
+        rows: list[View | tokenizers.Encoding] = list(encodings)
         for i in sorted(views, reverse=True):
-            ids[i : i + 1] = [view.ids for view in views[i]]
-            if segments is not None:
-                segments[i : i + 1] = [view.segments for view in views[i]]
-        return Sequences.of(ids, segments)
+            rows[i : i + 1] = views[i]
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        has_segments = self.segments > 0 and (self._segments_of_pairs if has_pairs else self._segments_of_texts) > 0
+        segments = (row.segments if isinstance(row, View) else row.type_ids for row in rows) if has_segments else None
+        # One after the other: each list of numbers is freed before the next is made.
+        return Sequences.of((row.ids for row in rows), segments, lengths)
 
     def _cut(self, encoding: Encoding) -> View:
         """The sequence of a text or pair that is truncated as by `Tokenizer.cut`, without tokenizing it again."""

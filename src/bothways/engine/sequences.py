@@ -3,7 +3,7 @@
 S sequences · N tokens of all sequences · B sequences of a batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -31,14 +31,21 @@ class Sequences:
     """(N,) segment ids; None: all are 0."""
 
     @classmethod
-    def of(cls, ids: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None) -> "Sequences":
-        """From lists of token ids, and of the segment of each token.
+    def of(
+        cls,
+        ids: Iterable[Sequence[int]],
+        segments: Iterable[Sequence[int]] | None = None,
+        lengths: Indices | None = None,
+    ) -> "Sequences":
+        """From lists of token ids, and of the segment of each token. With `lengths` the lists are not kept in memory.
 
         >>> from bothways.engine.sequences import Sequences
         >>> Sequences.of([[101, 7592, 102], [101, 102]]).ids.tolist()
         [101, 7592, 102, 101, 102]
         """
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        if lengths is None:
+            ids = list(ids)
+            lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         total = int(lengths.sum())
         flat = np.fromiter(chain.from_iterable(ids), np.int32, total)
         if segments is None:

@@ -116,8 +116,9 @@ def choose(
         if bias:
             # Outside a compiled step, flex would compile again for every shape of a batch.
             return "flex" if torch.compiler.is_compiling() and not dropout else "dense"
-        # Sequences of equal length without a window are a grid already, by a view: varlen would save nothing.
-        is_grid = is_even and not window
+        # Sequences of equal length without a window are a grid already, by a view: varlen would save nothing. But
+        # without gradients, a text gets the same kernel alone and among others.
+        is_grid = is_even and not window and torch.is_grad_enabled()
         return "varlen" if half and not is_grid else "dense"
     require_choice("backend", wanted, get_args(Backend))
     needs = {

@@ -53,9 +53,8 @@ class Pooling:
             weight = torch.ones(size, device=states.device)
             if mode in _SUMS:
                 each = (counted.positions + 1).float() if mode == "weightedmean" else torch.ones_like(owners).float()
-                weight = torch.zeros_like(weight).index_add(0, owners, each)
-                scaled = wide * each[:, None] if mode == "weightedmean" else wide
-                value = wide.new_zeros(size, wide.shape[1]).index_add(0, owners, scaled)
+                weight = _summed(each[:, None], owners, counted.counts)[:, 0]
+                value = _summed(wide * each[:, None] if mode == "weightedmean" else wide, owners, counted.counts)
             elif mode == "max":
                 value = wide.new_full((size, wide.shape[1]), -torch.inf)
                 value = value.scatter_reduce(0, owners[:, None].expand_as(wide), wide, "amax")
@@ -65,18 +64,18 @@ class Pooling:
             weights.append(weight)
         return Partial(torch.stack(values, 1), torch.stack(weights, 1))
 
-    def merged(self, part: "Partial", owners: Tensor, size: int) -> "Partial":
-        """The windows of `size` texts as one for each text. `owners`: (B,) the text of each window."""
-        values = []
+    def merged(self, part: "Partial", counts: Tensor) -> "Partial":
+        """The windows of texts as one for each text, which has so many consecutive ones."""
+        values, size = [], len(counts)
+        owners = torch.arange(size, device=counts.device).repeat_interleave(counts)
         for i, mode in enumerate(self.modes):
             value = part.values[:, i]
             if mode == "max":
                 empty = value.new_full((size, value.shape[1]), -torch.inf)
                 values.append(empty.scatter_reduce(0, owners[:, None].expand_as(value), value, "amax"))
             else:
-                values.append(value.new_zeros(size, value.shape[1]).index_add(0, owners, value))
-        weights = part.weights.new_zeros(size, len(self.modes)).index_add(0, owners, part.weights)
-        return Partial(torch.stack(values, 1), weights)
+                values.append(_summed(value, owners, counts))
+        return Partial(torch.stack(values, 1), _summed(part.weights, owners, counts))
 
     def finish(self, part: "Partial") -> Tensor:
         """The vectors: (B, M · W) in fp32."""
@@ -89,6 +88,14 @@ class Pooling:
         return torch.cat(vectors, 1)
 
 
+def _summed(rows: Tensor, owners: Tensor, counts: Tensor) -> Tensor:
+    """(C, W) → (B, W): the sum of the rows of each sequence, which are consecutive."""
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return rows.new_zeros(len(counts), rows.shape[1]).index_add(0, owners, rows)
+    # In a fixed order: atomic additions on a GPU give other last digits each time.
+    return torch.segment_reduce(rows, "sum", lengths=counts, axis=0, unsafe=True)
+
+
 @dataclass(frozen=True)
 class Counted:
     """The tokens of a batch that are pooled, C of them."""
@@ -96,7 +103,9 @@ class Counted:
     rows: Tensor | None
     """(C,) their places in the batch; None: all tokens."""
     owners: Tensor
-    """(C,) the sequence of each."""
+    """(C,) the sequence of each, in ascending order."""
+    counts: Tensor
+    """(B,) the number of tokens of each sequence that are pooled."""
     positions: Tensor
     """(C,) the position of each in its text, counted from 0."""
     first: Tensor
@@ -107,7 +116,8 @@ class Counted:
     @classmethod
     def whole(cls, batch: Batch) -> "Counted":
         """All tokens of a batch, each sequence of which is a text."""
-        return cls(None, batch.owners, batch.positions, batch.first, (batch.cu_seqlens[1:] - 1).clamp(min=0))
+        last = (batch.cu_seqlens[1:] - 1).clamp(min=0)
+        return cls(None, batch.owners, batch.lengths.long(), batch.positions, batch.first, last)
 
 
 @dataclass(frozen=True)

@@ -154,12 +154,11 @@ def encode_blocks(texts: Iterable[str], engine: Engine, recipe: TextRecipe, tall
 
 def _joined(chunk: _Chunk, rows: Vectors, recipe: TextRecipe, device: torch.device) -> Vectors:
     """The vectors of texts, from the pooled values and weights of their windows."""
-    modes, size = len(recipe.pooling.modes), len(chunk.texts)
-    owners = torch.from_numpy(np.repeat(np.arange(size), chunk.reads.counts)).to(device)
+    modes, counts = len(recipe.pooling.modes), torch.from_numpy(chunk.reads.counts).to(device)
     with torch.inference_mode():
         found = torch.from_numpy(rows).to(device)
         part = Partial(found[:, :-modes].unflatten(1, (modes, -1)), found[:, -modes:])
-        vectors = recipe.finish(recipe.pooling.finish(recipe.pooling.merged(part, owners, size)))
+        vectors = recipe.finish(recipe.pooling.finish(recipe.pooling.merged(part, counts)))
     joined: Vectors = vectors.float().cpu().numpy()
     return joined
 
@@ -205,6 +204,8 @@ def _chunks(
     reader.tally = tally
 
     def read(some: list[str], before: int) -> _Chunk:
+        if set(map(type, some)) != {str}:
+            some = list(map(_require_text, some))
         reads = reader(some, before)
         if not reads.sequences.lengths.all():
             number = before + next(i for i, encoding in enumerate(reads.encodings, 1) if not len(encoding))
@@ -213,7 +214,7 @@ def _chunks(
             )
         return _Chunk(some, reads)
 
-    return read_ahead(read, map(_require_text, texts), model.device, _TOKEN_SHARE if has_offsets else 1.0)
+    return read_ahead(read, texts, model.device, _TOKEN_SHARE if has_offsets else 1.0)
 
 
 def require_several(texts: Iterable[Any]) -> None:
@@ -257,11 +258,12 @@ def _counted(batch: Batch, chunk: _Chunk, picked: Indices, skipped: int) -> Coun
     arrays = (
         ragged(starts + first, counts),
         np.repeat(np.arange(len(picked)), counts),
+        counts,
         ragged(first + shift, counts),
         starts + np.where(shift > 0, 0, np.minimum(skipped, lengths - 1)),
     )
-    rows, owners, places, firsts = (torch.from_numpy(array).to(batch.ids.device) for array in arrays)
-    return Counted(rows, owners, places, firsts, whole.last)
+    rows, owners, sizes, places, firsts = (torch.from_numpy(array).to(batch.ids.device) for array in arrays)
+    return Counted(rows, owners, sizes, places, firsts, whole.last)
 
 
 def _by_token(text: str, encoding: Encoding, states: Vectors, per: Per) -> TokenVectors:

@@ -107,7 +107,7 @@ class Predictor:
 
     def decode_all(self, examples: Iterable[Any]) -> Iterator[tuple[EncodedExample, Any]]:
         """Encoded examples with the decoded outputs of the model, which scores are computed from."""
-        return decode_all(self.task, self._forward, examples, self.model.device, self.engine.timed)
+        return decode_all(self.task, self._forward, examples, self.model.device, self.engine.around)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         return self.task.outputs(self.model, self.engine.states(batch), batch)

@@ -21,15 +21,18 @@ def decode_all(
     forward: Callable[[Batch], Tensor],
     examples: Iterable[Any],
     device: torch.device,
-    timed: Callable[[], AbstractContextManager[None]] = nullcontext,
+    around: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[tuple[EncodedExample, Any]]:
-    """Every encoded example with its decoded outputs, in order. `forward` returns the task's outputs."""
+    """Every encoded example with its decoded outputs, in order.
+
+    `forward` returns the task's outputs; for `around` see `run`.
+    """
 
     def outputs_of(batch: Batch, chunk: EncodedChunk, picked: Indices) -> Tensor:
         return forward(batch)
 
     chunks = read_ahead(task.encode, examples, device)
-    for chunk, outputs in run(chunks, outputs_of, device, one_per_token if task.per_token else one_each, timed=timed):
+    for chunk, outputs in run(chunks, outputs_of, device, one_per_token if task.per_token else one_each, around=around):
         if not np.isfinite(outputs).all():
             raise BothwaysError(
                 "the model's outputs are nan or inf: its training diverged, so start again with a smaller optim.lr; or "
