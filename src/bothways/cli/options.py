@@ -47,6 +47,26 @@ LongTexts = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="Work in several processes: all (one for each GPU), a list such as cuda:0,cuda:1, or cpu:2 for two "
+        "without a GPU.",
+        show_default=False,
+    ),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        metavar="CLUSTER",
+        help="Work on a Ray cluster: ray, or ray://host:port (needs the extra ray).",
+        show_default=False,
+    ),
+]
+RowsPerPart = Annotated[
+    int, typer.Option("--rows-per-part", help="Rows that a worker does at a time, with --devices or --on.", min=1)
+]
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -17,6 +17,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bothways.scale.drive import OnProgress
+
 T = TypeVar("T")
 _WIDE = 10_000
 
@@ -154,3 +156,23 @@ def bytes_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+@contextmanager
+def parts_bar(what: str) -> "Iterator[OnProgress]":
+    """A callback that shows how many parts and rows are done, if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda now: bar.update(
+            task,
+            completed=now.rows,
+            total=now.all_rows,
+            description=f"{what}: {now.parts:,} of {now.all_parts:,} parts, {now.rows:,} of {now.all_rows:,} rows",
+        )

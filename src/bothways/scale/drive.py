@@ -1,0 +1,162 @@
+"""The driver: plans units, has them done, and joins the parts of each output as soon as all are there."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bothways.errors import BothwaysError
+from bothways.scale.jobs import Job
+from bothways.scale.units import (
+    PLAN,
+    Counts,
+    Output,
+    Unit,
+    add_counts,
+    keep_plan,
+    parts_of,
+    plan_output,
+    read_json,
+    row_totals,
+    state_of,
+    unique_names,
+    write_json,
+)
+
+Execute = Callable[[Job, Sequence[Unit]], Iterator[tuple[Unit, Counts]]]
+"""Does units, in any order; yields each with its counts as soon as it is done."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. The total of rows is an estimate from the lines of the files."""
+
+    parts: int
+    all_parts: int
+    rows: int
+    all_rows: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where results go."""
+
+    out: Path
+    suffix: str
+    """Of the result files and their parts."""
+    is_folder: bool
+    """One result for each input, in the folder `out`; else `out` is the result of the only input."""
+    rows_per_part: int
+
+    @property
+    def home(self) -> Path:
+        """The folder that has the plan."""
+        return self.out if self.is_folder else parts_of(self.out)
+
+    def counts_of(self, output: Output) -> Path:
+        """The counts of a finished output of a folder."""
+        return self.out / "counts" / f"{output.path.name}.json"
+
+
+@dataclass
+class Report:
+    """Counts of all rows, of this call and of the calls that it continues."""
+
+    outputs: list[Path]
+    counts: Counts = field(default_factory=dict)
+
+
+def drive(
+    job: Job, files: Sequence[Path], target: Target, execute: Execute, on_progress: OnProgress | None = None
+) -> Report:
+    """Do all units that are not done yet, and join the parts."""
+    plan = {**job.plan(), "inputs": state_of(files)}
+    plan["options"] = {**plan["options"], "rows_per_part": target.rows_per_part, "format": target.suffix}
+    keep_plan(target.home / PLAN, plan, target.home)
+    with only_driver(target.home):
+        outputs = _outputs(files, target)
+        report = Report([output.path for output in outputs])
+        _run(job, outputs, target, execute, on_progress or (lambda progress: None), report)
+        if target.is_folder:
+            for output in outputs:
+                add_counts(report.counts, read_json(target.counts_of(output)))
+    return report
+
+
+def _run(
+    job: Job, outputs: Sequence[Output], target: Target, execute: Execute, on_progress: OnProgress, report: Report
+) -> None:
+    """Do what is left of the outputs."""
+    unfinished = [output for output in outputs if not _is_finished(output, target)]
+    by_unit = {unit: output for output in unfinished for unit in output.units}
+    todo = [unit for unit in by_unit if not unit.is_done]
+    total, done = row_totals(outputs), row_totals(output for output in outputs if output not in unfinished)
+    for unit in by_unit.keys() - set(todo):
+        done.update(parts=1, rows=read_json(unit.counts)["rows"])
+    left = {output.path: len(set(output.units) & set(todo)) for output in unfinished}
+    for output in unfinished:
+        if not left[output.path]:
+            _finish(job, output, target, report)
+    for unit, counts in execute(job, todo):
+        done.update(parts=1, rows=counts["rows"])
+        on_progress(Progress(done["parts"], total["parts"], done["rows"], max(total["rows"], done["rows"])))
+        output = by_unit[unit]
+        left[output.path] -= 1
+        if not left[output.path]:
+            _finish(job, output, target, report)
+
+
+def _outputs(files: Sequence[Path], target: Target) -> list[Output]:
+    if not target.is_folder:
+        return [plan_output(files[0], target.out, target.rows_per_part, target.suffix)]
+    names = unique_names(files, target.suffix)
+    return [
+        plan_output(file, target.out / name, target.rows_per_part, target.suffix)
+        for file, name in zip(files, names, strict=True)
+    ]
+
+
+def _is_finished(output: Output, target: Target) -> bool:
+    return target.is_folder and output.path.exists() and target.counts_of(output).exists()
+
+
+def _finish(job: Job, output: Output, target: Target, report: Report) -> None:
+    """Join the parts. They are removed last, so a kill at any moment loses nothing."""
+    counts = [read_json(unit.counts) for unit in output.units]
+    missing = next((unit.part for unit in output.units if not unit.part.exists()), None)
+    if missing:
+        raise BothwaysError(f"{missing} is missing: delete {output.parts} to start again", "no-file", missing)
+    job.join([unit.part for unit in output.units], counts, output.path)
+    whole: Counts = {}
+    for part in counts:
+        add_counts(whole, part)
+    if target.is_folder:
+        write_json(target.counts_of(output), whole)
+    else:
+        report.counts.update(whole)
+    remove_parts(output.parts)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove a folder of parts: under another name, so that a kill leaves no part without its plan."""
+    removed = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    os.rename(folder, removed)
+    shutil.rmtree(removed)
+
+
+@contextmanager
+def only_driver(home: Path) -> Iterator[None]:
+    """Refuse a second driver on the same parts. The lock ends with the process, however it ends."""
+    with (home / PLAN).open() as plan:
+        try:
+            fcntl.flock(plan, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
+        yield
