@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, get_args
 from bothways.errors import BothwaysError, require_choice
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
 from bothways.scale.bulk_options import ROWS_PER_PART, VectorFormat
-from bothways.scale.drive import Execute, OnProgress, Report, Target, drive
-from bothways.scale.jobs import EncodeJob, Job, PredictJob
+from bothways.scale.drive import Execute, OnProgress, Target, drive
+from bothways.scale.jobs import EncodeJob, FileJob, PredictJob
 from bothways.scale.on_ray import run_ray
 from bothways.scale.processes import parse_devices, run_here, run_processes
 from bothways.text.files import find_rereadable, require_files
@@ -139,12 +139,12 @@ def where(device: str = "auto", devices: str = "", on: str = "") -> Execute:
 
 
 def _bulk(
-    job: Job, files: Sequence[Path], target: Target, execute: Execute, on_progress: OnProgress | None
+    job: FileJob, files: Sequence[Path], target: Target, execute: Execute, on_progress: OnProgress | None
 ) -> BulkReport:
     from bothways.data.notes import Notes
     from bothways.engine.reader import Tally
 
-    report: Report = drive(job, files, target, execute, on_progress)
+    report = drive(job, files, target, execute, on_progress)
     counts = report.counts
     notes = Notes(**counts.get("notes", {}), whole=True)
     facts = {name: counts.get(name, 0) for name in ("rows", "vectors", "width")}

@@ -1,15 +1,16 @@
 """The driver: plans units, has them done, and joins the parts of each output as soon as all are there."""
 
 import fcntl
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bothways.errors import BothwaysError
-from bothways.scale.jobs import Job
+from bothways.scale.jobs import FileJob, Job
 from bothways.scale.units import (
     PLAN,
     Counts,
@@ -20,7 +21,6 @@ from bothways.scale.units import (
     parts_of,
     plan_output,
     read_json,
-    row_totals,
     state_of,
     unique_names,
     write_json,
@@ -64,52 +64,59 @@ class Target:
         return self.out / "counts" / f"{output.path.name}.json"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
     """Counts of all rows, of this call and of the calls that it continues."""
 
     outputs: list[Path]
-    counts: Counts = field(default_factory=dict)
+    counts: Counts
 
 
 def drive(
-    job: Job, files: Sequence[Path], target: Target, execute: Execute, on_progress: OnProgress | None = None
+    job: FileJob, files: Sequence[Path], target: Target, execute: Execute, on_progress: OnProgress | None = None
 ) -> Report:
     """Do all units that are not done yet, and join the parts."""
-    plan = {**job.plan(), "inputs": state_of(files)}
+    plan = {**job.plan(), "inputs": {str(file): state_of(file) for file in files}}
     plan["options"] = {**plan["options"], "rows_per_part": target.rows_per_part, "format": target.suffix}
     keep_plan(target.home / PLAN, plan, target.home)
     with only_driver(target.home):
         outputs = _outputs(files, target)
-        report = Report([output.path for output in outputs])
-        _run(job, outputs, target, execute, on_progress or (lambda progress: None), report)
+        counts = _run(job, outputs, target, execute, on_progress)
         if target.is_folder:
+            counts = {}
             for output in outputs:
-                add_counts(report.counts, read_json(target.counts_of(output)))
-    return report
+                add_counts(counts, read_json(target.counts_of(output)))
+    return Report([output.path for output in outputs], counts)
 
 
 def _run(
-    job: Job, outputs: Sequence[Output], target: Target, execute: Execute, on_progress: OnProgress, report: Report
-) -> None:
-    """Do what is left of the outputs."""
+    job: FileJob, outputs: Sequence[Output], target: Target, execute: Execute, on_progress: OnProgress | None
+) -> Counts:
+    """Do what is left of the outputs. Of a single output file, return the counts."""
     unfinished = [output for output in outputs if not _is_finished(output, target)]
     by_unit = {unit: output for output in unfinished for unit in output.units}
-    todo = [unit for unit in by_unit if not unit.is_done]
-    total, done = row_totals(outputs), row_totals(output for output in outputs if output not in unfinished)
-    for unit in by_unit.keys() - set(todo):
-        done.update(parts=1, rows=read_json(unit.counts)["rows"])
-    left = {output.path: len(set(output.units) & set(todo)) for output in unfinished}
-    for output in unfinished:
-        if not left[output.path]:
-            _finish(job, output, target, report)
-    for unit, counts in execute(job, todo):
-        done.update(parts=1, rows=counts["rows"])
-        on_progress(Progress(done["parts"], total["parts"], done["rows"], max(total["rows"], done["rows"])))
+    left = {output.path: len(output.units) for output in unfinished}
+    counts: Counts = {}
+    for unit in run_units(job, list(by_unit), sum(output.rows for output in unfinished), execute, on_progress):
         output = by_unit[unit]
         left[output.path] -= 1
         if not left[output.path]:
-            _finish(job, output, target, report)
+            counts = _finish(job, output, target)
+    return counts
+
+
+def run_units(
+    job: Job, units: Sequence[Unit], rows: int, execute: Execute, on_progress: OnProgress | None
+) -> Iterator[Unit]:
+    """Do units that are not done yet, about `rows` rows with the others. Yields all units, those done before first."""
+    todo = [unit for unit in units if not unit.is_done]
+    before = [(unit, read_json(unit.counts)) for unit in units if unit.is_done]
+    parts, done = 0, 0
+    for unit, counts in itertools.chain(before, execute(job, todo)):
+        parts, done = parts + 1, done + counts["rows"]
+        if on_progress:
+            on_progress(Progress(parts, len(units), done, max(rows, done)))
+        yield unit
 
 
 def _outputs(files: Sequence[Path], target: Target) -> list[Output]:
@@ -126,8 +133,8 @@ def _is_finished(output: Output, target: Target) -> bool:
     return target.is_folder and output.path.exists() and target.counts_of(output).exists()
 
 
-def _finish(job: Job, output: Output, target: Target, report: Report) -> None:
-    """Join the parts. They are removed last, so a kill at any moment loses nothing."""
+def _finish(job: FileJob, output: Output, target: Target) -> Counts:
+    """Join the parts; the counts of all. They are removed last, so a kill at any moment loses nothing."""
     counts = [read_json(unit.counts) for unit in output.units]
     missing = next((unit.part for unit in output.units if not unit.part.exists()), None)
     if missing:
@@ -138,9 +145,8 @@ def _finish(job: Job, output: Output, target: Target, report: Report) -> None:
         add_counts(whole, part)
     if target.is_folder:
         write_json(target.counts_of(output), whole)
-    else:
-        report.counts.update(whole)
     remove_parts(output.parts)
+    return whole
 
 
 def remove_parts(folder: Path) -> None:

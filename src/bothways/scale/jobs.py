@@ -32,6 +32,10 @@ class Job(Protocol):
     def open(self, device: str) -> Runner:
         """Called once in each worker."""
 
+
+class FileJob(Job, Protocol):
+    """A job that makes one file of each input."""
+
     def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
         """Parts, in order → one file."""
 

@@ -87,13 +87,14 @@ def run_ray(job: Job, units: Sequence[Unit], address: str, devices: str) -> Iter
                     said.add(message)
                     warnings.warn(message, stacklevel=2)
             if found["error"]:
-                raise BothwaysError(*found["error"])
+                sentence, code, value = found["error"]
+                raise BothwaysError(sentence, code, value)
             yield units[row["number"]], found["counts"]
 
 
 def _rows(ray: Any, job: Job, units: Sequence[Unit], devices: str) -> Iterator[dict[str, Any]]:
     gpus = int(ray.cluster_resources().get("GPU", 0)) if devices == "all" else 0
-    workers = gpus or (_cpus(ray) if devices == "all" else parse_processes(devices))
+    workers = gpus or (_cpus(ray) if devices in ("all", "cpu") else parse_processes(devices))
     items = [
         {
             "number": number,

@@ -7,7 +7,7 @@ The counts are written last, so a unit with counts is done. The parts of v.npy a
 import hashlib
 import itertools
 import json
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,13 +70,25 @@ def parts_of(out: Path) -> Path:
 
 def plan_output(file: Path, out: Path, rows_per_part: int, suffix: str) -> Output:
     """The units of one input."""
+    units, rows = plan_units(file, parts_of(out), rows_per_part, suffix)
+    return Output(out, rows, tuple(units))
+
+
+def plan_units(file: Path, folder: Path, rows_per_part: int, suffix: str, number: int = 0) -> tuple[list[Unit], int]:
+    """The units of a file, with parts in a folder that are numbered from `number`; the rows that are expected."""
     require_range("`rows_per_part`", rows_per_part, rows_per_part > 0, "1 or more")
     rows = estimate_rows(file)
-    units: list[Unit] = []
-    for first in range(0, max(rows, 1), rows_per_part):
+    units = []
+    for i, first in enumerate(range(0, max(rows, 1), rows_per_part), number):
         size = rows_per_part if first + rows_per_part < rows else None
-        units.append(Unit(str(file), first, size, parts_of(out) / f"part-{len(units):05}{suffix}"))
-    return Output(out, rows, tuple(units))
+        units.append(Unit(str(file), first, size, folder / f"part-{i:05}{suffix}"))
+    return units, rows
+
+
+def require_rereadable(files: Iterable[Path]) -> None:
+    """Refuse standard input."""
+    if STDIN in files:
+        raise BothwaysError("standard input cannot be divided into parts: put the text into a file", "stdin-once")
 
 
 def estimate_rows(file: Path) -> int:
@@ -84,8 +96,6 @@ def estimate_rows(file: Path) -> int:
 
     Rows that span lines and empty lines make it an estimate.
     """
-    if file == STDIN:
-        raise BothwaysError("standard input cannot be divided into parts: put the text into a file", "stdin-once")
     kind = (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).suffix.lower()
     if kind == ".parquet":
         return _parquet_rows(file)
@@ -162,9 +172,9 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return found
 
 
-def state_of(files: Iterable[Path]) -> dict[str, list[int]]:
-    """Size and time of each input."""
-    return {str(file): [file.stat().st_size, file.stat().st_mtime_ns] for file in files}
+def state_of(file: Path) -> list[int]:
+    """Size and time of an input."""
+    return [file.stat().st_size, file.stat().st_mtime_ns]
 
 
 def keep_plan(path: Path, plan: Mapping[str, Any], delete: Path) -> None:
@@ -173,7 +183,7 @@ def keep_plan(path: Path, plan: Mapping[str, Any], delete: Path) -> None:
         write_json(path, plan)
         return
     old, new = read_json(path), json.loads(json.dumps(plan))
-    if old != new:
+    if json.dumps(old) != json.dumps(new):  # the order of inputs counts too
         raise BothwaysError(
             f"{delete} was begun with {_difference(old, new)}: delete {delete} to start again", "other-plan", path
         )
@@ -190,7 +200,7 @@ def _difference(old: Any, new: Any) -> str:
                 return f"`{name}` {before.get(name)!r}, and now it is {now.get(name)!r}"
             what = "another" if name in before and name in now else "no" if name in now else "a further"
             return f"{what} {name} of the {'model' if part == 'model' else 'inputs'}"
-    return "another verb or version of bothways"
+    return "the inputs in another order" if old.get("verb") == new.get("verb") else f"`{old.get('verb')}`"
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -216,12 +226,3 @@ def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
             total[name] = total.get(name, 0) + value
         else:
             total.setdefault(name, value)
-
-
-def row_totals(outputs: Iterable[Output]) -> Counter[str]:
-    """Parts and rows of these outputs, for progress."""
-    found: Counter[str] = Counter()
-    for output in outputs:
-        found["parts"] += len(output.units)
-        found["rows"] += output.rows
-    return found
