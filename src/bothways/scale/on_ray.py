@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ def run_ray(job: Job, units: Sequence[Unit], address: str, devices: str) -> Iter
     for unit in units:
         _attempts(unit).unlink(missing_ok=True)  # those of an earlier call
     said: set[str] = set()
-    with _cluster(address) as ray:
+    # Ray prints that a worker has died on standard output, which is for results.
+    with redirect_stdout(sys.stderr), _cluster(address) as ray:
         for row in _rows(ray, job, units, devices):
             found = json.loads(row["reply"])
             for message in found["warnings"]:
@@ -106,10 +107,11 @@ def _rows(ray: Any, job: Job, units: Sequence[Unit], devices: str) -> Iterator[d
         for number, unit in enumerate(units)
     ]
     needs = {"num_gpus": 1} if gpus else {"num_cpus": 1}
+    # One unit at a time for each worker: with more, units would wait behind a slow one while other workers are idle.
     data = ray.data.from_items(items, override_num_blocks=len(items)).map(
         RayWorker,
         fn_constructor_args=(job, "cuda" if gpus else "cpu", os.getcwd()),
-        compute=ray.data.ActorPoolStrategy(size=min(workers, len(items)), max_tasks_in_flight_per_actor=2),
+        compute=ray.data.ActorPoolStrategy(size=min(workers, len(items)), max_tasks_in_flight_per_actor=1),
         **needs,
     )
     try:
