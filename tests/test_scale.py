@@ -420,6 +420,13 @@ def test_what_another_plan_began_is_refused(texts: Path, model_folder: Path, tmp
         begin()
 
 
+def test_a_plan_of_which_nothing_is_done_is_replaced(texts: Path, model_folder: Path, tmp_path: Path) -> None:
+    """After a misspelt option nothing must be deleted."""
+    with refused("unknown-choice", "query"):
+        encode_files(texts, tmp_path / "v.npy", model_folder, prompt_name="query")
+    assert encode_files(texts, tmp_path / "v.npy", model_folder).rows == ROWS
+
+
 def test_a_missing_ray_is_one_sentence(
     texts: Path, model_folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.scale.jobs import FileJob, Job
 from bothways.scale.units import (
-    PLAN,
+    COUNTS,
     Counts,
     Output,
     Unit,
@@ -59,9 +60,9 @@ class Target:
         """The folder that has the plan."""
         return self.out if self.is_folder else parts_of(self.out)
 
-    def counts_of(self, output: Output) -> Path:
+    def counts_of(self, output: Path) -> Path:
         """The counts of a finished output of a folder."""
-        return self.out / "counts" / f"{output.path.name}.json"
+        return self.out / COUNTS / f"{output.name}.json"
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ def drive(
     """Do all units that are not done yet, and join the parts."""
     plan = {**job.plan(), "inputs": {str(file): state_of(file) for file in files}}
     plan["options"] = {**plan["options"], "rows_per_part": target.rows_per_part, "format": target.suffix}
-    keep_plan(target.home / PLAN, plan, target.home)
     with only_driver(target.home):
+        keep_plan(target.home, plan)
         outputs = _outputs(files, target)
         counts = _run(job, outputs, target, execute, on_progress)
         if target.is_folder:
             counts = {}
             for output in outputs:
-                add_counts(counts, read_json(target.counts_of(output)))
+                add_counts(counts, read_json(target.counts_of(output.path)))
     return Report([output.path for output in outputs], counts)
 
 
@@ -93,7 +94,7 @@ def _run(
     job: FileJob, outputs: Sequence[Output], target: Target, execute: Execute, on_progress: OnProgress | None
 ) -> Counts:
     """Do what is left of the outputs. Of a single output file, return the counts."""
-    unfinished = [output for output in outputs if not _is_finished(output, target)]
+    unfinished = [output for output in outputs if output.units]
     by_unit = {unit: output for output in unfinished for unit in output.units}
     left = {output.path: len(output.units) for output in unfinished}
     counts: Counts = {}
@@ -120,17 +121,16 @@ def run_units(
 
 
 def _outputs(files: Sequence[Path], target: Target) -> list[Output]:
-    if not target.is_folder:
-        return [plan_output(files[0], target.out, target.rows_per_part, target.suffix)]
-    names = unique_names(files, target.suffix)
-    return [
-        plan_output(file, target.out / name, target.rows_per_part, target.suffix)
-        for file, name in zip(files, names, strict=True)
-    ]
+    names = unique_names(files, target.suffix) if target.is_folder else []
+    paths = [target.out / name for name in names] or [target.out]
+    with ThreadPoolExecutor() as pool:  # rows are counted, which takes a while for many files
+        return list(pool.map(lambda file, path: _output(file, path, target), files, paths))
 
 
-def _is_finished(output: Output, target: Target) -> bool:
-    return target.is_folder and output.path.exists() and target.counts_of(output).exists()
+def _output(file: Path, path: Path, target: Target) -> Output:
+    if target.is_folder and path.exists() and target.counts_of(path).exists():
+        return Output(path, read_json(target.counts_of(path))["rows"], ())
+    return plan_output(file, path, target.rows_per_part, target.suffix)
 
 
 def _finish(job: FileJob, output: Output, target: Target) -> Counts:
@@ -144,7 +144,7 @@ def _finish(job: FileJob, output: Output, target: Target) -> Counts:
     for part in counts:
         add_counts(whole, part)
     if target.is_folder:
-        write_json(target.counts_of(output), whole)
+        write_json(target.counts_of(output.path), whole)
     remove_parts(output.parts)
     return whole
 
@@ -160,9 +160,19 @@ def remove_parts(folder: Path) -> None:
 @contextmanager
 def only_driver(home: Path) -> Iterator[None]:
     """Refuse a second driver on the same parts. The lock ends with the process, however it ends."""
-    with (home / PLAN).open() as plan:
-        try:
-            fcntl.flock(plan, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle = os.open(home, os.O_RDONLY)
+    except OSError as error:
+        raise BothwaysError(f"{home} could not be written: {error.strerror}", "unwritable", home) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
         yield
+    finally:
+        os.close(handle)

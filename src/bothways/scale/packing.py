@@ -19,7 +19,6 @@ from bothways.scale.jobs import Runner
 from bothways.scale.on_ray import run_ray
 from bothways.scale.processes import parse_processes, run_processes
 from bothways.scale.units import (
-    PLAN,
     Counts,
     Cursor,
     Unit,
@@ -121,8 +120,8 @@ def pack_files(
     held_out = [str(file) for (split, _), file in files if split == "valid"]
     plan = {**job.plan(), "inputs": {f"{source}={file}": state_of(file) for (_, source), file in files}}
     plan["options"] |= {"rows_per_part": rows_per_part, "valid": held_out}
-    keep_plan(home / PLAN, plan, home)
     with only_driver(home):
+        keep_plan(home, plan)
         units, rows = _plan(files, home, rows_per_part)
         for _ in run_units(job, [unit for _, unit in units], rows, execute, on_progress):
             pass

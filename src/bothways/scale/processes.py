@@ -90,7 +90,8 @@ _Event = tuple[Unit, Reply]
 
 
 def _threads(processes: int) -> int:
-    return max(1, len(os.sched_getaffinity(0)) // processes)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // processes)
 
 
 class _Slot:

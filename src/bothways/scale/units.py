@@ -20,7 +20,7 @@ from bothways.text.streams import COMPRESSED, STDIN, Meter, read_blocks
 T = TypeVar("T")
 Counts = dict[str, Any]
 """What a worker counted in a unit, as JSON has it. All have "rows"."""
-PLAN = "plan.json"
+PLAN, COUNTS = "plan.json", "counts"
 _SMALL = 2**20  # bytes; a file of a model up to this size is compared by its content, a larger one by its time
 
 
@@ -52,11 +52,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Output:
-    """One result file, the rows that its input is expected to have, and the units it is joined from."""
+    """One result file."""
 
     path: Path
     rows: int
+    """The rows that its input is expected to have."""
     units: tuple[Unit, ...]
+    """What it is joined from; none if it is done."""
 
     @property
     def parts(self) -> Path:
@@ -177,15 +179,17 @@ def state_of(file: Path) -> list[int]:
     return [file.stat().st_size, file.stat().st_mtime_ns]
 
 
-def keep_plan(path: Path, plan: Mapping[str, Any], delete: Path) -> None:
-    """Write the plan, or refuse to go on with parts that another plan made. `delete`: what to delete in that case."""
-    if not path.exists():
+def keep_plan(home: Path, plan: Mapping[str, Any]) -> None:
+    """Write the plan to the folder of parts, or refuse to go on with parts that another plan made."""
+    path = home / PLAN
+    is_begun = any(home.rglob("part-*.json")) or any((home / COUNTS).glob("*.json"))
+    if not path.exists() or not is_begun:
         write_json(path, plan)
         return
     old, new = read_json(path), json.loads(json.dumps(plan))
     if json.dumps(old) != json.dumps(new):  # the order of inputs counts too
         raise BothwaysError(
-            f"{delete} was begun with {_difference(old, new)}: delete {delete} to start again", "other-plan", path
+            f"{home} was begun with {_difference(old, new)}: delete {home} to start again", "other-plan", path
         )
 
 
