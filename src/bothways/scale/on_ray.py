@@ -81,7 +81,7 @@ def run_ray(job: Job, units: Sequence[Unit], address: str, devices: str) -> Iter
     said: set[str] = set()
     # Ray prints that a worker has died on standard output, which is for results.
     with redirect_stdout(sys.stderr), _cluster(address) as ray:
-        for row in _rows(ray, job, units, devices):
+        for row in (_rows if address == "ray" else _remote_rows)(ray, job, units, devices, os.getcwd()):
             found = json.loads(row["reply"])
             for message in found["warnings"]:
                 if message not in said:
@@ -93,7 +93,33 @@ def run_ray(job: Job, units: Sequence[Unit], address: str, devices: str) -> Iter
             yield units[row["number"]], found["counts"]
 
 
-def _rows(ray: Any, job: Job, units: Sequence[Unit], devices: str) -> Iterator[dict[str, Any]]:
+class _Driver:
+    """An actor that drives Ray Data inside the cluster: it does not work through a client's connection."""
+
+    def __init__(self, job: Job, units: Sequence[Unit], devices: str, folder: str) -> None:
+        import ray
+        import ray.data
+
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        self.rows = _rows(ray, job, units, devices, folder)
+
+    def next_row(self) -> dict[str, Any] | None:
+        """The next row; None after the last."""
+        return next(self.rows, None)
+
+
+def _remote_rows(ray: Any, job: Job, units: Sequence[Unit], devices: str, folder: str) -> Iterator[dict[str, Any]]:
+    """The same rows, through a client's connection. The actor ends with the connection."""
+    driver = ray.remote(num_cpus=0)(_Driver).remote(job, units, devices, folder)
+    try:
+        while (row := ray.get(driver.next_row.remote())) is not None:
+            yield row
+    except ray.exceptions.RayTaskError as error:
+        raise _ended(error) from error
+
+
+def _rows(ray: Any, job: Job, units: Sequence[Unit], devices: str, folder: str) -> Iterator[dict[str, Any]]:
+    """What became of each unit, as soon as it is known. `folder` is the working directory of the workers."""
     gpus = int(ray.cluster_resources().get("GPU", 0)) if devices == "all" else 0
     workers = gpus or (_cpus(ray) if devices in ("all", "cpu") else parse_processes(devices))
     items = [
@@ -110,15 +136,19 @@ def _rows(ray: Any, job: Job, units: Sequence[Unit], devices: str) -> Iterator[d
     # One unit at a time for each worker: with more, units would wait behind a slow one while other workers are idle.
     data = ray.data.from_items(items, override_num_blocks=len(items)).map(
         RayWorker,
-        fn_constructor_args=(job, "cuda" if gpus else "cpu", os.getcwd()),
+        fn_constructor_args=(job, "cuda" if gpus else "cpu", folder),
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(items)), max_tasks_in_flight_per_actor=1),
         **needs,
     )
     try:
         yield from data.iter_rows()
     except (ray.exceptions.RayError, RuntimeError) as error:
-        why = str(error).strip().rpartition("\n")[2]
-        raise BothwaysError(f"the run on Ray ended with: {why}", "worker-died", why) from error
+        raise _ended(error) from error
+
+
+def _ended(error: Exception) -> BothwaysError:
+    why = str(error).strip().rpartition("\n")[2]
+    return BothwaysError(f"the run on Ray ended with: {why}", "worker-died", why)
 
 
 def _cpus(ray: Any) -> int:
@@ -140,8 +170,9 @@ def _cluster(address: str) -> Iterator[Any]:
     try:
         with _silent():
             _connect(ray, address)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise BothwaysError(f"Ray cannot be reached at {address}: {error}", "no-cluster", address) from error
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise BothwaysError(f"Ray cannot be reached at {address}: {why}", "no-cluster", address) from error
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
