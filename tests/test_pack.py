@@ -31,6 +31,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from bothways.errors import BothwaysError
 from bothways.prefetch import prefetch
 from bothways.pretraining import pack as packing
+from bothways.pretraining import tokenized
 from bothways.pretraining.pack import PackReport, pack, parse_share
 from bothways.pretraining.sampler import SpecialIds, make_sampler
 from bothways.pretraining.select import select
@@ -188,7 +189,7 @@ def test_whatever_the_shards_and_chunks(
     with pytest.MonkeyPatch.context() as patch:
         whole = pack([file], tokenizer, folder / "whole")
         patch.setattr("bothways.pretraining.shards._SHARD", shard)
-        patch.setattr(packing, "_CHUNK", chunk)
+        patch.setattr(tokenized, "_CHUNK", chunk)
         assert pack([file], tokenizer, folder / "parts") == whole
     assert read(folder / "whole") == read(folder / "parts") == said_by(tokenizer, documents)
     rows = open_packed(folder / "parts").manifest["shards"]
@@ -476,7 +477,7 @@ def test_the_same_text_gives_the_same_bytes(tmp_path: Path, tokenizer: Tokenizer
 
 
 def test_progress_is_told(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "_CHUNK", 100)
+    monkeypatch.setattr(tokenized, "_CHUNK", 100)
     monkeypatch.setattr(files, "read_blocks", lambda path, meter, size: streams.read_blocks(path, meter, 100))
     inputs = [write(tmp_path / "a.txt", made_up(400)), tmp_path / "b.txt.gz"]
     inputs[1].write_bytes(gzip.compress(text_of(made_up(40, 1)).encode()))
@@ -642,7 +643,7 @@ def our_threads(before: set[threading.Thread]) -> list[threading.Thread]:
 def test_an_interruption_leaves_what_was_there(
     kind: type[BaseException], older: bool, tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_CHUNK", 1000)
+    monkeypatch.setattr(tokenized, "_CHUNK", 1000)
     monkeypatch.setattr("bothways.pretraining.shards._SHARD", 500)
     out = tmp_path / "place" / "out"
     if older:
@@ -668,7 +669,7 @@ def test_an_interruption_leaves_what_was_there(
 def test_a_failure_of_reading_comes_through(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_CHUNK", 1000)
+    monkeypatch.setattr(tokenized, "_CHUNK", 1000)
     good = write(tmp_path / "a.txt", made_up(200))
     (tmp_path / "b.jsonl").write_text('{"text": "the cat"}\n{"text": 5}\n')
     with refused("not-text", names=r"b\.jsonl, line 2"):
@@ -755,8 +756,8 @@ def held(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) 
         assert depth <= 4  # how far it works ahead is another bound: see the tests of `prefetch`
         yield from items
 
-    monkeypatch.setattr(packing, "prefetch", one_by_one)
-    monkeypatch.setattr(packing, "_CHUNK", 1 << 12)
+    monkeypatch.setattr(tokenized, "prefetch", one_by_one)
+    monkeypatch.setattr(tokenized, "_CHUNK", 1 << 12)
     monkeypatch.setattr(files, "read_blocks", lambda path, meter, size: streams.read_blocks(path, meter, 1 << 12))
 
     def most(text: str, each: Each) -> int:
@@ -1092,9 +1093,9 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, vocabulary: Path, run: Run) 
 # interrupt ignored, and programs started by them too.
 IN_SMALL_STEPS = f"""
 import signal
-import bothways.pretraining.pack as packing
+import bothways.pretraining.pack as packing, bothways.pretraining.tokenized as tokenized
 signal.signal(signal.SIGINT, signal.default_int_handler)
-packing._CHUNK = 1 << 12
+tokenized._CHUNK = 1 << 12
 {GUARDED}"""
 
 

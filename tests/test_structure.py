@@ -28,9 +28,22 @@ ORDER = [
     ["tasks"],
     ["doctor"],
     ["predict"],
+    ["scale"],
     ["cli", "__main__"],
 ]
-ALLOWED = {"torch", "numpy", "tokenizers", "safetensors", "typer", "rich", "pyarrow", "matplotlib", "jieba", "bothways"}
+ALLOWED = {
+    "torch",
+    "numpy",
+    "tokenizers",
+    "safetensors",
+    "typer",
+    "rich",
+    "pyarrow",
+    "matplotlib",
+    "jieba",
+    "ray",
+    "bothways",
+}
 JUDGES = {"transformers", "sentence_transformers", "peft"}
 
 

@@ -1,36 +1,40 @@
 """bothways encode FILE --out FILE"""
 
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson
-from bothways.cli.output import file_progress, print_json, say
+from bothways.cli.options import AnyModel, BaseModel, Device, Devices, Dtype, On, PrintJson, RowsPerPart
+from bothways.cli.output import file_progress, parts_progress, print_json, say
 from bothways.errors import BothwaysError
 from bothways.model.pooling_modes import PoolingMode
 from bothways.predict.encode_options import Combine, Long, Unit
 from bothways.progress import Progress
+from bothways.scale.bulk_options import ROWS_PER_PART, VectorFormat
 
 if TYPE_CHECKING:
-    from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
-    from bothways.predict.features import Features, TextRecipe
-    from bothways.predict.vectors import VectorBlock
 
 
 def encode(
-    file: Annotated[
-        Path,
+    files: Annotated[
+        list[Path],
         typer.Argument(
+            metavar="FILE...",
             help="File of texts: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .parquet; - for standard "
-            "input.",
+            "input. Or several files, folders or patterns.",
             show_default=False,
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Output file: .npy, .jsonl or .parquet.", show_default=False)
+        Path,
+        typer.Option(
+            "--out",
+            metavar="FILE|DIR",
+            help="Output file: .npy, .jsonl or .parquet. Of several inputs: a folder.",
+            show_default=False,
+        ),
     ],
     model: AnyModel = None,
     base: BaseModel = None,
@@ -72,13 +76,22 @@ def encode(
         ),
     ] = "error",
     field: Annotated[str, typer.Option(help="Name of the text column or field.")] = "text",
+    format: Annotated[
+        VectorFormat | None,
+        typer.Option(help="Format of the outputs of several inputs.  [default: npy]", show_default=False),
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    devices: Devices = "",
+    on: On = "",
+    rows_per_part: RowsPerPart = ROWS_PER_PART,
     as_json: PrintJson = False,
 ) -> None:
     """Compute embeddings of texts, tokens or words.
 
     Rows keep the order of the texts. An .npy of tokens or words comes with an .npy.jsonl that describes each row.
+    Several inputs give a folder with one output each. With several inputs, --devices or --on, the same command goes on
+    after a kill.
 
     Example: bothways encode examples/sample.txt --out sample.npy
     """
@@ -87,13 +100,41 @@ def encode(
     from bothways.model.load import load
     from bothways.predict.features import Features, text_recipe
     from bothways.predict.vectors import beside, write_vectors, writer_for
+    from bothways.scale.bulk import encode_files, is_one_file
+    from bothways.scale.jobs import vector_blocks
     from bothways.text.files import read_texts, require_files
 
     pools: Any = pool.split(",") if pool else None
     for mode in pools or ():
         if mode not in get_args(PoolingMode):
             raise typer.BadParameter(f"--pool cannot be {mode!r}: expected {', '.join(get_args(PoolingMode))}")
-    require_files([file])
+    if devices or on or format or not is_one_file(files):
+        with parts_progress("encoding") as on_progress:
+            report = encode_files(
+                files,
+                out,
+                model,
+                base=base,
+                pool=pools,
+                prompt=prompt,
+                prompt_name=prompt_name,
+                layers=layers,
+                combine=combine,
+                weights=_numbers(weights),
+                per=per,
+                long=long,
+                field=field,
+                format=format,
+                device=device,
+                dtype=dtype,
+                devices=devices,
+                on=on,
+                rows_per_part=rows_per_part,
+                on_progress=on_progress,
+            )
+        _print_report(out, report.vectors, report.width, report.tally, as_json)
+        return
+    file = require_files(files)[0]
     writer_for(out)
     if file.resolve() in (out.resolve(), beside(out).resolve()):
         raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
@@ -112,33 +153,15 @@ def encode(
     width = (recipe or features).width(loaded.config.encoder)
     with file_progress("encoding", [file]) as bar:
         texts = bar.over(read_texts(file, field))
-        rows = write_vectors(out, _blocks(texts, engine, per, recipe, features, tally), width)
+        rows = write_vectors(out, vector_blocks(texts, engine, per, recipe, features, tally), width)
+    _print_report(out, rows, width, tally, as_json)
+
+
+def _print_report(out: Path, rows: int, width: int, tally: "Tally", as_json: bool) -> None:
     if as_json:
         print_json({"out": str(out), "rows": rows, "width": width, **vars(tally)})
     else:
         say(f"{tally} → {rows:,} × {width} in {out}")
-
-
-def _blocks(
-    texts: Iterable[str],
-    engine: "Engine",
-    per: Unit,
-    recipe: "TextRecipe | None",
-    features: "Features",
-    tally: "Tally",
-) -> "Iterator[VectorBlock]":
-    from bothways.predict.encode import encode_blocks, iter_tokens
-
-    if recipe is not None:
-        count = 0
-        for vectors in encode_blocks(texts, engine, recipe, tally):
-            yield {"text": range(count, count + len(vectors))}, vectors
-            count += len(vectors)
-        return
-    assert per != "text"
-    for i, found in enumerate(iter_tokens(texts, engine, per=per, features=features, tally=tally)):
-        starts, ends = zip(*found.offsets, strict=True) if found.offsets else ((), ())
-        yield {"text": [i] * len(starts), per: found.texts, "start": starts, "end": ends}, found.vectors
 
 
 def _numbers(written: str) -> list[float] | None:

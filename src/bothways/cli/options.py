@@ -51,6 +51,26 @@ Dtype = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
     typer.Option(help="Precision; fp32 is the reference, auto: bf16 on a GPU that computes in it, else fp32."),
 ]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="LIST",
+        help="Work in several processes: all (one for each GPU), a list such as cuda:0,cuda:1, or cpu:2 for two "
+        "without a GPU.",
+        show_default=False,
+    ),
+]
+On = Annotated[
+    str,
+    typer.Option(
+        metavar="CLUSTER",
+        help="Work on a Ray cluster: ray, or ray://host:port (needs the extra ray).",
+        show_default=False,
+    ),
+]
+RowsPerPart = Annotated[
+    int, typer.Option("--rows-per-part", help="Rows that a worker does at a time, with --devices or --on.", min=1)
+]
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -21,6 +21,8 @@ from bothways.text.streams import follow
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bothways.scale.drive import OnProgress
+
 T = TypeVar("T")
 _WIDE = 10_000
 
@@ -114,6 +116,13 @@ def file_progress(what: str, files: Iterable[Path | str]) -> Iterator[Progress]:
     """Progress of work on what is read from these files: items by number, the time left by bytes."""
     with follow(files) as share, Progress(what, share=share) as bar:
         yield bar
+
+
+@contextmanager
+def parts_progress(what: str) -> "Iterator[OnProgress]":
+    """A callback that shows how many rows of bulk work are done."""
+    with Progress(what, unit="rows") as bar:
+        yield lambda now: bar.at(now.rows, now.all_rows)
 
 
 def watch(items: Iterable[T], what: str, files: Sequence[str] = ()) -> Iterator[T]:

@@ -3,12 +3,14 @@
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.output import print_json, print_table, say
+from bothways.cli.options import On
+from bothways.cli.output import parts_progress, print_json, print_table, say
 from bothways.progress import Progress
+from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.text.files import Each
 from bothways.text.segment import WordBoundaries
 
@@ -50,6 +52,19 @@ def pack(
         ),
     ] = "pieces",
     field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
+    devices: Annotated[
+        str,
+        typer.Option(
+            metavar="cpu:N",
+            help="Tokenise in several processes: cpu:8 for eight. The result is the same.",
+            show_default=False,
+        ),
+    ] = "",
+    on: On = "",
+    rows_per_part: Annotated[
+        int,
+        typer.Option("--rows-per-part", help="Documents that a worker does at a time, with --devices or --on.", min=1),
+    ] = DOCUMENTS_PER_PART,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Tokenise raw text into shards for pretraining.
@@ -60,6 +75,7 @@ def pack(
     """
     from bothways.pretraining.pack import default_source
     from bothways.pretraining.pack import pack as run
+    from bothways.scale.packing import pack_files
     from bothways.text.tokenizer import Tokenizer
 
     sources: dict[str, list[Path | str]] = {}
@@ -67,19 +83,18 @@ def pack(
         name, path = _source(written, default_source(out))
         sources.setdefault(name, []).append(path)
     is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
-    with Progress("packing", unit="bytes") as bar:
-        report = run(
-            sources,
-            Tokenizer.load(model),
-            out,
-            valid=0.0 if is_file or valid is None else valid,
-            valid_files=[valid] if is_file and valid else [],
-            dedup=dedup,
-            column=field,
-            each=each,
-            words=words,
-            on_bytes=bar.at,
-        )
+    held_out = {
+        "valid": 0.0 if is_file or valid is None else valid,
+        "valid_files": [valid] if is_file and valid else [],
+    }
+    options: dict[str, Any] = {**held_out, "dedup": dedup, "column": field, "each": each, "words": words}
+    if devices or on:
+        with parts_progress("packing") as on_progress:
+            where: dict[str, Any] = {"devices": devices, "on": on, "rows_per_part": rows_per_part}
+            report = pack_files(sources, model, out, **options, **where, on_progress=on_progress)
+    else:
+        with Progress("packing", unit="bytes") as bar:
+            report = run(sources, Tokenizer.load(model), out, **options, on_bytes=bar.at)
     if as_json:
         print_json(asdict(report))
         return

@@ -14,19 +14,25 @@ from bothways.cli.options import (
     BaseModel,
     BoxedTask,
     Device,
+    Devices,
     Dtype,
     LongTexts,
+    On,
     PairColumn,
     PrintJson,
+    RowsPerPart,
     TextColumn,
     TunedModel,
     answering,
 )
-from bothways.cli.output import file_progress, say
+from bothways.cli.output import file_progress, parts_progress, print_json, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
+from bothways.scale.bulk_options import ROWS_PER_PART
 
 if TYPE_CHECKING:
+    from bothways.data.notes import Notes
+    from bothways.engine.reader import Tally
     from bothways.tasks.task import Task
 
 
@@ -34,9 +40,9 @@ def predict(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE|TEXT [TEXT]]",
+            metavar="[FILE...|TEXT [TEXT]]",
             help="A file of texts (.txt, .jsonl, .csv, .tsv, .parquet), or - for standard input; or one text, or two, "
-            "such as a question and its context.",
+            "such as a question and its context. With --out also several files, folders or patterns.",
             show_default=False,
         ),
     ] = None,
@@ -47,20 +53,58 @@ def predict(
     pair: PairColumn = None,
     long: LongTexts = None,
     top: Annotated[int, typer.Option(help="Number of answers to print for each text.", min=1)] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE|DIR",
+            help="Write the answers to this .jsonl, as --json prints them. Of several inputs: to a folder.",
+            show_default=False,
+        ),
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    devices: Devices = "",
+    on: On = "",
+    rows_per_part: RowsPerPart = ROWS_PER_PART,
     as_json: PrintJson = False,
 ) -> None:
     """Predict with a fine-tuned model: for one text, or for every line or row of a file, in order.
 
-    Prints one line for each text: the answers with their scores, a tab, the text. Streams in constant memory.
+    Prints one line for each text: the answers with their scores, a tab, the text. Streams in constant memory. With
+    --out, the same command goes on after a kill.
 
     Example: bothways predict "I cannot believe it, thank you so much!" --task emotion
     """
     from bothways.data.notes import Notes
     from bothways.predict.predictor import Predictor
+    from bothways.scale.bulk import predict_files
     from bothways.tasks.recipe import FinetuneData
 
+    if out is not None:
+        with parts_progress("predicting") as on_progress:
+            report = predict_files(
+                [Path(word) for word in inputs or ["-"]],
+                out,
+                answering(model, task),
+                base=base,
+                text=text or "",
+                pair=pair or "",
+                long=long,
+                top=top,
+                device=device,
+                dtype=dtype,
+                devices=devices,
+                on=on,
+                rows_per_part=rows_per_part,
+                on_progress=on_progress,
+            )
+        if as_json:
+            print_json({"out": str(out), "rows": report.rows, **vars(report.tally)})
+        _say_counts(report.notes, report.tally)
+        return
+    if devices or on:
+        raise typer.BadParameter("--devices and --on need --out")
     with Progress("loading the model"):
         predictor = Predictor.load(answering(model, task), base=base, device=device, dtype=dtype, long=long)
     notes = Notes(whole=True)
@@ -87,10 +131,14 @@ def predict(
             line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
             sys.stdout.write(line + "\n")
     sys.stdout.flush()
+    _say_counts(notes, predictor.tally)
+
+
+def _say_counts(notes: "Notes", tally: "Tally") -> None:
     notes.counts.pop("no-label-column", None)  # predictions need no labels
     if notes:
         say(str(notes))
-    say(str(predictor.tally))
+    say(str(tally))
 
 
 def _is_file(word: str) -> bool:

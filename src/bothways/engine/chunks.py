@@ -47,24 +47,27 @@ def _are_strings(block: list[Any]) -> TypeGuard[list[str]]:
 
 
 def read_ahead(
-    read: Callable[[list[T], int], R], examples: Iterable[T], device: torch.device, share: float = 1.0
+    read: Callable[[list[T], int], R],
+    examples: Iterable[T],
+    device: torch.device,
+    share: float = 1.0,
+    first: int = 0,
 ) -> Iterator[R]:
-    """`read` of each chunk of the examples and the number of examples before it.
+    """`read` of each chunk of the examples and the number of its first example, which is `first` for the first chunk.
 
     While a GPU computes, the next chunks are read in the background. Tokenizing runs on all cores, but not its
     beginning and its end: so there are several threads.
     """
-    found = _numbered(chunks(examples, device, share))
+    found = _numbered(chunks(examples, device, share), first)
     if device.type != "cuda":
         return (read(*chunk) for chunk in found)
     return map_ahead(lambda chunk: read(*chunk), found, _AHEAD, threads=_AHEAD)
 
 
-def _numbered(found: Iterable[list[T]]) -> Iterator[tuple[list[T], int]]:
-    before = 0
+def _numbered(found: Iterable[list[T]], first: int) -> Iterator[tuple[list[T], int]]:
     for some in found:
-        yield some, before
-        before += len(some)
+        yield some, first
+        first += len(some)
 
 
 def _characters(example: Any) -> int:

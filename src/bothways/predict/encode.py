@@ -135,8 +135,13 @@ def encode_tokens(
     return found
 
 
-def encode_blocks(texts: Iterable[str], engine: Engine, recipe: TextRecipe, tally: Tally) -> Iterator[Vectors]:
-    """`encode` as a stream, in constant memory: the vectors of some texts at a time. Counts are added to `tally`."""
+def encode_blocks(
+    texts: Iterable[str], engine: Engine, recipe: TextRecipe, tally: Tally, first: int = 0
+) -> Iterator[Vectors]:
+    """`encode` as a stream, in constant memory: the vectors of some texts at a time.
+
+    Counts are added to `tally`. `first`: the number of the first text, counted from 0, for errors.
+    """
     pooling, model = recipe.pooling, engine.model
     require_several(texts)
     prompted = (recipe.prompt + _require_text(text) for text in texts) if recipe.prompt else texts
@@ -147,7 +152,7 @@ def encode_blocks(texts: Iterable[str], engine: Engine, recipe: TextRecipe, tall
             return recipe.finish(pooling.finish(part))
         return torch.cat([part.values.flatten(1), part.weights], 1)
 
-    chunks = _chunks(prompted, model, recipe.features, tally, recipe.max_length)
+    chunks = _chunks(prompted, model, recipe.features, tally, first, recipe.max_length)
     for chunk, rows in engine.run(chunks, pooled):
         yield _joined(chunk, rows, recipe, model.device) if chunk.reads.has_windows else rows
 
@@ -164,7 +169,7 @@ def _joined(chunk: _Chunk, rows: Vectors, recipe: TextRecipe, device: torch.devi
 
 
 def iter_tokens(
-    texts: Iterable[str], engine: Engine, *, per: Per, features: Features, tally: Tally
+    texts: Iterable[str], engine: Engine, *, per: Per, features: Features, tally: Tally, first: int = 0
 ) -> Iterator[TokenVectors]:
     """`encode_tokens` as a stream."""
     require_choice("`per`", per, get_args(Per))
@@ -172,10 +177,10 @@ def iter_tokens(
     def states(batch: Batch, chunk: _Chunk, picked: Indices) -> Tensor:
         return _states(batch, engine, features)
 
-    chunks = _chunks(texts, engine.model, features, tally, has_offsets=True)
+    chunks = _chunks(texts, engine.model, features, tally, first, has_offsets=True)
     for chunk, rows in engine.run(chunks, states, one_per_token):
-        first, stop, _ = chunk.kept
-        own = rows[ragged(chunk.sequences.starts + first, stop - first)] if chunk.reads.has_windows else rows
+        begins, stop, _ = chunk.kept
+        own = rows[ragged(chunk.sequences.starts + begins, stop - begins)] if chunk.reads.has_windows else rows
         begin = 0
         for text, encoding in zip(chunk.texts, map(Encoding, chunk.reads.encodings), strict=True):
             yield _by_token(text, encoding, own[begin : begin + len(encoding)], per)
@@ -193,6 +198,7 @@ def _chunks(
     model: Model,
     features: Features,
     tally: Tally,
+    first: int,
     max_length: int = 0,
     has_offsets: bool = False,
 ) -> Iterator[_Chunk]:
@@ -214,7 +220,7 @@ def _chunks(
             )
         return _Chunk(some, reads)
 
-    return read_ahead(read, texts, model.device, _TOKEN_SHARE if has_offsets else 1.0)
+    return read_ahead(read, texts, model.device, _TOKEN_SHARE if has_offsets else 1.0, first)
 
 
 def require_several(texts: Iterable[Any]) -> None:

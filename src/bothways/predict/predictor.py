@@ -93,8 +93,8 @@ class Predictor:
         """The answers to a stream of inputs, in order and in constant memory."""
         return (answer for _, answer in self.answers(map(self.example, inputs), top=top))
 
-    def answers(self, examples: Iterable[Any], *, top: int = 1) -> Iterator[tuple[Any, Any]]:
-        """Examples, as `example` or a file reader makes them, each with its answer."""
+    def answers(self, examples: Iterable[Any], *, top: int = 1, first: int = 0) -> Iterator[tuple[Any, Any]]:
+        """Examples, as `example` or a file reader makes them, each with its answer. `first`: see `decode_all`."""
         if top < 1:
             raise BothwaysError(f"`top` is {top}: expected 1 or more", "out-of-range", top)
         if top > 1 and not self.task.has_ranking:
@@ -103,11 +103,16 @@ class Predictor:
                 "one-answer",
                 top,
             )
-        return ((item.example, self.task.answer(item, decoded, top)) for item, decoded in self.decode_all(examples))
+        return (
+            (item.example, self.task.answer(item, decoded, top)) for item, decoded in self.decode_all(examples, first)
+        )
 
-    def decode_all(self, examples: Iterable[Any]) -> Iterator[tuple[EncodedExample, Any]]:
-        """Encoded examples with the decoded outputs of the model, which scores are computed from."""
-        return decode_all(self.task, self._forward, examples, self.model.device, self.engine.around)
+    def decode_all(self, examples: Iterable[Any], first: int = 0) -> Iterator[tuple[EncodedExample, Any]]:
+        """Encoded examples with the decoded outputs of the model, which scores are computed from.
+
+        `first`: the number of the first example, counted from 0, for errors.
+        """
+        return decode_all(self.task, self._forward, examples, self.model.device, self.engine.around, first)
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         return self.task.outputs(self.model, self.engine.states(batch), batch)

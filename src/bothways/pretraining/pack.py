@@ -1,32 +1,27 @@
 """Tokenise raw text into packed shards. Streams in constant memory."""
 
-import hashlib
-import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix, uniform
-from bothways.prefetch import prefetch
 from bothways.pretraining.shards import FORMAT, PARTS, ShardWriter, checksum, manifest_checksum
+from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
 from bothways.text.files import Each, Meter, find_files, read_documents
-from bothways.text.segment import Segmenter, WordBoundaries, find_segmenter, word_starts
+from bothways.text.segment import Segmenter, WordBoundaries
 from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
-
-_CHUNK = 1 << 19  # characters tokenised at once: enough to keep all cores busy, about 30 MB of encodings
 
 
 @dataclass(frozen=True)
@@ -52,15 +47,8 @@ class PackReport:
     """Unigram entropy in nats: the loss of a model that knows only token frequencies."""
 
 
-@dataclass(frozen=True)
-class _Document:
-    source: str
-    split: str
-    sentences: list[str]
-
-
 @dataclass
-class _Tally:
+class PackTally:
     """Running counts for the report."""
 
     counts: NDArray[np.int64]
@@ -95,38 +83,64 @@ def pack(
     function, or text with spaces between words. `on_bytes(done, total)` reports progress.
     """
     out, share = Path(out), parse_share(valid)
-    held_out = find_files(valid_files) if valid_files else []
-    sources = _sources(inputs, out, held_out)
-    files = [("valid", next(iter(sources)), file) for file in held_out]
-    files += [("train", name, file) for name, paths in sources.items() for file in paths]
-    total = sum(file.stat().st_size for _, _, file in files if file.exists())
-    meter, tally = Meter(), _Tally(np.zeros(tokenizer.size, np.int64))
-    documents = _documents(files, share, dedup, column, each, meter, tally)
-    with atomic.new_folder(out, replaces=_owned(out)) as folder:
-        segmenter = words if callable(words) else find_segmenter(words)
-        writer, encoder = ShardWriter(folder, tokenizer.size), _Encoder(tokenizer, segmenter)
-        # Three threads: one reads and splits, one tokenises (on all cores), this one writes.
-        with closing(prefetch(_chunks(documents), 2)) as chunks, closing(prefetch(encoder.run(chunks), 2)) as encoded:
-            for chunk, encodings in encoded:
-                _write(writer, encoder, chunk, encodings, tally)
-                if on_bytes:
-                    on_bytes(meter.bytes, total)
+    files = find_inputs(inputs, out, valid_files)
+    meter, tally = Meter(), PackTally(np.zeros(tokenizer.size, np.int64))
+    total = sum(file.stat().st_size for _, file in files if file.exists())
+
+    def chunks() -> Generator[tuple[list[Place], Tokenized], None, None]:
+        documents = _documents(files, share, dedup, column, each, meter, tally)
+        for chunk, tokenized in tokenize(documents, tokenizer, words):
+            yield [document.place for document in chunk], tokenized
+            if on_bytes:
+                on_bytes(meter.bytes, total)
+
+    return write_packed(out, files, tokenizer, chunks(), tally, meter)
+
+
+def write_packed(
+    out: Path,
+    files: Sequence[tuple[Place, Path]],
+    tokenizer: Tokenizer,
+    chunks: Generator[tuple[list[Place], Tokenized], None, None],
+    tally: PackTally,
+    meter: Meter,
+) -> PackReport:
+    """Write tokenised documents, with the place of each, to a packed folder."""
+    with atomic.new_folder(out, replaces=_owned(out)) as folder, closing(chunks):
+        writer = ShardWriter(folder, tokenizer.size)
+        for places, tokenized in chunks:
+            _write(writer, places, tokenized, tally)
         if not tally.tokens["train"]:
-            names = tuple(str(file) for _, _, file in files[:3])
+            names = tuple(str(file) for _, file in files[:3])
             raise BothwaysError(f"no text to train on was found in {', '.join(names)}", "no-text", names)
         report = _report(tally, meter, tokenizer)
         tokenizer.save(folder)
         checksums = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.name in TOKENIZER_FILES}
+        sources: dict[str, list[str]] = {}
+        for (split, source), file in files:
+            sources.setdefault(source, []).extend([file.name] if split == "train" else [])
         manifest: dict[str, Any] = {
             "format": FORMAT,
             "tokenizer": {"fingerprint": tokenizer.fingerprint, "pieces": tokenizer.size, "files": checksums},
-            "sources": {name: [file.name for file in paths] for name, paths in sources.items()},
+            "sources": sources,
             "report": asdict(report),
             "shards": writer.close(),
         }
         manifest = {**manifest, "checksum": manifest_checksum(manifest)}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return report
+
+
+def find_inputs(
+    inputs: Path | str | Sequence[Path | str] | Mapping[str, Sequence[Path | str]],
+    out: Path,
+    valid_files: Sequence[Path | str],
+) -> list[tuple[Place, Path]]:
+    """The files with their split and source. Held-out files come first, so that copies of their documents are found."""
+    held_out = find_files(valid_files) if valid_files else []
+    sources = _sources(inputs, out, held_out)
+    files = [(("valid", next(iter(sources))), file) for file in held_out]
+    return files + [(("train", name), file) for name, paths in sources.items() for file in paths]
 
 
 def _sources(
@@ -185,26 +199,37 @@ def _owned(out: Path) -> list[str]:
 
 
 def _documents(
-    files: Sequence[tuple[str, str, Path]],
+    files: Sequence[tuple[Place, Path]],
     share: float,
     dedup: bool,
     column: str,
     each: Each,
     meter: Meter,
-    tally: _Tally,
-) -> Iterator[_Document]:
-    """Held-out files come first, so that `dedup` drops copies of their documents from the training text."""
-    seen = _Seen()
-    for split, source, file in files:
+    tally: PackTally,
+) -> Iterator[Document]:
+    placed = DocumentPlaces(share, dedup, tally)
+    for place, file in files:
         for text in read_documents(file, field=column, each=each, meter=meter):
-            digest = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
-            tally.seen += 1
-            if seen.add(digest):
-                tally.repeated += 1
-                if dedup:
-                    continue
-            chosen = split == "valid" or float(uniform(mix(np.uint64(digest)))) < share
-            yield _Document(source, "valid" if chosen else "train", split_sentences(text))
+            digest = digest_of(text)
+            if (chosen := placed(digest, place)) is not None:
+                yield Document(digest, split_sentences(text), chosen)
+
+
+class DocumentPlaces:
+    """Holds out a share of the documents, and counts and drops copies. Gets all documents, in order."""
+
+    def __init__(self, share: float, dedup: bool, tally: PackTally) -> None:
+        self.share, self.dedup, self.tally, self.seen = share, dedup, tally, _Seen()
+
+    def __call__(self, digest: int, place: Place) -> Place | None:
+        """The place of a document from a file with this place; None if it is dropped."""
+        self.tally.seen += 1
+        if self.seen.add(digest):
+            self.tally.repeated += 1
+            if self.dedup:
+                return None
+        is_held_out = place[0] == "valid" or float(uniform(mix(np.uint64(digest)))) < self.share
+        return "valid" if is_held_out else "train", place[1]
 
 
 class _Seen:
@@ -228,105 +253,30 @@ class _Seen:
         return False
 
 
-def _chunks(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
-    chunk: list[_Document] = []
-    size = 0
-    for document in documents:
-        chunk.append(document)
-        size += sum(map(len, document.sentences))
-        if size >= _CHUNK:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+# ---------------------------------------------------------------------- writing
 
 
-# ---------------------------------------------------------------------- tokenising
-
-
-class _Encoder:
-    """Sentences to ids and word starts. "[MASK]" in a raw text is ordinary text, not the special token."""
-
-    def __init__(self, tokenizer: Tokenizer, segmenter: Segmenter | None) -> None:
-        self.segmenter = segmenter
-        self.backend = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
-        self.backend.encode_special_tokens = True
-        self.starts: NDArray[np.bool_] | None = None
-        self.special_text: re.Pattern[str] | None = None
-        """The special tokens as text, which must be broken up: Unigram has them in its vocabulary."""
-        if tokenizer.kind == "Unigram":
-            specials = sorted((tokenizer.piece(i) for i in tokenizer.special_ids), key=len, reverse=True)
-            self.special_text = re.compile("|".join(map(re.escape, specials)))
-        if tokenizer.kind == "WordPiece":
-            prefix = self.backend.model.continuing_subword_prefix
-            self.starts = np.array([not piece.startswith(prefix) for piece in tokenizer.pieces])
-
-    def run(self, chunks: Iterable[list[_Document]]) -> Iterator[tuple[list[_Document], list[tokenizers.Encoding]]]:
-        """The chunks, and an encoding for each of their sentences."""
-        # The fast encoder returns no word boundaries; WordPiece marks them in its pieces.
-        is_fast = self.starts is not None and self.segmenter is None
-        encode = self.backend.encode_batch_fast if is_fast else self.backend.encode_batch
-        for chunk in chunks:
-            texts = [sentence for document in chunk for sentence in document.sentences]
-            if self.special_text is not None:
-                texts = [self.special_text.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]
-            yield chunk, encode(texts, add_special_tokens=False)
-
-    def words(
-        self,
-        ids: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        sentences: Iterable[str],
-        encodings: Sequence[tokenizers.Encoding],
-    ) -> NDArray[np.bool_]:
-        """Whether a word starts at each token. The first token of a sentence always starts one."""
-        if self.starts is not None:
-            starts = self.starts[ids]
-        else:
-            numbers = itertools.chain.from_iterable(e.word_ids for e in encodings)
-            words = np.fromiter((-1 if n is None else n for n in numbers), np.int64, len(ids))
-            starts = np.ones(len(ids), bool)
-            starts[1:] = words[1:] != words[:-1]
-        begins = np.cumsum(lengths) - lengths
-        if self.segmenter is not None:
-            for sentence, encoding, begin in zip(sentences, encodings, begins, strict=True):
-                firsts = [start for start, _ in encoding.offsets]
-                known = np.isin(firsts, word_starts(sentence, self.segmenter(sentence)))
-                starts[begin : begin + len(firsts)] &= known
-        starts[begins[lengths > 0]] = True
-        return starts
-
-
-def _write(
-    writer: ShardWriter,
-    encoder: _Encoder,
-    chunk: Sequence[_Document],
-    encodings: Sequence[tokenizers.Encoding],
-    tally: _Tally,
-) -> None:
-    lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-    ids = np.fromiter(itertools.chain.from_iterable(e.ids for e in encodings), np.int64, int(lengths.sum()))
-    sentences = (sentence for document in chunk for sentence in document.sentences)
-    words = encoder.words(ids, lengths, sentences, encodings)
+def _write(writer: ShardWriter, places: Sequence[Place], tokenized: Tokenized, tally: PackTally) -> None:
+    ids, words = tokenized.ids, tokenized.words
     tally.counts += np.bincount(ids, minlength=len(tally.counts))
     tally.words += int(words.sum())
     sentence, token = 0, 0
-    for document in chunk:
-        own = lengths[sentence : sentence + len(document.sentences)]
-        sentence += len(document.sentences)
+    for (split, source), count in zip(places, tokenized.sentences.tolist(), strict=True):
+        own = tokenized.lengths[sentence : sentence + count]
+        sentence += count
         size = int(own.sum())
         own = own[own > 0]
         if size:
-            writer.add(document.split, document.source, ids[token : token + size], words[token : token + size], own)
-            tally.documents[document.split] += 1
-            tally.tokens[document.split] += size
+            writer.add(split, source, ids[token : token + size], words[token : token + size], own)
+            tally.documents[split] += 1
+            tally.tokens[split] += size
             tally.sentences += len(own)
             bucket = size.bit_length()
             tally.lengths[bucket] = tally.lengths.get(bucket, 0) + 1
         token += size
 
 
-def _report(tally: _Tally, meter: Meter, tokenizer: Tokenizer) -> PackReport:
+def _report(tally: PackTally, meter: Meter, tokenizer: Tokenizer) -> PackReport:
     tokens = sum(tally.tokens.values())
     unknown = tokenizer.roles.get("unk_token")
     frequency = tally.counts[tally.counts > 0] / tokens

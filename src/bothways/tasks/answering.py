@@ -22,16 +22,17 @@ def decode_all(
     examples: Iterable[Any],
     device: torch.device,
     around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    first: int = 0,
 ) -> Iterator[tuple[EncodedExample, Any]]:
     """Every encoded example with its decoded outputs, in order.
 
-    `forward` returns the task's outputs; for `around` see `run`.
+    `forward` returns the task's outputs; for `around` see `run`. `first`: the number of the first example, for errors.
     """
 
     def outputs_of(batch: Batch, chunk: EncodedChunk, picked: Indices) -> Tensor:
         return forward(batch)
 
-    chunks = read_ahead(task.encode, examples, device)
+    chunks = read_ahead(task.encode, examples, device, first=first)
     for chunk, outputs in run(chunks, outputs_of, device, one_per_token if task.per_token else one_each, around=around):
         if not np.isfinite(outputs).all():
             raise BothwaysError(

@@ -1,0 +1,208 @@
+"""encode and predict over many files: one call for one process, several GPUs, or a cluster of Ray."""
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from bothways.errors import BothwaysError, require_choice
+from bothways.predict.encode_options import Combine, Long, Pool, Unit
+from bothways.scale.bulk_options import ROWS_PER_PART, VectorFormat
+from bothways.scale.drive import Execute, OnProgress, Target, drive
+from bothways.scale.jobs import EncodeJob, FileJob, PredictJob
+from bothways.scale.on_ray import run_ray
+from bothways.scale.processes import parse_devices, run_here, run_processes
+from bothways.text.files import find_rereadable, require_files
+
+if TYPE_CHECKING:
+    from bothways.data.notes import Notes
+    from bothways.engine.reader import Tally
+
+Paths = Path | str | Sequence[Path | str]
+
+
+@dataclass(frozen=True)
+class BulkReport:
+    """What was written."""
+
+    outputs: list[Path]
+    rows: int
+    """Rows of the inputs."""
+    vectors: int
+    """Vectors that `encode_files` wrote: one for each row, token or word."""
+    width: int
+    """Numbers in a vector."""
+    tally: "Tally"
+    notes: "Notes"
+    """What readers found odd, for `predict_files`."""
+
+
+def encode_files(
+    files: Paths,
+    out: Path | str,
+    model: Path | str | None = None,
+    *,
+    base: Path | str | None = None,
+    pool: Pool | Sequence[Pool] | None = None,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
+    layers: str | int | Sequence[int] = "last",
+    combine: Combine = "concat",
+    weights: Sequence[float] | None = None,
+    per: Unit = "text",
+    long: Long = "error",
+    field: str = "text",
+    format: VectorFormat | None = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    devices: str = "",
+    on: str = "",
+    rows_per_part: int = ROWS_PER_PART,
+    on_progress: OnProgress | None = None,
+) -> BulkReport:
+    """Embeddings of the texts of files, written to disk in order. The same call goes on after a kill.
+
+    One file gives the file `out`, a .npy, .jsonl or .parquet. Several files, folders or patterns give a folder `out`
+    with a result for each file, in the `format` npy, jsonl or parquet. `devices` and `on` say where to work: see
+    `where`. The other options are those of `bothways.encode`.
+    """
+    if per != "text" and (pool or prompt or prompt_name):
+        raise BothwaysError(
+            f"`per` is {per}, and only vectors of whole texts have a `pool`, `prompt` or `prompt_name`",
+            "bad-combination",
+            per,
+        )
+    job = EncodeJob(
+        model=_absolute(model),
+        base=_absolute(base),
+        layers=layers if isinstance(layers, str | int) else tuple(layers),
+        combine=combine,
+        weights=tuple(weights) if weights is not None else None,
+        per=per,
+        pool=None if pool is None else (pool,) if isinstance(pool, str) else tuple(pool),
+        prompt=prompt,
+        prompt_name=prompt_name,
+        long=long,
+        field=field,
+        dtype=dtype,
+    )
+    found = require_files(input_files(files, Path(out)))
+    target = make_target(files, Path(out), format, get_args(VectorFormat), rows_per_part)
+    return _bulk(job, found, target, where(device, devices, on), on_progress)
+
+
+def predict_files(
+    files: Paths,
+    out: Path | str,
+    model: Path | str,
+    *,
+    base: Path | str | None = None,
+    text: str = "",
+    pair: str = "",
+    long: Long | None = None,
+    top: int = 1,
+    device: str = "auto",
+    dtype: str = "auto",
+    devices: str = "",
+    on: str = "",
+    rows_per_part: int = ROWS_PER_PART,
+    on_progress: OnProgress | None = None,
+) -> BulkReport:
+    """Answers to the rows of files, one JSON value a line, in order. The same call goes on after a kill.
+
+    One file gives the file `out`, a .jsonl. Several files, folders or patterns give a folder `out` with a .jsonl for
+    each file. `text` and `pair` name columns. `devices` and `on` say where to work: see `where`. For the rest see
+    `Predictor`.
+    """
+    job = PredictJob(
+        model=str(Path(model).absolute()), base=_absolute(base), text=text, pair=pair, long=long, top=top, dtype=dtype
+    )
+    target = make_target(files, Path(out), None, ("jsonl",), rows_per_part)
+    return _bulk(job, input_files(files, Path(out)), target, where(device, devices, on), on_progress)
+
+
+def where(device: str = "auto", devices: str = "", on: str = "") -> Execute:
+    """Where to work.
+
+    By default in this process, on `device`. `devices`: processes of this machine, one for each GPU (`all`, or a list
+    such as `cuda:0,cuda:1`), or without a GPU (`cpu:2` for two). `on`: `ray` for the cluster of this machine, which is
+    started if there is none, or an address such as `ray://host:10001`; there, `devices` may be `cpu:2` for two workers.
+    """
+    if (devices or on) and device != "auto":
+        raise BothwaysError(
+            f"`device` is {device}, which is for one process: leave it out, or leave out `devices` and `on`",
+            "bad-combination",
+            device,
+        )
+    if on:
+        return partial(run_ray, address=on, devices=devices or "all")
+    if devices:
+        return partial(run_processes, devices=parse_devices(devices))
+    return partial(run_here, device=device)
+
+
+def _bulk(
+    job: FileJob, files: Sequence[Path], target: Target, execute: Execute, on_progress: OnProgress | None
+) -> BulkReport:
+    from bothways.data.notes import Notes
+    from bothways.engine.reader import Tally
+
+    report = drive(job, files, target, execute, on_progress)
+    counts = report.counts
+    notes = Notes(**counts.get("notes", {}), whole=True)
+    facts = {name: counts.get(name, 0) for name in ("rows", "vectors", "width")}
+    return BulkReport(report.outputs, **facts, tally=Tally(**counts["tally"]), notes=notes)
+
+
+def _absolute(folder: Path | str | None) -> str | None:
+    """Workers on a cluster may have another working directory."""
+    return None if folder is None else str(Path(folder).absolute())
+
+
+# ---------------------------------------------------------------------- inputs and outputs
+
+
+def _listed(files: Paths) -> list[Path]:
+    return [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
+
+
+def is_one_file(files: Paths) -> bool:
+    """Whether the result is one file: the input is one, and no folder or pattern."""
+    given = _listed(files)
+    return len(given) == 1 and not given[0].is_dir() and (given[0].exists() or not glob.has_magic(str(given[0])))
+
+
+def input_files(files: Paths, out: Path) -> list[Path]:
+    """The files that these paths stand for, without those in an older folder `out`."""
+    found: dict[Path, Path] = {}
+    for path in _listed(files):
+        for file in [path] if path.is_file() else find_rereadable([path]):
+            if out.resolve() not in file.resolve().parents:
+                found.setdefault(file.resolve(), file)
+    if not found:
+        raise BothwaysError("no input file was given", "no-input")
+    return list(found.values())
+
+
+def make_target(files: Paths, out: Path, format: str | None, allowed: tuple[str, ...], rows_per_part: int) -> Target:
+    """The output file of one input, or the output folder of several."""
+    suffixes = [f".{name}" for name in allowed]
+    if format is not None:
+        require_choice("`format`", format, allowed)
+    if not is_one_file(files):
+        if out.suffix in suffixes and not out.is_dir():
+            raise BothwaysError(
+                f"several inputs give one result each, and `out` is the file {out}: name a folder", "is-a-file", out
+            )
+        return Target(out, f".{format or allowed[0]}", True, rows_per_part)
+    if out.suffix not in suffixes or (format and out.suffix != f".{format}"):
+        expected = f".{format}" if format else ", ".join(suffixes)
+        raise BothwaysError(
+            f"results cannot be written to {out}: expected a name that ends in {expected}", "unknown-format", out
+        )
+    for file in _listed(files):
+        if file.resolve() in (out.resolve(), out.with_name(out.name + ".jsonl").resolve()):
+            raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
+    return Target(out, out.suffix, False, rows_per_part)

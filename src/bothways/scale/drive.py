@@ -1,0 +1,178 @@
+"""The driver: plans units, has them done, and joins the parts of each output as soon as all are there."""
+
+import fcntl
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bothways.errors import BothwaysError
+from bothways.scale.jobs import FileJob, Job
+from bothways.scale.units import (
+    COUNTS,
+    Counts,
+    Output,
+    Unit,
+    add_counts,
+    keep_plan,
+    parts_of,
+    plan_output,
+    read_json,
+    state_of,
+    unique_names,
+    write_json,
+)
+
+Execute = Callable[[Job, Sequence[Unit]], Iterator[tuple[Unit, Counts]]]
+"""Does units, in any order; yields each with its counts as soon as it is done."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. The total of rows is an estimate from the lines of the files."""
+
+    parts: int
+    all_parts: int
+    rows: int
+    all_rows: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where results go."""
+
+    out: Path
+    suffix: str
+    """Of the result files and their parts."""
+    is_folder: bool
+    """One result for each input, in the folder `out`; else `out` is the result of the only input."""
+    rows_per_part: int
+
+    @property
+    def home(self) -> Path:
+        """The folder that has the plan."""
+        return self.out if self.is_folder else parts_of(self.out)
+
+    def counts_of(self, output: Path) -> Path:
+        """The counts of a finished output of a folder."""
+        return self.out / COUNTS / f"{output.name}.json"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Counts of all rows, of this call and of the calls that it continues."""
+
+    outputs: list[Path]
+    counts: Counts
+
+
+def drive(
+    job: FileJob, files: Sequence[Path], target: Target, execute: Execute, on_progress: OnProgress | None = None
+) -> Report:
+    """Do all units that are not done yet, and join the parts."""
+    plan = {**job.plan(), "inputs": {str(file): state_of(file) for file in files}}
+    plan["options"] = {**plan["options"], "rows_per_part": target.rows_per_part, "format": target.suffix}
+    with only_driver(target.home):
+        keep_plan(target.home, plan)
+        outputs = _outputs(files, target)
+        counts = _run(job, outputs, target, execute, on_progress)
+        if target.is_folder:
+            counts = {}
+            for output in outputs:
+                add_counts(counts, read_json(target.counts_of(output.path)))
+    return Report([output.path for output in outputs], counts)
+
+
+def _run(
+    job: FileJob, outputs: Sequence[Output], target: Target, execute: Execute, on_progress: OnProgress | None
+) -> Counts:
+    """Do what is left of the outputs. Of a single output file, return the counts."""
+    unfinished = [output for output in outputs if output.units]
+    by_unit = {unit: output for output in unfinished for unit in output.units}
+    left = {output.path: len(output.units) for output in unfinished}
+    counts: Counts = {}
+    for unit in run_units(job, list(by_unit), sum(output.rows for output in unfinished), execute, on_progress):
+        output = by_unit[unit]
+        left[output.path] -= 1
+        if not left[output.path]:
+            counts = _finish(job, output, target)
+    return counts
+
+
+def run_units(
+    job: Job, units: Sequence[Unit], rows: int, execute: Execute, on_progress: OnProgress | None
+) -> Iterator[Unit]:
+    """Do units that are not done yet, about `rows` rows with the others. Yields all units, those done before first."""
+    todo = [unit for unit in units if not unit.is_done]
+    before = [(unit, read_json(unit.counts)) for unit in units if unit.is_done]
+    parts, done = 0, 0
+    for unit, counts in itertools.chain(before, execute(job, todo)):
+        parts, done = parts + 1, done + counts["rows"]
+        if on_progress:
+            on_progress(Progress(parts, len(units), done, max(rows, done)))
+        yield unit
+
+
+def _outputs(files: Sequence[Path], target: Target) -> list[Output]:
+    names = unique_names(files, target.suffix) if target.is_folder else []
+    paths = [target.out / name for name in names] or [target.out]
+    with ThreadPoolExecutor() as pool:  # rows are counted, which takes a while for many files
+        return list(pool.map(lambda file, path: _output(file, path, target), files, paths))
+
+
+def _output(file: Path, path: Path, target: Target) -> Output:
+    if target.is_folder and path.exists() and target.counts_of(path).exists():
+        return Output(path, read_json(target.counts_of(path))["rows"], ())
+    return plan_output(file, path, target.rows_per_part, target.suffix)
+
+
+def _finish(job: FileJob, output: Output, target: Target) -> Counts:
+    """Join the parts; the counts of all. They are removed last, so a kill at any moment loses nothing."""
+    counts = [read_json(unit.counts) for unit in output.units]
+    missing = next((unit.part for unit in output.units if not unit.part.exists()), None)
+    if missing:
+        raise BothwaysError(f"{missing} is missing: delete {output.parts} to start again", "no-file", missing)
+    job.join([unit.part for unit in output.units], counts, output.path)
+    whole: Counts = {}
+    for part in counts:
+        add_counts(whole, part)
+    if target.is_folder:
+        write_json(target.counts_of(output.path), whole)
+    remove_parts(output.parts)
+    return whole
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove a folder of parts: under another name, so that a kill leaves no part without its plan."""
+    removed = folder.with_name(f".{folder.name}.removed")
+    shutil.rmtree(removed, ignore_errors=True)
+    os.rename(folder, removed)
+    shutil.rmtree(removed)
+
+
+@contextmanager
+def only_driver(home: Path) -> Iterator[None]:
+    """Refuse a second driver on the same parts. The lock ends with the process, however it ends."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle = os.open(home, os.O_RDONLY)
+    except OSError as error:
+        raise BothwaysError(f"{home} could not be written: {error.strerror}", "unwritable", home) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,198 @@
+"""What workers do: open a model once, then turn units into parts. Jobs travel to workers, so they are plain data."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from bothways import atomic
+from bothways.errors import BothwaysError
+from bothways.predict.encode_options import Combine, Long
+from bothways.predict.encode_options import Unit as Per
+from bothways.scale.join import join_lines, join_vectors
+from bothways.scale.units import Counts, Cursor, Unit, fingerprint, write_json
+
+if TYPE_CHECKING:
+    from bothways.engine.engine import Engine
+    from bothways.engine.reader import Tally
+    from bothways.predict.features import Features, TextRecipe
+
+Runner = Callable[[Unit], Counts]
+"""Writes the part of a unit and counts."""
+
+
+class Job(Protocol):
+    """One verb with its options."""
+
+    def plan(self) -> dict[str, Any]:
+        """What its parts depend on, beside the inputs: "verb", "options" and "model"."""
+
+    def open(self, device: str) -> Runner:
+        """Called once in each worker."""
+
+
+class FileJob(Job, Protocol):
+    """A job that makes one file of each input."""
+
+    def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
+        """Parts, in order → one file."""
+
+
+def run_unit(runner: Runner, unit: Unit) -> Counts:
+    """Do a unit: its part, then its counts."""
+    try:
+        counts = runner(unit)
+    except BothwaysError as error:
+        if unit.file in str(error):  # readers name the place themselves
+            raise
+        raise BothwaysError(f"{unit.file}: {error}", error.code, error.value) from error
+    write_json(unit.counts, counts)
+    return counts
+
+
+def model_facts(model: str | None, base: str | None) -> dict[str, str]:
+    """The fingerprint of a model folder, and of the base model of an adapter."""
+    from bothways.model.adapter_config import base_of
+    from bothways.model.box import boxed
+
+    folder = Path(model) if model else boxed()
+    found = fingerprint(folder)
+    if folder.is_dir() and (other := base_of(folder, base)) is not None:
+        found |= {f"{other}/{name}": value for name, value in fingerprint(Path(other)).items()}
+    return found
+
+
+# ---------------------------------------------------------------------- encode
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """`bothways encode`."""
+
+    model: str | None = None
+    base: str | None = None
+    layers: Any = "last"
+    combine: Combine = "concat"
+    weights: tuple[float, ...] | None = None
+    per: Per = "text"
+    pool: tuple[Any, ...] | None = None
+    prompt: str | None = None
+    prompt_name: str | None = None
+    long: Long = "error"
+    field: str = "text"
+    dtype: str = "auto"
+    verb: ClassVar[str] = "encode"
+
+    def plan(self) -> dict[str, Any]:
+        return {"verb": self.verb, "options": asdict(self), "model": model_facts(self.model, self.base)}
+
+    def open(self, device: str) -> Runner:
+        from bothways.engine.engine import Engine
+        from bothways.engine.reader import Tally
+        from bothways.model.load import load
+        from bothways.predict.features import Features, text_recipe
+        from bothways.predict.vectors import write_vectors
+        from bothways.text.files import read_texts
+
+        engine = Engine(load(self.model, base=self.base), device=device, dtype=self.dtype)
+        model = engine.model
+        features = Features(self.layers, self.combine, self.weights, self.long)
+        pool = list(self.pool) if self.pool else None
+        recipe = text_recipe(model, features, pool, self.prompt, self.prompt_name) if self.per == "text" else None
+        width = (recipe or features).width(model.config.encoder)
+        cursor = Cursor(lambda file: read_texts(Path(file), self.field))
+
+        def run(unit: Unit) -> Counts:
+            cursor.seek(unit.file, unit.first)
+            tally = Tally()
+            texts = cursor.take(unit.rows)
+            blocks = vector_blocks(texts, engine, self.per, recipe, features, tally, unit.first)
+            count = write_vectors(unit.part, blocks, width)
+            return {"rows": tally.texts, "vectors": count, "width": width, "tally": vars(tally)}
+
+        return run
+
+    def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
+        filled = [part for part, count in zip(parts, counts, strict=True) if count["vectors"]]
+        join_vectors(filled or parts[:1], sum(count["vectors"] for count in counts), counts[0]["width"], out)
+
+
+def vector_blocks(
+    texts: Iterable[str],
+    engine: "Engine",
+    per: Per,
+    recipe: "TextRecipe | None",
+    features: "Features",
+    tally: "Tally",
+    first: int = 0,
+) -> "Iterator[VectorBlock]":
+    """The vectors of texts, tokens or words with the fields that describe them. `first`: number of the first text."""
+    from bothways.predict.encode import encode_blocks, iter_tokens
+
+    if recipe is not None:
+        count = first
+        for vectors in encode_blocks(texts, engine, recipe, tally, first):
+            yield {"text": range(count, count + len(vectors))}, vectors
+            count += len(vectors)
+        return
+    assert per != "text"
+    found = iter_tokens(texts, engine, per=per, features=features, tally=tally, first=first)
+    for i, tokens in enumerate(found, first):
+        starts, ends = zip(*tokens.offsets, strict=True) if tokens.offsets else ((), ())
+        yield {"text": [i] * len(starts), per: tokens.texts, "start": starts, "end": ends}, tokens.vectors
+
+
+# ---------------------------------------------------------------------- predict
+
+
+@dataclass(frozen=True)
+class PredictJob:
+    """`bothways predict`."""
+
+    model: str
+    base: str | None = None
+    text: str = ""
+    pair: str = ""
+    long: Long | None = None
+    top: int = 1
+    dtype: str = "auto"
+    verb: ClassVar[str] = "predict"
+
+    def plan(self) -> dict[str, Any]:
+        return {"verb": self.verb, "options": asdict(self), "model": model_facts(self.model, self.base)}
+
+    def open(self, device: str) -> Runner:
+        from bothways.data.notes import Notes
+        from bothways.engine.reader import Tally
+        from bothways.predict.predictor import Predictor
+        from bothways.tasks.recipe import FinetuneData
+
+        predictor = Predictor.load(self.model, base=self.base, device=device, dtype=self.dtype, long=self.long)
+        columns, notes = FinetuneData(text=self.text, pair=self.pair).columns, Notes(whole=True)
+        cursor = Cursor(lambda file: predictor.task.read_inputs(file, columns, notes))
+
+        def run(unit: Unit) -> Counts:
+            cursor.seek(unit.file, unit.first)
+            for old in (notes.counts, notes.first, notes.values):  # what rows before the unit had
+                old.clear()
+            tally = predictor.task.reader.tally = Tally()
+            found = predictor.answers(cursor.take(unit.rows), top=self.top, first=unit.first)
+            rows = write_answers(unit.part, (answer for _, answer in found))
+            noted = {"counts": notes.counts, "first": notes.first, "values": notes.values}
+            return {"rows": rows, "tally": vars(tally), "notes": json.loads(json.dumps(noted, default=str))}
+
+        return run
+
+    def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
+        join_lines(parts, out)
+
+
+def write_answers(path: Path, answers: Iterable[Any]) -> int:
+    """Write one JSON answer a line, and return how many there were."""
+    count = 0
+    with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
+        for answer in answers:
+            stream.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            count += 1
+    return count

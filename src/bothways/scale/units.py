@@ -1,0 +1,232 @@
+"""Units of work, the files that hold their results, and the plan that these files depend on.
+
+The rows of a file are divided into units. A unit's results are a part, part-00003.npy, and its counts, part-00003.json.
+The counts are written last, so a unit with counts is done. The parts of v.npy are in v.npy.parts until they are joined.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from bothways import atomic
+from bothways.errors import BothwaysError, require_range
+from bothways.text.streams import COMPRESSED, STDIN, Meter, read_blocks
+
+T = TypeVar("T")
+Counts = dict[str, Any]
+"""What a worker counted in a unit, as JSON has it. All have "rows"."""
+PLAN, COUNTS = "plan.json", "counts"
+_SMALL = 2**20  # bytes; a file of a model up to this size is compared by its content, a larger one by its time
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Consecutive rows of one file: what a worker does at a time."""
+
+    file: str
+    first: int
+    """Number of its first row in the file, counted from 0."""
+    rows: int | None
+    """None: all that follow. The last unit of a file has it, because the number of rows is only estimated."""
+    part: Path
+    """The file for its results."""
+
+    @property
+    def counts(self) -> Path:
+        """The file for its counts."""
+        return self.part.with_suffix(".json")
+
+    @property
+    def is_done(self) -> bool:
+        return self.counts.exists()
+
+    def __str__(self) -> str:
+        last = f"{self.first + self.rows:,}" if self.rows else "the last"
+        return f"rows {self.first + 1:,} to {last} of {self.file}"
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result file."""
+
+    path: Path
+    rows: int
+    """The rows that its input is expected to have."""
+    units: tuple[Unit, ...]
+    """What it is joined from; none if it is done."""
+
+    @property
+    def parts(self) -> Path:
+        return parts_of(self.path)
+
+
+def parts_of(out: Path) -> Path:
+    """The folder of the parts of an output: v.npy.parts for v.npy."""
+    return out.with_name(out.name + ".parts")
+
+
+def plan_output(file: Path, out: Path, rows_per_part: int, suffix: str) -> Output:
+    """The units of one input."""
+    units, rows = plan_units(file, parts_of(out), rows_per_part, suffix)
+    return Output(out, rows, tuple(units))
+
+
+def plan_units(file: Path, folder: Path, rows_per_part: int, suffix: str, number: int = 0) -> tuple[list[Unit], int]:
+    """The units of a file, with parts in a folder that are numbered from `number`; the rows that are expected."""
+    require_range("`rows_per_part`", rows_per_part, rows_per_part > 0, "1 or more")
+    rows = estimate_rows(file)
+    units = []
+    for i, first in enumerate(range(0, max(rows, 1), rows_per_part), number):
+        size = rows_per_part if first + rows_per_part < rows else None
+        units.append(Unit(str(file), first, size, folder / f"part-{i:05}{suffix}"))
+    return units, rows
+
+
+def require_rereadable(files: Iterable[Path]) -> None:
+    """Refuse standard input."""
+    if STDIN in files:
+        raise BothwaysError("standard input cannot be divided into parts: put the text into a file", "stdin-once")
+
+
+def estimate_rows(file: Path) -> int:
+    """The rows of a .parquet file; 1 for .json, which is read at once; of other files the lines.
+
+    Rows that span lines and empty lines make it an estimate.
+    """
+    kind = (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).suffix.lower()
+    if kind == ".parquet":
+        return _parquet_rows(file)
+    lines, last = 0, "\n"
+    for block in read_blocks(file, Meter(), 2**20) if kind != ".json" else ():
+        lines, last = lines + block.count("\n"), block[-1:]
+    return lines + (last != "\n") if kind != ".json" else 1
+
+
+def _parquet_rows(file: Path) -> int:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        return int(pyarrow.parquet.read_metadata(file).num_rows)
+    except (pyarrow.ArrowException, OSError):
+        return 1  # the reader says what is wrong with it
+
+
+def unique_names(files: Sequence[Path], suffix: str) -> list[str]:
+    """Names of results: those of the inputs with another suffix, and -2, -3 after a name that is taken.
+
+    >>> unique_names([Path("a/x.txt.gz"), Path("b/x.csv"), Path("y.txt")], ".npy")
+    ['x.npy', 'x-2.npy', 'y.npy']
+    """
+    names: list[str] = []
+    for file in files:
+        stem = (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).stem
+        taken = (f"{stem}{f'-{n}' if n > 1 else ''}{suffix}" for n in itertools.count(1))
+        names.append(next(name for name in taken if name not in names))
+    return names
+
+
+# ---------------------------------------------------------------------- rows by number
+
+
+class Cursor(Generic[T]):
+    """The rows of files by number. It goes on reading where it stands, and opens a file again only to go back.
+
+    A worker gets units in ascending order, so it reads each file once, however many units there are.
+    """
+
+    def __init__(self, read: Callable[[str], Iterator[T]]) -> None:
+        self._read = read
+        self._file, self._row = "", 0
+        self._items: Iterator[T] = iter(())
+
+    def seek(self, file: str, row: int) -> None:
+        """Stand before this row."""
+        if file != self._file or row < self._row:
+            self._file, self._row, self._items = file, 0, self._read(file)
+        deque(itertools.islice(self._items, row - self._row), maxlen=0)
+        self._row = row
+
+    def take(self, rows: int | None) -> Iterator[T]:
+        """The next rows; None: all the rest."""
+        for item in itertools.islice(self._items, rows):
+            self._row += 1
+            yield item
+
+
+# ---------------------------------------------------------------------- plan and counts
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """What a model folder holds, by file: a hash of small files, size and time of large ones."""
+    files = [folder] if folder.is_file() else sorted(file for file in folder.rglob("*") if file.is_file())
+    found = {}
+    for file in files:
+        facts = file.stat()
+        is_small = facts.st_size <= _SMALL
+        content = file.read_bytes() if is_small else f"{facts.st_size} {facts.st_mtime_ns}".encode()
+        found[file.name if file == folder else str(file.relative_to(folder))] = hashlib.sha256(content).hexdigest()[:16]
+    return found
+
+
+def state_of(file: Path) -> list[int]:
+    """Size and time of an input."""
+    return [file.stat().st_size, file.stat().st_mtime_ns]
+
+
+def keep_plan(home: Path, plan: Mapping[str, Any]) -> None:
+    """Write the plan to the folder of parts, or refuse to go on with parts that another plan made."""
+    path = home / PLAN
+    is_begun = any(home.rglob("part-*.json")) or any((home / COUNTS).glob("*.json"))
+    if not path.exists() or not is_begun:
+        write_json(path, plan)
+        return
+    old, new = read_json(path), json.loads(json.dumps(plan))
+    if json.dumps(old) != json.dumps(new):  # the order of inputs counts too
+        raise BothwaysError(
+            f"{home} was begun with {_difference(old, new)}: delete {home} to start again", "other-plan", path
+        )
+
+
+def _difference(old: Any, new: Any) -> str:
+    """The first difference of two plans, for a person."""
+    if not isinstance(old, dict):
+        return "a plan that cannot be read"
+    for part in ("options", "model", "inputs"):
+        before, now = old.get(part) or {}, new.get(part) or {}
+        for name in [name for name in {**before, **now} if before.get(name) != now.get(name)]:
+            if part == "options":
+                return f"`{name}` {before.get(name)!r}, and now it is {now.get(name)!r}"
+            what = "another" if name in before and name in now else "no" if name in now else "a further"
+            return f"{what} {name} of the {'model' if part == 'model' else 'inputs'}"
+    return "the inputs in another order" if old.get("verb") == new.get("verb") else f"`{old.get('verb')}`"
+
+
+def write_json(path: Path, value: Any) -> None:
+    with atomic.new_file(path) as fresh:
+        fresh.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BothwaysError(f"{path} cannot be read ({error}): delete {path.parent}", "damaged-file", path) from error
+
+
+def add_counts(total: Counts, more: Mapping[str, Any]) -> None:
+    """Add numbers to numbers, and mappings to mappings. Of "width", "values" and what is no number the first stays."""
+    for name, value in more.items():
+        if name == "values":
+            total[name] = {**value, **total.get(name, {})}
+        elif isinstance(value, Mapping):
+            add_counts(total.setdefault(name, {}), value)
+        elif isinstance(value, int) and name != "width":
+            total[name] = total.get(name, 0) + value
+        else:
+            total.setdefault(name, value)

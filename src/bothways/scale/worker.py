@@ -1,0 +1,86 @@
+"""A worker process: reads a job and units from standard input, and answers.
+
+The driver keeps standard input open for as long as it lives, so its end is the end of the worker too.
+"""
+
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from dataclasses import dataclass
+from typing import IO
+
+from bothways.errors import BothwaysError
+from bothways.scale.jobs import Job, Runner, run_unit
+from bothways.scale.units import Counts, Unit
+
+
+@dataclass(frozen=True)
+class Order:
+    """The first message to a worker."""
+
+    job: Job
+    device: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to a unit: its counts, or the user's error, or the traceback of any other failure."""
+
+    counts: Counts | None = None
+    error: BothwaysError | None = None
+    failure: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the driver ends its workers
+    replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not get among the replies
+    units: queue.SimpleQueue[Unit] = queue.SimpleQueue()
+    order: Order = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_read_units, args=(sys.stdin.buffer, units), daemon=True).start()
+    runner = None
+    while True:
+        reply, runner = answer(order, runner, units.get())
+        pickle.dump(reply, replies)
+        replies.flush()
+        if reply.failure:  # a fresh process may succeed, for example after an error of the GPU
+            sys.exit(1)
+
+
+def answer(order: Order, runner: Runner | None, unit: Unit) -> tuple[Reply, Runner | None]:
+    """The reply to a unit, and the opened job for the next one."""
+    counts, error, failure = None, None, ""
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            runner = runner or open_job(order.job, order.device)
+            counts = run_unit(runner, unit)
+        except BothwaysError as refused:
+            error = BothwaysError(str(refused), refused.code, str(refused.value))
+        except Exception:
+            failure = traceback.format_exc()
+    return Reply(counts, error, failure, tuple(str(warning.message) for warning in caught)), runner
+
+
+def open_job(job: Job, device: str) -> Runner:
+    """Open a job on a device. Kernels go to the current GPU unless told otherwise, so that is set too."""
+    if device.startswith("cuda:"):
+        import torch
+
+        if torch.device(device).index < torch.cuda.device_count():
+            torch.cuda.set_device(device)
+    return job.open(device)
+
+
+def _read_units(stream: IO[bytes], units: "queue.SimpleQueue[Unit]") -> None:
+    try:
+        while True:
+            units.put(pickle.load(stream))
+    except (EOFError, OSError, pickle.UnpicklingError):
+        os._exit(0)  # at once: a part that is half written has a temporary name
