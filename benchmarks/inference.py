@@ -84,7 +84,7 @@ def embed(run: Run) -> None:
     )  # fmt: skip
 
     def show(name: str, seconds: float, _: int) -> None:
-        line(f"sentence-transformers {name}", f"{seconds:.2f}", f"{tokens / seconds / 1e3:,.0f}", "", "", "")
+        line(f"sentence-transformers {name}", f"{seconds:.2f}", f"{tokens / seconds / 1e3:,.1f}", "", "", "")
 
     usual = "fp32, batch 32"  # its default
     candidates = [
@@ -102,7 +102,7 @@ def embed(run: Run) -> None:
         found = attempt(f"bothways {dtype}", partial(measure, Candidate(dtype, make), texts, run.rounds))
         if found is not None:
             worst, mean = cosines(found.result, theirs[usual].result) if usual in theirs else (0.0, 0.0)
-            line(f"bothways {dtype}", f"{found.seconds:.2f}", f"{tokens / found.seconds / 1e3:,.0f}",
+            line(f"bothways {dtype}", f"{found.seconds:.2f}", f"{tokens / found.seconds / 1e3:,.1f}",
                  factor(best, found), f"{worst:.6f}", f"{mean:.6f}")  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def predict_task(run: Run, task: str, make: Callable[[Path], Work]) -> None:
     work = make(folder)
 
     def show(name: str, seconds: float, count: int) -> None:
-        line(task, f"transformers {name}", f"{count:,}", f"{count / seconds:,.0f}", "", "")
+        line(task, f"transformers {name}", f"{count:,}", f"{count / seconds:,.1f}", "", "")
 
     candidates = [
         Candidate(name, partial(work.theirs, dtype, size))
@@ -182,7 +182,7 @@ def predict_task(run: Run, task: str, make: Callable[[Path], Work]) -> None:
         candidate = Candidate(dtype, partial(ours.answers, folder, run.device, dtype))
         found = attempt(f"{task}, bothways {dtype}", partial(measure, candidate, given, run.rounds))
         if found is not None:
-            line(task, f"bothways {dtype}", f"{len(given):,}", f"{len(given) / found.seconds:,.0f}",
+            line(task, f"bothways {dtype}", f"{len(given):,}", f"{len(given) / found.seconds:,.1f}",
                  factor(best, found), same_answers(work, found, best))  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def fill(run: Run) -> None:
           "", "texts/s", "over the peer's best", "same first word")  # fmt: skip
 
     def show(name: str, seconds: float, count: int) -> None:
-        line(f"transformers {name}", f"{count / seconds:,.0f}", "", "")
+        line(f"transformers {name}", f"{count / seconds:,.1f}", "", "")
 
     candidates = [
         Candidate(name, partial(peers.pipeline, "fill-mask", folder, run.device, dtype, size, top_k=5))
@@ -217,7 +217,7 @@ def fill(run: Run) -> None:
             if found is not None:
                 words = [one[0].tokens[0] for one in found.result]
                 same = f"{share_equal(words, [one[0]['token'] for one in best.result]):.1%}" if best else "–"
-                line(name, f"{len(texts) / found.seconds:,.0f}", factor(best, found), same)
+                line(name, f"{len(texts) / found.seconds:,.1f}", factor(best, found), same)
 
 
 def accuracy_of(pairs: Sequence[Any], scores: Sequence[float]) -> float:
@@ -235,7 +235,7 @@ def blimp(run: Run) -> None:
           "", "pairs", "seconds", "pairs/s", "over the peer's best", "accuracy")  # fmt: skip
 
     def show(name: str, seconds: float, count: int) -> None:
-        line(f"transformers {name}", f"{count // 2:,}", f"{seconds:.2f}", f"{count / 2 / seconds:,.0f}", "", "")
+        line(f"transformers {name}", f"{count // 2:,}", f"{seconds:.2f}", f"{count / 2 / seconds:,.1f}", "", "")
 
     candidates = [
         Candidate(name, partial(peers.sentence_scores, bothways.boxed("fill"), run.device, dtype, size))
@@ -256,7 +256,7 @@ def blimp_ours(run: Run, dtype: str, pairs: Sequence[Any], rate: float) -> None:
     call(texts_of(pairs[:: max(1, len(pairs) // run.size(2_000))]))
     seconds, scores = timed(partial(call, texts_of(pairs)))
     found = len(pairs) / seconds
-    line(f"bothways {dtype}", f"{len(pairs):,}", f"{seconds:.2f}", f"{found:,.0f}",
+    line(f"bothways {dtype}", f"{len(pairs):,}", f"{seconds:.2f}", f"{found:,.1f}",
          f"{found / rate:.2f} ×" if rate else "–", f"{accuracy_of(pairs, scores):.4f}")  # fmt: skip
 
 

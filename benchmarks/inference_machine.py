@@ -80,7 +80,7 @@ def base(run: Run) -> None:
     edge = 8192 if run.scale >= 1 else 1024
     sizes = ((4 * edge, 768, 3072), (edge, edge, edge))
     rates = {size: attempt(f"product {size}", partial(product_rate, run, *size)) or 0.0 for size in sizes}
-    shown = ", ".join(f"({a}×{b})·({b}×{c}) {rate:.1f} TFLOP/s" for (a, b, c), rate in rates.items())
+    shown = ", ".join(f"({a}×{b})·({b}×{c}) {rate:.3g} TFLOP/s" for (a, b, c), rate in rates.items())
     print(f"\nbase: matrix products in {base_dtype(run)}: {shown}", flush=True)
     for low, high in ((128, 128), (512, 512), (128, 512)):
         attempt(f"base, {low} to {high}", partial(base_lengths, run, low, high, max(rates.values())))
@@ -99,7 +99,7 @@ def base_lengths(run: Run, low: int, high: int, peak: float) -> None:
     def show(name: str, seconds: float) -> None:
         rate = flops / seconds / 1e12
         share = f"{rate / peak:.0%}" if peak else "–"
-        line(name, f"{seconds:.4f}", f"{tokens / seconds / 1e3:,.0f}", f"{rate:.1f}", share)
+        line(name, f"{seconds:.4f}", f"{tokens / seconds / 1e3:,.1f}", f"{rate:.3g}", share)
 
     model = peers.base_encoder(BASE, run.device, base_dtype(run))
     for size in (32, 64, 128, 256, 512):
@@ -137,13 +137,14 @@ def base_ours(
 
 def eager(model: Model, sequences: list[list[int]], forward: Callable[[Batch], Any] | None = None) -> Callable[[], Any]:
     """The encoder on packed batches that are on the device already, as transformers' are."""
+    encoder = model.encoder if forward is None else forward
     groups = by_budget([len(row) for row in sequences], BATCH_TOKENS)
     batches = [Batch.pack([sequences[i] for i in group]).to(model.device) for group in groups]
 
     def call() -> None:
         with torch.inference_mode():
             for batch in batches:
-                (forward or model.encoder)(batch)
+                encoder(batch)
 
     return call
 
