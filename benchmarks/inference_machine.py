@@ -17,7 +17,8 @@ import torch
 from inference_measure import Call, Run, Timed, attempt, cosines, factor, interleaved, line, median, table, timed
 
 import bothways
-from bothways.engine.engine import by_budget
+from bothways.engine.compiled import CompilePolicy
+from bothways.engine.sequences import Indices, Sequences, by_budget
 from bothways.model.batch import Batch
 from bothways.model.config import BASE, EncoderConfig, ModelConfig
 from bothways.model.model import Model
@@ -28,17 +29,6 @@ TOO_SLOW = 5
 
 
 # ---------------------------------------------------------------------- base
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """A sequence for the engine."""
-
-    ids: list[int]
-
-    @property
-    def segments(self) -> list[int]:
-        return [0] * len(self.ids)
 
 
 def draw_sequences(low: int, high: int, tokens: int) -> list[list[int]]:
@@ -125,43 +115,47 @@ def base_theirs(run: Run, model: Any, sequences: list[list[int]], size: int) -> 
     return median(call, run.rounds)[0]
 
 
-def base_ours(
-    run: Run, sequences: list[list[int]], make: Callable[[Model, list[list[int]]], Callable[[], Any]]
-) -> float:
-    model = Model.new(ModelConfig(BASE, ())).to(run.device, peers.DTYPES[base_dtype(run)]).eval()
-    call = make(model, sequences)
+def base_ours(run: Run, sequences: list[list[int]], make: Callable[[Run, Model, "Given"], Callable[[], Any]]) -> float:
+    call = make(run, Model.new(ModelConfig(BASE, ())), Given(Sequences.of(sequences)))
     for _ in range(2):
         call()
     return median(call, run.rounds)[0]
 
 
-def eager(model: Model, sequences: list[list[int]], forward: Callable[[Batch], Any] | None = None) -> Callable[[], Any]:
+@dataclass(frozen=True)
+class Given:
+    """A chunk of the engine."""
+
+    sequences: Sequences
+
+
+def eager(run: Run, model: Model, given: Given, compile: CompilePolicy = "never") -> Callable[[], Any]:
     """The encoder on packed batches that are on the device already, as transformers' are."""
-    encoder = model.encoder if forward is None else forward
-    groups = by_budget([len(row) for row in sequences], BATCH_TOKENS)
-    batches = [Batch.pack([sequences[i] for i in group]).to(model.device) for group in groups]
+    engine = bothways.Engine(model, device=run.device, dtype=base_dtype(run), compile=compile)
+    groups = by_budget(given.sequences.lengths, BATCH_TOKENS)
+    batches = [given.sequences.batch(group, engine.device) for group in groups]
 
     def call() -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), engine.around():
             for batch in batches:
-                encoder(batch)
+                engine.states(batch)
 
     return call
 
 
-def compiled(model: Model, sequences: list[list[int]]) -> Callable[[], Any]:
+def compiled(run: Run, model: Model, given: Given) -> Callable[[], Any]:
     torch.compiler.reset()
-    return eager(model, sequences, torch.compile(model.encoder, dynamic=True))
+    return eager(run, model, given, "always")
 
 
-def through_engine(model: Model, sequences: list[list[int]]) -> Callable[[], Any]:
+def through_engine(run: Run, model: Model, given: Given) -> Callable[[], Any]:
     """With packing, sorting and the copies to the device and back; one vector of each sequence comes back."""
-    engine = bothways.Engine(model)
+    engine = bothways.Engine(model, device=run.device, dtype=base_dtype(run), max_tokens=BATCH_TOKENS)
 
-    def forward(batch: Batch, _: list[Tokens]) -> list[torch.Tensor]:
-        return list(model.encoder(batch)[batch.first].float().cpu())
+    def first(batch: Batch, chunk: Given, picked: Indices) -> torch.Tensor:
+        return engine.states(batch)[batch.first]
 
-    return lambda: list(engine.run([Tokens(row) for row in sequences], forward))
+    return lambda: list(engine.run([given], first))
 
 
 # ---------------------------------------------------------------------- latency, cpu

@@ -137,6 +137,8 @@ class Progress:
 
     def tick(self, finished: int, read: int) -> None:
         """Tell that `finished` of the `read` sequences that were read ahead are computed."""
+        if not self._count:  # it does not count the items that are read
+            return
         place = _Place(self._count, self._share())
         if self._ahead is None:
             self._ahead = _Place(), place

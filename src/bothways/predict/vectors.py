@@ -16,6 +16,9 @@ VectorBlock = tuple[dict[str, Sequence[Any]], NDArray[np.float32]]
 """Some vectors (rows, width), and the fields that describe them: by name, a value for each row."""
 
 
+_ROWS_AT_ONCE = 4096  # in a row group of .parquet
+
+
 def write_vectors(path: Path, blocks: Iterable[VectorBlock], width: int) -> int:
     """Write vectors of `width` numbers to `path` and return how many there were.
 
@@ -94,17 +97,34 @@ def _write_parquet(path: Path, blocks: Iterable[VectorBlock], width: int) -> int
     import pyarrow.parquet as pq
 
     count = 0
+
+    def tables() -> Iterator[Any]:
+        for fields, vectors in blocks:
+            if len(vectors):  # the columns of an empty block have no type
+                flat = pa.array(np.ascontiguousarray(vectors).reshape(-1), pa.float32())
+                yield pa.table({**fields, "vector": pa.FixedSizeListArray.from_arrays(flat, width)})
+
     with atomic.new_file(path) as fresh, ExitStack() as stack:
         writer = None
-        for fields, vectors in blocks:
-            if not len(vectors):  # its columns have no type yet
-                continue
-            flat = pa.array(np.ascontiguousarray(vectors).reshape(-1), pa.float32())
-            table = pa.table({**fields, "vector": pa.FixedSizeListArray.from_arrays(flat, width)})
+        for table in row_groups(tables()):
             if writer is None:
                 writer = stack.enter_context(pq.ParquetWriter(fresh, table.schema))
             writer.write_table(table)
-            count += len(vectors)
+            count += len(table)
         if writer is None:
             pq.write_table(pa.table({"vector": pa.array([], pa.list_(pa.float32(), width))}), fresh)
     return count
+
+
+def row_groups(tables: Iterable[Any]) -> Iterator[Any]:
+    """The rows of some tables of pyarrow in tables of equal size, which become the row groups of a file."""
+    import pyarrow as pa
+
+    held = None
+    for table in tables:
+        held = table if held is None else pa.concat_tables([held, table])
+        while len(held) >= _ROWS_AT_ONCE:
+            yield held.slice(0, _ROWS_AT_ONCE).combine_chunks()
+            held = held.slice(_ROWS_AT_ONCE)
+    if held is not None and len(held):
+        yield held.combine_chunks()

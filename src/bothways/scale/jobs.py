@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
     from bothways.predict.features import Features, TextRecipe
+    from bothways.predict.vectors import VectorBlock
 
 Runner = Callable[[Unit], Counts]
 """Writes the part of a unit and counts."""

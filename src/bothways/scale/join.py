@@ -9,10 +9,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bothways import atomic
-from bothways.predict.vectors import beside
+from bothways.predict.vectors import beside, row_groups
 
 _COPIED_AT_ONCE = 2**22  # bytes
-_ROWS_AT_ONCE = 4096  # a row group of .parquet, as one process writes them
 
 
 def join_lines(parts: Sequence[Path], out: Path) -> None:
@@ -60,23 +59,14 @@ def _join_parquet(parts: Sequence[Path], out: Path) -> None:
     import pyarrow.parquet as pq
 
     with atomic.new_file(out) as fresh, pq.ParquetWriter(fresh, pq.read_schema(parts[0])) as writer:
-        for table in _row_groups(parts):
+        for table in row_groups(_tables(parts)):
             writer.write_table(table)
 
 
-def _row_groups(parts: Sequence[Path]) -> Iterator[Any]:
-    """The rows of the parts, cut as if they were one stream."""
-    import pyarrow as pa
+def _tables(parts: Sequence[Path]) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
-    held = None
     for part in parts:
         with pq.ParquetFile(part) as file:
             for group in range(file.num_row_groups):
-                table = file.read_row_group(group)
-                held = table if held is None else pa.concat_tables([held, table])
-                while len(held) >= _ROWS_AT_ONCE:
-                    yield held.slice(0, _ROWS_AT_ONCE).combine_chunks()
-                    held = held.slice(_ROWS_AT_ONCE)
-    if held is not None and len(held):
-        yield held.combine_chunks()
+                yield file.read_row_group(group)
