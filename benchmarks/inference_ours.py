@@ -13,8 +13,7 @@ MAX_LENGTH = 256
 
 
 def opened(folder: Path, device: str, dtype: str) -> Any:
-    options: dict[str, Any] = {"device": device, "dtype": dtype}
-    return bothways.load(folder, **options)
+    return bothways.Engine(folder, device=device, dtype=dtype).model
 
 
 def vectors(folder: Path, device: str, dtype: str) -> Call:

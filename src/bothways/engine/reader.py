@@ -147,6 +147,8 @@ class Reads(Sequence[Read]):
     """The windows of long texts, and cut texts, by the number of the text."""
     parted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """As in `Read`, by the number of the text."""
+    around: tuple[int, int] = (0, 0)
+    """The number of special tokens before and after a text that is not a pair."""
 
     def __len__(self) -> int:
         return len(self.encodings)
@@ -251,7 +253,7 @@ class Reader:
         else:
             counts.unknown = int((sequences.ids == self.unknown).sum())
         self.tally.add(counts)
-        return Reads(encodings, sequences, self.part, views)
+        return Reads(encodings, sequences, self.part, views, around=self.tokenizer.around)
 
     def _sequences(
         self, encodings: Sequence[tokenizers.Encoding], views: Mapping[int, Sequence[View]], has_pairs: bool

@@ -67,7 +67,8 @@ class SpanScores:
 
     def best(self, count: int = 1) -> list[tuple[int, int, float]]:
         """The best spans as (start, end, probability), in characters; none overlaps a better one."""
-        offsets, left = self.read.encoding.offsets, [table.copy() for table in self.tables]
+        offsets = self.read.encoding.offsets
+        left = self.tables if count == 1 else [table.copy() for table in self.tables]
         found: list[tuple[int, int, float]] = []
         while len(found) < count:
             top = max(range(len(left)), key=lambda w: left[w].max(initial=-np.inf))
@@ -79,6 +80,10 @@ class SpanScores:
             start, end = offsets[first][0], offsets[first + more][1]
             if end > start:
                 found.append((start, end, float(np.exp(score - self.everything))))
+            elif count == 1:  # a token without characters: go on
+                left = [table.copy() for table in left]
+            if len(found) == count:
+                break
             for table, begin in zip(left, self.starts, strict=True):  # drop the spans that overlap it
                 firsts = begin + np.arange(len(table))[:, None]
                 lasts = firsts + np.arange(table.shape[1])
@@ -88,8 +93,9 @@ class SpanScores:
     @cached_property
     def everything(self) -> float:
         """The logarithm of the sum over all possible answers."""
-        none = [self.null] if self.has_none else []
-        return float(np.logaddexp.reduce(np.concatenate([none, *(table.ravel() for table in self.tables)])))
+        scores = np.concatenate([[self.null] if self.has_none else [], *(table.ravel() for table in self.tables)])
+        top = scores.max()
+        return float(top + np.log(np.exp(scores - top).sum()))
 
     @property
     def has_none(self) -> bool:

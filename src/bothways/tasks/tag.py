@@ -28,16 +28,20 @@ from bothways.data.tagged import KINDS, WORDS, holds_texts, read_sentences, read
 from bothways.data.texts import read_texts_labelled
 from bothways.data.words import join_words, split_words
 from bothways.engine.reader import WindowSettings
+from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.entities import Entities, Tags, entities
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.word_tokens import first_tokens, first_tokens_of
 from bothways.text.files import STDIN, read_texts, require_files
 from bothways.text.streams import peek_stdin
 from bothways.train.distill import soft_distance
 
 OUTSIDE = "O"
+Decoded = tuple[list[int], NDArray[np.float64]]
+"""A tag for each word, and its probability."""
 _NEVER = -1e9
 _JSON = (".jsonl", ".ndjson", ".json", ".parquet")
 _COLUMNS = tuple(kind for kind in KINDS if kind not in (*ROWS, ".txt"))
@@ -149,24 +153,49 @@ class TokenClassification(Task):
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits("token", states, batch)
 
-    def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> tuple[list[int], NDArray[np.float64]]:
+    def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> Decoded:
         """A tag for each word, and its probability.
 
         Words that the tokenizer drops get O; if there is no O, all tags are equally probable.
         """
         first = first_tokens(item)
-        logits = np.zeros((len(first), len(self.labels)))
-        if OUTSIDE in self.number:
-            logits[:, self.number[OUTSIDE]] = 10.0
+        logits = self._unread(len(first))
         for view, rows in zip(item.views, outputs, strict=True):
             words = np.flatnonzero((first >= view.window.own) & (first < view.window.own_end))
             logits[words] = rows[first[words] - view.shift]
-        logits /= self.config.temperature
-        logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        tags = logs.argmax(1).tolist() if self.steps is None else _best_path(logs, self.steps)
-        return tags, np.exp(logs[np.arange(len(tags)), tags])
+        return next(self._decoded(logits, np.array([len(first)])))
 
-    def answer(self, item: EncodedExample, decoded: tuple[list[int], NDArray[np.float64]], top: int = 1) -> Any:
+    def decode_chunk(self, items: EncodedChunk, outputs: Outputs) -> Iterable[Decoded]:
+        if items.reads.has_windows or items.reads.views:
+            return super().decode_chunk(items, outputs)
+        first, counts = first_tokens_of(items)
+        logits = self._unread(len(first))
+        is_read = first >= 0
+        rows = np.repeat(items.sequences.starts, counts)[is_read] + first[is_read]
+        logits[is_read] = outputs[rows]
+        return self._decoded(logits, counts)
+
+    def _unread(self, words: int) -> NDArray[np.float64]:
+        """Logits of words that the tokenizer drops."""
+        logits = np.zeros((words, len(self.labels)))
+        if OUTSIDE in self.number:
+            logits[:, self.number[OUTSIDE]] = 10.0
+        return logits
+
+    def _decoded(self, logits: NDArray[np.float64], counts: Indices) -> Iterator[Decoded]:
+        """The tags of several texts, from the logits of all their words."""
+        logits = logits / self.config.temperature
+        logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
+        best: NDArray[np.int64] = logs.argmax(1)
+        ends = np.cumsum(counts)
+        allowed = None if self.steps is None else _allowed(best, self.steps, ends - counts)
+        for start, end in zip((ends - counts).tolist(), ends.tolist(), strict=True):
+            own = best[start:end]
+            if allowed is not None and self.steps is not None and not allowed[start:end].all():
+                own = np.array(_best_path(logs[start:end], self.steps))
+            yield own.tolist(), np.exp(logs[np.arange(start, end), own])
+
+    def answer(self, item: EncodedExample, decoded: Decoded, top: int = 1) -> Any:
         """Entities as {"entity_group", "score", "word", "start", "end"}; plain tags as {"entity", …} per word."""
         tags, probabilities = [self.labels[i] for i in decoded[0]], decoded[1]
         text, words = item.example.text, item.example.words
@@ -177,7 +206,7 @@ class TokenClassification(Task):
             return found
         for kind, first, last in entities(tags):
             start, end = words[first][0], words[last - 1][1]
-            score = float(np.mean(probabilities[first:last]))
+            score = float(probabilities[first:last].sum()) / (last - first)
             found.append({"entity_group": kind, "score": score, "word": text[start:end], "start": start, "end": end})
         return found
 
@@ -188,10 +217,10 @@ class TokenClassification(Task):
     def new_scores(self) -> Entities | Tags:
         return Entities() if self.has_entities else Tags()
 
-    def error(self, item: EncodedExample, decoded: tuple[list[int], NDArray[np.float64]]) -> float:
+    def error(self, item: EncodedExample, decoded: Decoded) -> float:
         return float(sum(self.labels[i] != tag for i, tag in zip(decoded[0], item.example.gold, strict=True)))
 
-    def count(self, scores: Any, item: EncodedExample, decoded: tuple[list[int], NDArray[np.float64]]) -> None:
+    def count(self, scores: Any, item: EncodedExample, decoded: Decoded) -> None:
         scores.add(item.example.gold, [self.labels[i] for i in decoded[0]])
 
     # ------------------------------------------------------------------ checks of labelled data
@@ -308,20 +337,6 @@ def _lines_after(where: str, count: int) -> str:
     return re.sub(r"\d+$", lambda found: str(int(found[0]) + count), where)
 
 
-def first_tokens(item: EncodedExample) -> NDArray[np.int64]:
-    """The first token of each word in the encoding; -1 if the tokenizer drops the word."""
-    read = item.reads[0]
-    offsets = read.places()
-    words = np.array(item.example.words).reshape(-1, 2)
-    if not len(offsets) or not len(words):
-        return np.full(len(words), -1)
-    # The token that holds the word's first character; if there is none, the next token, if that is in the word.
-    place = np.searchsorted(offsets[:, 0], words[:, 0], "right") - 1
-    place += (place < 0) | (offsets[np.maximum(place, 0), 1] <= words[:, 0])
-    inside = (place < len(offsets)) & (offsets[np.minimum(place, len(offsets) - 1), 0] < words[:, 1])
-    return np.where(inside, place + read.inside.start, -1)
-
-
 def _transitions(labels: Sequence[str]) -> NDArray[np.float64]:
     """(C + 1, C): 0 if the second tag may follow the first, else -1e9. The last row is the beginning.
 
@@ -333,6 +348,14 @@ def _transitions(labels: Sequence[str]) -> NDArray[np.float64]:
         for last in (*labels, OUTSIDE)
     ]
     return np.where(allowed, 0.0, _NEVER)
+
+
+def _allowed(tags: NDArray[np.int64], steps: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """For each tag, whether it may follow the one before it in its text."""
+    before = np.concatenate([[0], tags[:-1]])
+    before[starts[starts < len(tags)]] = len(steps) - 1  # the beginning
+    found: NDArray[np.bool_] = steps[before, tags] == 0
+    return found
 
 
 def _best_path(logs: NDArray[np.float64], steps: NDArray[np.float64]) -> list[int]:
