@@ -20,7 +20,6 @@ from torch import Tensor
 
 from bothways.model.batch import Batch
 from bothways.model.encoder import Encoder
-from bothways.model.precision import HALF
 
 CompilePolicy = Literal["auto", "always", "never"]
 WORTH_SECONDS = 40.0
@@ -61,7 +60,7 @@ class EncoderCalls:
 
     def _is_worth_it(self, batch: Batch) -> bool:
         """Dense attention is planned outside the compiler, so its batches are not compiled."""
-        is_half = torch.is_autocast_enabled("cuda") or self.encoder.embeddings.tokens.weight.dtype in HALF
+        is_half = self.encoder.embeddings.tokens.weight.dtype in (torch.bfloat16, torch.float16)
         if self.policy == "never" or not batch.ids.is_cuda or not is_half or self.encoder.config.has_score_bias:
             return False
         return self.policy == "always" or (self.usage.seconds >= WORTH_SECONDS and not self.usage.is_refused)

@@ -27,7 +27,6 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision, announce, find_device, find_dtype
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.model.precision import autocast, exact_sums, in_precision
 from bothways.progress import tick
 
 TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 131_072}
@@ -95,12 +94,11 @@ class Engine:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Around the computation of a batch: its precision, and on a GPU its time."""
+        """Around the computation of a batch on a GPU: exact sums, and its time."""
         if self.device.type != "cuda":
-            with autocast(self.model):
-                yield
+            yield
             return
-        with torch.cuda.device(self.device), self.states.timed(), autocast(self.model), exact_sums():
+        with torch.cuda.device(self.device), self.states.timed(), _exact_sums():
             yield
 
 
@@ -174,6 +172,21 @@ class _Pending(Generic[C]):
         return self.chunk, found
 
 
+@contextmanager
+def _exact_sums() -> Iterator[None]:
+    """Sum products of 16-bit numbers in fp32 throughout: by default cuBLAS may add partial sums in 16 bits.
+
+    It does so for small matrices, so that a text alone would get another answer than among others.
+    """
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_bf16_reduced_precision_reduction, settings.allow_fp16_reduced_precision_reduction
+    settings.allow_bf16_reduced_precision_reduction = settings.allow_fp16_reduced_precision_reduction = False
+    try:
+        yield
+    finally:
+        settings.allow_bf16_reduced_precision_reduction, settings.allow_fp16_reduced_precision_reduction = before
+
+
 _ARRANGING = Lock()
 
 
@@ -199,13 +212,13 @@ def _opened(
         target = model.device if device is None else find_device(device)
         precision = model.dtype if dtype is None else find_dtype(dtype, target)
         if precision != model.dtype:
-            model = in_precision(copy.deepcopy(model), precision)
+            model = copy.deepcopy(model).to(precision)
         if target != model.device:
             model = model.to(target)
     else:
         target = find_device(device or "auto")
         precision = find_dtype(dtype or "auto", target)
-        model = in_precision(load(model), precision).to(target)
+        model = load(model, device=target, dtype=precision)
     if is_chosen or "auto" in (device, dtype):
         announce(target, precision)
     return model, model.device

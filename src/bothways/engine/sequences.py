@@ -7,12 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bothways.model.batch import Batch
 
@@ -65,19 +63,23 @@ class Sequences:
         """The given sequences as a packed batch on a device. A GPU is not waited for."""
         lengths = self.lengths[picked]
         rows = ragged(self.starts[picked], lengths)
-        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
         size = len(rows)
-
-        def copied(array: NDArray[Any]) -> Tensor:
-            tensor = torch.from_numpy(array)
-            # A GPU copies from page-locked memory by itself.
-            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
-
-        ids, starts = copied(self.ids[rows]).long(), copied(cu_seqlens.astype(np.int32))
-        segments = torch.zeros_like(ids) if self.segments is None else copied(self.segments[rows]).long()
-        before = starts[:-1].repeat_interleave(starts.diff(), output_size=size)
-        positions = torch.arange(size, device=device) - before
-        return Batch(ids, segments, positions, starts, int(lengths.max()))
+        segment_ids = np.zeros(0, np.uint8) if self.segments is None else self.segments[rows]
+        parts = (self.ids[rows], np.zeros(1), np.cumsum(lengths), segment_ids)
+        packed = torch.from_numpy(np.concatenate([part.astype(np.int32) for part in parts]))
+        if device.type == "cuda":
+            packed = packed.pin_memory()  # from which a GPU copies by itself
+        ids, cu_seqlens, segments = packed.to(device, non_blocking=True).split(
+            [size, len(lengths) + 1, len(segment_ids)]
+        )
+        before = cu_seqlens[:-1].repeat_interleave(cu_seqlens.diff(), output_size=size)
+        return Batch(
+            ids.long(),
+            segments.long() if len(segments) else torch.zeros(size, dtype=torch.long, device=device),
+            torch.arange(size, device=device) - before,
+            cu_seqlens.clone(),  # compiled code may read a view from the start of its storage
+            int(lengths.max()),
+        )
 
 
 def ragged(starts: Indices, counts: Indices) -> Indices:
