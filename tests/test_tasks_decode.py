@@ -18,10 +18,11 @@ from bothways.data.words import join_words
 from bothways.engine.reader import WindowSettings
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
-from bothways.tasks.answer import NULL, QuestionAnswering, SpanScores
+from bothways.tasks.answer import NULL, QuestionAnswering
 from bothways.tasks.choose import MultipleChoice
 from bothways.tasks.classify import TextClassification
 from bothways.tasks.folder import with_task
+from bothways.tasks.spans import SpanScores
 from bothways.tasks.tag import TokenClassification, tag_names
 from bothways.tasks.task import EncodedExample, TaskConfig
 from bothways.text.tokenizer import Tokenizer

@@ -108,7 +108,8 @@ def _split(text: str, spans: dict[int, int]) -> list[Place]:
 def _unbroken_spans(text: str) -> dict[int, int]:
     """Starts and ends of clitics and of words with punctuation, by start; `split_words` skips nested ones."""
     spans = {}
-    for found in (*_CLITIC.finditer(text), *_WHOLE.finditer(text)):
+    has_clitics = "'" in text or "’" in text or "cannot" in text.lower()
+    for found in (*(_CLITIC.finditer(text) if has_clitics else ()), *_WHOLE.finditer(text)):
         end = found.end()
         while end < len(text) and _class_of(text[end]) == "attached":
             end += 1

@@ -334,8 +334,12 @@ def _count_empty(texts: Sequence[TextInput]) -> int:
 def _ranges(encoding: Encoding) -> list[range]:
     """The tokens of the first text and of the second, without special tokens."""
     sources = encoding.sources
-    places = [[i for i, source in enumerate(sources) if source == n] for n in (0, 1)]
-    return [range(p[0], p[-1] + 1) if p else range(0) for p in places]
+    found = []
+    for number in (0, 1):
+        count = sources.count(number)  # which are consecutive
+        start = sources.index(number) if count else 0
+        found.append(range(start, start + count))
+    return found
 
 
 def _inside(encoding: Encoding, part: Part) -> range:

@@ -4,9 +4,8 @@ N tokens in the batch · B sequences · L tokens of a window.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,14 @@ from bothways.data.findings import DataCounts, Finding, Severity, cut, percent
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.data.words import split_words
-from bothways.engine.reader import Read, View, WindowSettings
+from bothways.engine.reader import View, WindowSettings
+from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
+from bothways.tasks.spans import SpanScores, read_windows, scores_of, span_tables
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 
 NULL = "null"
@@ -49,68 +50,6 @@ class AnswerSettings:
                 "out-of-range",
                 self.max_answer_length,
             )
-
-
-@dataclass(frozen=True)
-class SpanScores:
-    """The scores of all spans of a context that may be the answer."""
-
-    read: Read
-    starts: list[int]
-    """For each window, the first token of the encoding that it predicts."""
-    tables: list[NDArray[np.float64]]
-    """For each window (tokens, longest): the score of the span that begins at a token and has this many more."""
-    null: float
-    """The score of no answer."""
-    may_be_none: bool
-    """Whether the model was trained on questions without an answer: only then is none a possible answer."""
-
-    def best(self, count: int = 1) -> list[tuple[int, int, float]]:
-        """The best spans as (start, end, probability), in characters; none overlaps a better one."""
-        offsets = self.read.encoding.offsets
-        left = self.tables if count == 1 else [table.copy() for table in self.tables]
-        found: list[tuple[int, int, float]] = []
-        while len(found) < count:
-            top = max(range(len(left)), key=lambda w: left[w].max(initial=-np.inf))
-            score = left[top].max(initial=-np.inf)
-            if score == -np.inf:
-                break
-            token, more = divmod(int(left[top].argmax()), left[top].shape[1])
-            first = self.starts[top] + token
-            start, end = offsets[first][0], offsets[first + more][1]
-            if end > start:
-                found.append((start, end, float(np.exp(score - self.everything))))
-            elif count == 1:  # a token without characters: go on
-                left = [table.copy() for table in left]
-            if len(found) == count:
-                break
-            for table, begin in zip(left, self.starts, strict=True):  # drop the spans that overlap it
-                firsts = begin + np.arange(len(table))[:, None]
-                lasts = firsts + np.arange(table.shape[1])
-                table[(firsts <= first + more) & (lasts >= first)] = -np.inf
-        return found
-
-    @cached_property
-    def everything(self) -> float:
-        """The logarithm of the sum over all possible answers."""
-        scores = np.concatenate([[self.null] if self.has_none else [], *(table.ravel() for table in self.tables)])
-        top = scores.max()
-        return float(top + np.log(np.exp(scores - top).sum()))
-
-    @property
-    def has_none(self) -> bool:
-        """Whether no answer is a possible answer; without any span it is the only one."""
-        return self.may_be_none or self.margin == np.inf
-
-    @property
-    def none(self) -> float:
-        """The probability of no answer."""
-        return float(np.exp(self.null - self.everything)) if self.has_none else 0.0
-
-    @property
-    def margin(self) -> float:
-        """The score of no answer minus that of the best span."""
-        return self.null - max(float(table.max(initial=-np.inf)) for table in self.tables)
 
 
 class QuestionAnswering(Task):
@@ -196,22 +135,18 @@ class QuestionAnswering(Task):
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> SpanScores:
         """All spans of all windows; a window scores those that begin in the part that it predicts."""
-        starts, tables, null = [], [], np.inf
-        for view, rows in zip(item.views, outputs, strict=True):
-            logits: NDArray[np.float64] = rows.astype(np.float64) / self.config.temperature
-            null = min(null, float(logits[0].sum()))
-            starts.append(view.window.own)
-            tables.append(self._spans(view, logits))
-        return SpanScores(item.reads[0], starts, tables, null, NULL in self.config.thresholds)
+        return next(self._decoded([item], np.concatenate(outputs), np.array([len(rows) for rows in outputs])))
 
-    def _spans(self, view: View, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(tokens, longest), as in `SpanScores.tables`."""
-        window, longest = view.window, self.options.max_answer_length
-        first = rows[window.own - view.shift : window.own_end - view.shift, 0]
-        last = rows[window.own - view.shift : window.end - view.shift, 1]
-        ends = np.concatenate([last, np.full(longest, -np.inf)])
-        table: NDArray[np.float64] = np.lib.stride_tricks.sliding_window_view(ends, longest)[: len(first)]
-        return first[:, None] + table
+    def decode_chunk(self, items: EncodedChunk, outputs: Outputs) -> Iterable[SpanScores]:
+        return self._decoded(items, outputs, items.sequences.lengths) if len(items) else ()
+
+    def _decoded(self, items: Sequence[EncodedExample], rows: Outputs, lengths: Indices) -> Iterator[SpanScores]:
+        reads = [item.reads[0] for item in items]
+        windows = [window for read in reads for window in read_windows(read)]
+        owners = np.repeat(np.arange(len(reads)), [len(read.given) or 1 for read in reads])
+        logits: NDArray[np.float64] = rows.astype(np.float64) / self.config.temperature
+        tables = span_tables(logits, lengths, windows, self.options.max_answer_length)
+        return iter(scores_of(reads, windows, owners, tables, NULL in self.config.thresholds))
 
     def answer(self, item: EncodedExample, decoded: SpanScores, top: int = 1) -> Any:
         """{"score", "start", "end", "answer"}; no answer is "". With top > 1 a list, the most probable first."""

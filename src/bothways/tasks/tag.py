@@ -33,16 +33,15 @@ from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.entities import Entities, Tags, entities
+from bothways.tasks.tag_paths import OUTSIDE, best_paths, transitions
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
 from bothways.text.files import STDIN, read_texts, require_files
 from bothways.text.streams import peek_stdin
 from bothways.train.distill import soft_distance
 
-OUTSIDE = "O"
 Decoded = tuple[list[int], NDArray[np.float64]]
 """A tag for each word, and its probability."""
-_NEVER = -1e9
 _JSON = (".jsonl", ".ndjson", ".json", ".parquet")
 _COLUMNS = tuple(kind for kind in KINDS if kind not in (*ROWS, ".txt"))
 
@@ -114,7 +113,7 @@ class TokenClassification(Task):
         self.number = {name: i for i, name in enumerate(self.labels)}
         self.has_entities = is_entities(self.labels)
         self.metric = "f1" if self.has_entities else "accuracy"
-        self.steps = _transitions(self.labels) if self.has_entities else None
+        self.steps = transitions(self.labels) if self.has_entities else None
 
     def encode(self, examples: Sequence[Tagged], before: int = 0) -> EncodedChunk:
         texts, words = [example.text for example in examples], [example.words for example in examples]
@@ -186,27 +185,24 @@ class TokenClassification(Task):
         """The tags of several texts, from the logits of all their words."""
         logits = logits / self.config.temperature
         logs = logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)
-        best: NDArray[np.int64] = logs.argmax(1)
+        tags: Indices = logs.argmax(1) if self.steps is None else best_paths(logs, self.steps, counts)
+        probabilities = np.exp(logs[np.arange(len(tags)), tags])
         ends = np.cumsum(counts)
-        allowed = None if self.steps is None else _allowed(best, self.steps, ends - counts)
         for start, end in zip((ends - counts).tolist(), ends.tolist(), strict=True):
-            own = best[start:end]
-            if allowed is not None and self.steps is not None and not allowed[start:end].all():
-                own = np.array(_best_path(logs[start:end], self.steps))
-            yield own.tolist(), np.exp(logs[np.arange(start, end), own])
+            yield tags[start:end].tolist(), probabilities[start:end]
 
     def answer(self, item: EncodedExample, decoded: Decoded, top: int = 1) -> Any:
         """Entities as {"entity_group", "score", "word", "start", "end"}; plain tags as {"entity", …} per word."""
-        tags, probabilities = [self.labels[i] for i in decoded[0]], decoded[1]
+        tags, probabilities = [self.labels[i] for i in decoded[0]], decoded[1].tolist()
         text, words = item.example.text, item.example.words
         found = []
         if not self.has_entities:
             for tag, p, (start, end) in zip(tags, probabilities, words, strict=True):
-                found.append({"entity": tag, "score": float(p), "word": text[start:end], "start": start, "end": end})
+                found.append({"entity": tag, "score": p, "word": text[start:end], "start": start, "end": end})
             return found
         for kind, first, last in entities(tags):
             start, end = words[first][0], words[last - 1][1]
-            score = float(probabilities[first:last].sum()) / (last - first)
+            score = sum(probabilities[first:last]) / (last - first)
             found.append({"entity_group": kind, "score": score, "word": text[start:end], "start": start, "end": end})
         return found
 
@@ -335,40 +331,3 @@ def _is_columns(lines: Iterable[str]) -> bool:
 def _lines_after(where: str, count: int) -> str:
     """The place this many lines further: `a.conll, line 12` is where a sentence begins."""
     return re.sub(r"\d+$", lambda found: str(int(found[0]) + count), where)
-
-
-def _transitions(labels: Sequence[str]) -> NDArray[np.float64]:
-    """(C + 1, C): 0 if the second tag may follow the first, else -1e9. The last row is the beginning.
-
-    A type without B-, as some published taggers have, begins with I-.
-    """
-    free = [not tag.startswith("I-") or f"B-{tag[2:]}" not in labels for tag in labels]
-    allowed = [
-        [is_free or (last != OUTSIDE and last[2:] == tag[2:]) for tag, is_free in zip(labels, free, strict=True)]
-        for last in (*labels, OUTSIDE)
-    ]
-    return np.where(allowed, 0.0, _NEVER)
-
-
-def _allowed(tags: NDArray[np.int64], steps: NDArray[np.float64], starts: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """For each tag, whether it may follow the one before it in its text."""
-    before = np.concatenate([[0], tags[:-1]])
-    before[starts[starts < len(tags)]] = len(steps) - 1  # the beginning
-    found: NDArray[np.bool_] = steps[before, tags] == 0
-    return found
-
-
-def _best_path(logs: NDArray[np.float64], steps: NDArray[np.float64]) -> list[int]:
-    """The most probable valid sequence of tags (Viterbi)."""
-    if not len(logs):
-        return []
-    best = logs[0] + steps[-1]
-    came = []
-    for row in logs[1:]:
-        through = best[:, None] + steps[:-1]
-        came.append(through.argmax(0))
-        best = through.max(0) + row
-    path = [int(best.argmax())]
-    for back in reversed(came):
-        path.append(int(back[path[-1]]))
-    return path[::-1]
