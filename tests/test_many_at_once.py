@@ -1,0 +1,151 @@
+"""What is computed for many texts at once equals what is computed one by one."""
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from bothways.data.words import _split, _split_ascii, _unbroken_spans
+from bothways.engine.reader import Reader, WindowSettings
+from bothways.predict.fill import fill
+from bothways.predict.predictor import Predictor
+from bothways.tasks.folder import with_task
+from bothways.tasks.tag_paths import best_paths, transitions
+from bothways.tasks.word_tokens import first_tokens, first_tokens_of
+from bothways.text.tokenizer import kept_lengths
+from helpers import config_for, make_loud, model_of, refused, tokenizer_of
+
+WORDS = [
+    "don't",
+    "can't",
+    "cat",
+    "the",
+    "北京",
+    "Paris",
+    "!",
+    "...",
+    "\u200b",
+    "  ",
+    "x",
+    "unbelievable",
+    "日本的",
+    "é",
+]
+TAGS = ("O", "B-A", "I-A", "B-B", "I-B")
+
+
+def drawn(seed: int, count: int, longest: int = 7) -> list[str]:
+    draws = random.Random(seed)
+    return ["", *(" ".join(draws.choices(WORDS, k=draws.randint(0, longest))) for _ in range(count))]
+
+
+# ---------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "albert", "deberta-v2"])
+def test_ids_without_offsets_are_the_same(family: str) -> None:
+    tokenizer = tokenizer_of(family)
+    texts: list[Any] = [*drawn(1, 40), *zip(drawn(2, 20), drawn(3, 20), strict=True)]
+    whole, fast = (tokenizer.raw_batch(texts, has_offsets=way) for way in (True, False))
+    for a, b in zip(whole, fast, strict=True):
+        assert (a.ids, a.type_ids, a.sequence_ids) == (b.ids, b.type_ids, b.sequence_ids)
+    before, after = tokenizer.around
+    assert before + after == tokenizer.specials_around(1)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
+def test_cutting_ids_equals_cutting_texts(family: str) -> None:
+    """One that has no offsets is cut without being tokenized again."""
+    model = model_of(family)
+    texts: list[tuple[str, ...]] = [(text,) for text in drawn(4, 30, 20)]
+    if model.config.encoder.segments != 1:
+        texts += zip(drawn(5, 30, 12), drawn(6, 30, 12), strict=True)
+    settings = WindowSettings(16, long="cut")
+    plain, placed = (Reader(model, settings, has_offsets=way) for way in (False, True))
+    fast, slow = plain(texts), placed(texts)
+    assert fast.sequences.ids.tolist() == slow.sequences.ids.tolist()
+    assert fast.sequences.lengths.tolist() == slow.sequences.lengths.tolist()
+    if slow.sequences.segments is not None and fast.sequences.segments is not None:
+        assert fast.sequences.segments.tolist() == slow.sequences.segments.tolist()
+    assert vars(plain.tally) == vars(placed.tally)
+    assert plain.tally.cut > 10
+    assert not fast.has_windows
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=2), st.integers(2, 60))
+def test_the_longer_text_loses_tokens_first(lengths: list[int], room: int) -> None:
+    left = list(lengths)
+    while sum(left) > room:
+        left[0 if len(left) == 1 or left[0] > left[1] else 1] -= 1
+    if sum(lengths) > room:
+        assert kept_lengths(lengths, room, 99) == left
+    with refused("out-of-range", 99):
+        kept_lengths([3, 3], 1, 99)
+
+
+@given(st.text("ab1.,'!?-:)(/ @tnsOD_*#~", max_size=16))
+def test_words_of_plain_text_are_split_as_those_of_any(text: str) -> None:
+    spans = _unbroken_spans(text)
+    assert _split_ascii(text, spans) == _split(text, spans)
+
+
+# ---------------------------------------------------------------------- tags
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "deberta-v2"])
+def test_first_tokens_of_many_texts(family: str) -> None:
+    tuned = with_task(model_of(family, ()), config_for("tag"), TAGS)
+    make_loud(tuned.heads, 3)
+    predictor = Predictor(tuned)
+    draws = random.Random(7)
+    texts = drawn(7, 40, 6)
+    words = [tuple(draws.choices(WORDS[:8], k=draws.randint(1, 5))) for _ in range(20)]
+    chunk = predictor.task.encode([predictor.example(one) for one in (*texts, *words)])
+    assert not chunk.reads.views
+    assert chunk.reads.parted or family == "bert"  # some tokens spanned two words
+    found, counts = first_tokens_of(chunk)
+    assert found.tolist() == [int(i) for item in chunk for i in first_tokens(item)]
+    assert counts.tolist() == [len(item.example.words) for item in chunk]
+    for one, alone in zip(predictor(texts), map(predictor, texts), strict=True):
+        assert [(e["word"], e["entity_group"]) for e in one] == [(e["word"], e["entity_group"]) for e in alone]
+
+
+@given(st.data())
+def test_the_best_paths_are_the_best_of_all(data: st.DataObject) -> None:
+    labels = data.draw(st.sampled_from([TAGS, ("O", "I-A", "I-B"), ("O", "B-A", "I-A")]))
+    counts = np.array(data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=6)))
+    logs = data.draw(arrays(np.float64, (int(counts.sum()), len(labels)), elements=st.floats(-9, 0)))
+    steps = transitions(labels)
+    found = best_paths(logs, steps, counts)
+    begin = 0
+    for count in counts.tolist():
+        own = logs[begin : begin + count]
+
+        def score(path: Any, own: Any = own) -> float:
+            before = [len(labels), *path[:-1]]
+            return float(sum(own[i, tag] + steps[before[i], tag] for i, tag in enumerate(path)))
+
+        every = itertools.product(range(len(labels)), repeat=count)
+        assert score(found[begin : begin + count].tolist()) == pytest.approx(max(map(score, every), default=0.0))
+        begin += count
+
+
+# ---------------------------------------------------------------------- masks
+
+
+def test_many_masked_texts_are_filled_as_each_alone() -> None:
+    model = model_of("bert")
+    texts = ["the [MASK] sleeps", "a [MASK] [MASK] runs in paris", "[MASK]", "walk[MASK] the dog", "[MASK][MASK] big"]
+    together = fill(texts, model, top=3)
+    for text, found in zip(texts, together, strict=True):
+        alone = fill(text, model, top=3)
+        assert [one.text for one in found] == [one.text for one in alone]
+        assert [one.score for one in found] == pytest.approx([one.score for one in alone], rel=1e-4)
+    assert fill([], model) == []
+    with refused("no-mask", "nothing here", names="text 2"):
+        fill(["a [MASK]", "nothing here"], model)
