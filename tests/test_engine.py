@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bothways.engine.chunks import chunks
-from bothways.engine.engine import TOKENS_AT_ONCE, Engine, one_per_token, run
+from bothways.engine.engine import TOKENS_AT_ONCE, Engine, _exact_sums, one_per_token, run
 from bothways.engine.reader import Reader, Tally, WindowSettings
 from bothways.engine.sequences import Indices, Sequences, by_budget
 from bothways.model.batch import Batch
@@ -167,6 +167,11 @@ def test_chunks_of_examples_are_bounded() -> None:
     assert list(chunks([])) == []
 
 
+def test_the_first_chunks_for_a_gpu_are_small() -> None:
+    sizes = [len(some) for some in chunks(iter(["short"] * 50_000), torch.device("cuda"))]
+    assert sizes == [2_048, 4_096, 8_192, 16_384, 16_384, 2_896]
+
+
 def test_work_ahead_keeps_the_order_and_draws_in_the_callers_thread() -> None:
     drawn: list[tuple[int, int]] = []
 
@@ -213,6 +218,21 @@ def test_the_engine_computes_in_its_dtype(dtype: torch.dtype, tokenizer: Tokeniz
     assert found.dtype == np.float32
     assert engine.model.dtype == dtype
     assert given.dtype == torch.float32  # the user's model keeps its weights
+
+
+def test_sums_are_exact_while_any_thread_computes() -> None:
+    """The settings of the process are restored by the last thread that leaves, not by the first."""
+    settings = torch.backends.cuda.matmul
+    before = settings.allow_bf16_reduced_precision_reduction
+    assert before
+    first, second = _exact_sums(), _exact_sums()
+    first.__enter__()
+    second.__enter__()
+    assert not settings.allow_bf16_reduced_precision_reduction
+    first.__exit__(None, None, None)
+    assert not settings.allow_bf16_reduced_precision_reduction
+    second.__exit__(None, None, None)
+    assert settings.allow_bf16_reduced_precision_reduction == before
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")

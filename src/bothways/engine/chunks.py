@@ -15,6 +15,8 @@ _TEXTS = {"cpu": 1_024, "cuda": 16_384}
 _CHARACTERS = {"cpu": 2_000_000, "cuda": 1_000_000}
 """A chunk ends when it has so many. On a GPU: four batches, so that the next chunk is tokenized meanwhile."""
 
+_FIRST = 0.125
+"""The size of the first chunk for a GPU; each has twice the size of the one before, up to the usual size."""
 _AT_ONCE = 256
 """Texts that are drawn together, if they are short."""
 _AHEAD = 2
@@ -27,7 +29,9 @@ def chunks(examples: Iterable[T], device: torch.device | None = None, share: flo
     `share`: chunks of this share of the usual size, for results that take more memory.
     """
     kind = "cuda" if device is not None and device.type == "cuda" else "cpu"
-    most, longest = int(_TEXTS[kind] * share), _CHARACTERS[kind] * share
+    # The first chunks for a GPU are small, so that it soon has something to do.
+    part = share * (_FIRST if kind == "cuda" else 1.0)
+    most, longest = _size_of(kind, part)
     stream, some, total, step = iter(examples), list[T](), 0, 1
     # Some at a time: more and more, as long as they are short.
     while block := list(islice(stream, min(step, most - len(some)))):
@@ -37,9 +41,15 @@ def chunks(examples: Iterable[T], device: torch.device | None = None, share: flo
         step = min(2 * step, _AT_ONCE) if size * 16 < longest else 1
         if total >= longest or len(some) >= most:
             yield some
-            some, total = [], 0
+            some, total, part = [], 0, min(2 * part, share)
+            most, longest = _size_of(kind, part)
     if some:
         yield some
+
+
+def _size_of(kind: str, share: float) -> tuple[int, float]:
+    """The most texts and characters of a chunk."""
+    return max(1, int(_TEXTS[kind] * share)), _CHARACTERS[kind] * share
 
 
 def _are_strings(block: list[Any]) -> TypeGuard[list[str]]:

@@ -178,16 +178,29 @@ def _exact_sums() -> Iterator[None]:
 
     It does so for small matrices, so that a text alone would get another answer than among others.
     """
-    settings = torch.backends.cuda.matmul
-    before = settings.allow_bf16_reduced_precision_reduction, settings.allow_fp16_reduced_precision_reduction
-    settings.allow_bf16_reduced_precision_reduction = settings.allow_fp16_reduced_precision_reduction = False
+    settings, names = torch.backends.cuda.matmul, [f"allow_{half}_reduced_precision_reduction" for half in _HALVES]
+    with _LOCK:  # the settings are those of the process: the first thread changes them, and the last restores them
+        if not _BEFORE:
+            _BEFORE.append([getattr(settings, name) for name in names])
+            for name in names:
+                setattr(settings, name, False)
+        _INSIDE.append(None)
     try:
         yield
     finally:
-        settings.allow_bf16_reduced_precision_reduction, settings.allow_fp16_reduced_precision_reduction = before
+        with _LOCK:
+            _INSIDE.pop()
+            if not _INSIDE:
+                for name, value in zip(names, _BEFORE.pop(), strict=True):
+                    setattr(settings, name, value)
 
 
-_ARRANGING = Lock()
+_HALVES = ("bf16", "fp16")
+_LOCK = Lock()
+_BEFORE: list[list[bool]] = []
+"""The settings before the first thread."""
+_INSIDE: list[None] = []
+"""One for each thread that computes."""
 
 
 def _store_by_columns(model: Model) -> None:
@@ -196,9 +209,9 @@ def _store_by_columns(model: Model) -> None:
     On 64-bit ARM torch then multiplies faster, as it need not rearrange them at every call: by a quarter for one short
     text, by an eighth for many.
     """
-    with _ARRANGING:  # no thread computes with a model that another one is rearranging
-        matrices = (part.weight for part in model.modules() if isinstance(part, nn.Linear))
-        if next(matrices).is_contiguous():  # the first and the rest
+    with _LOCK:  # no thread computes with a model that another one is rearranging
+        first = next((part for part in model.modules() if isinstance(part, nn.Linear)), None)
+        if first is not None and first.weight.is_contiguous():  # else all are stored so already
             for part in model.modules():
                 if isinstance(part, nn.Linear):
                     part.weight.data = part.weight.data.t().contiguous().t()

@@ -27,6 +27,8 @@ def find_device(device: Device) -> torch.device:
         raise BothwaysError(f"`device` is {device}, and torch finds no such GPU", "no-gpu", str(device))
     if found.type == "mps" and not torch.backends.mps.is_available():
         raise BothwaysError("`device` is mps, and torch finds no Apple GPU", "no-gpu", str(device))
+    if found.type == "cuda" and found.index is None:
+        found = torch.device("cuda", torch.cuda.current_device())
     return found
 
 
