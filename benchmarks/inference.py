@@ -64,6 +64,10 @@ from inference_measure import (
 import bothways
 
 TEXTS = 30_000
+SAMPLE = 6_000
+"""Texts on which each setting of a peer is tried."""
+PREDICTED = 2_000
+"""Inputs on which a peer's best setting is timed: its loop takes the same time for each, however many there are."""
 
 
 def settings(sizes: Sequence[int], dtypes: Sequence[str]) -> Iterator[tuple[str, str, int]]:
@@ -83,8 +87,9 @@ def embed(run: Run) -> None:
         "", "seconds", "ktok/s", "over the peer's best", "worst cosine", "mean cosine",
     )  # fmt: skip
 
-    def show(name: str, seconds: float, _: int) -> None:
-        line(f"sentence-transformers {name}", f"{seconds:.2f}", f"{tokens / seconds / 1e3:,.1f}", "", "", "")
+    def show(name: str, seconds: float, count: int) -> None:
+        rate = tokens * count / len(texts) / seconds
+        line(f"sentence-transformers {name}, {count:,} texts", f"{seconds:.2f}", f"{rate / 1e3:,.1f}", "", "", "")
 
     usual = "fp32, batch 32"  # its default
     candidates = [
@@ -95,11 +100,14 @@ def embed(run: Run) -> None:
             peers.sentence_vectors, run.minilm, run.device, "bf16", size, kind))
         for kind in ("flash_attention_2", "flash_attention_3") for size in ((256,) if run.device == "cuda" else ())
     ]  # fmt: skip
-    theirs = sweep(candidates, texts, texts, run.rounds, show, keep=(usual,))
-    best = next(iter(theirs.values()), None)
+    own = {}
     for dtype in run.dtypes:
         make = partial(ours.vectors, run.minilm, run.device, dtype)
-        found = attempt(f"bothways {dtype}", partial(measure, Candidate(dtype, make), texts, run.rounds))
+        own[dtype] = attempt(f"bothways {dtype}", partial(measure, Candidate(dtype, make), texts, run.rounds))
+    some = texts[:: max(1, len(texts) // run.size(SAMPLE))]
+    theirs = sweep(candidates, some, texts, run.rounds, show, keep=(usual,))
+    best = next(iter(theirs.values()), None)
+    for dtype, found in own.items():
         if found is not None:
             worst, mean = cosines(found.result, theirs[usual].result) if usual in theirs else (0.0, 0.0)
             line(f"bothways {dtype}", f"{found.seconds:.2f}", f"{tokens / found.seconds / 1e3:,.1f}",
@@ -134,15 +142,15 @@ def works(run: Run) -> Iterator[tuple[str, Callable[[Path], Work]]]:
     def span(answer: Any) -> Any:
         return answer["start"], answer["end"]
 
-    sentences = data.short(run.texts, run.size(10_000), 8, 60)
+    sentences = data.short(run.texts, run.size(30_000), 8, 60)
     yield "classify", lambda folder: Work(sentences, pipe("text-classification", folder), _same, label, label)
-    pairs = data.pairs(run.texts, run.size(5_000))
+    pairs = data.pairs(run.texts, run.size(20_000))
     yield "nli", lambda folder: Work(pairs, pipe("text-classification", folder), _same, label, label)
-    tagged = sentences[: run.size(5_000)]
+    tagged = sentences[: run.size(10_000)]
     yield "tag", lambda folder: Work(tagged, pipe("token-classification", folder, aggregation_strategy="simple"), _same)
-    asked = data.questions(run.texts, run.size(2_000))
+    asked = data.questions(run.texts, run.size(5_000))
     yield "answer", lambda folder: Work(asked, loop(peers.answers, folder), _same, span, span)
-    options = data.choices(run.texts, run.size(2_000))
+    options = data.choices(run.texts, run.size(10_000))
     yield "choose", lambda folder: Work(options, loop(peers.choices, folder), _as_choice, label, _same)
 
 
@@ -172,24 +180,25 @@ def predict_task(run: Run, task: str, make: Callable[[Path], Work]) -> None:
         line(task, f"transformers {name}", f"{count:,}", f"{count / seconds:,.1f}", "", "")
 
     candidates = [
-        Candidate(name, partial(work.theirs, dtype, size))
-        for name, dtype, size in settings((8, 32, 128, 256), run.dtypes)
+        Candidate(name, partial(work.theirs, dtype, size)) for name, dtype, size in settings((32, 256), run.dtypes)
     ]
-    sample = work.inputs[: max(8, len(work.inputs) // 5)]
-    best = next(iter(sweep(candidates, sample, work.inputs, run.rounds, show).values()), None)
+    some = work.inputs[: run.size(PREDICTED)]
+    best = next(iter(sweep(candidates, some[: max(8, len(some) // 4)], some, run.rounds, show).values()), None)
     given = [work.ours(one) for one in work.inputs]
     for dtype in run.dtypes:
         candidate = Candidate(dtype, partial(ours.answers, folder, run.device, dtype))
         found = attempt(f"{task}, bothways {dtype}", partial(measure, candidate, given, run.rounds))
         if found is not None:
-            line(task, f"bothways {dtype}", f"{len(given):,}", f"{len(given) / found.seconds:,.1f}",
-                 factor(best, found), same_answers(work, found, best))  # fmt: skip
+            rate = len(given) / found.seconds
+            over = f"{rate * best.seconds / len(some):.2f} ×" if best else "–"
+            line(task, f"bothways {dtype}", f"{len(given):,}", f"{rate:,.1f}", over, same_answers(work, found, best))
 
 
 def same_answers(work: Work, found: Timed, theirs: Timed | None) -> str:
     if theirs is None or work.our_key is None or work.their_key is None:
         return "–"
-    return f"{share_equal([*map(work.our_key, found.result)], [*map(work.their_key, theirs.result)]):.1%}"
+    some = found.result[: len(theirs.result)]
+    return f"{share_equal([*map(work.our_key, some)], [*map(work.their_key, theirs.result)]):.1%}"
 
 
 # ---------------------------------------------------------------------- fill, blimp
@@ -206,7 +215,7 @@ def fill(run: Run) -> None:
 
     candidates = [
         Candidate(name, partial(peers.pipeline, "fill-mask", folder, run.device, dtype, size, top_k=5))
-        for name, dtype, size in settings((1, 8, 32, 128), run.dtypes)
+        for name, dtype, size in settings((8, 128), run.dtypes)
     ]
     best = next(iter(sweep(candidates, texts, texts, run.rounds, show).values()), None)
     for dtype in run.dtypes:
