@@ -523,6 +523,6 @@ def test_ray_loses_nothing(texts: Path, model_folder: Path, tmp_path: Path) -> N
     for seen in parts:
         assert before.items() <= {name: tuple(facts) for name, facts in seen.items()}.items()
     encode_files(texts, tmp_path / "one.npy", model_folder, rows_per_part=5)
-    # Workers of Ray compute in one thread each, which may change the last bit.
-    np.testing.assert_allclose(np.load(out), np.load(tmp_path / "one.npy"), atol=1e-6)
+    # Workers of Ray compute in one thread each, which changes the last bits.
+    np.testing.assert_allclose(np.load(out), np.load(tmp_path / "one.npy"), atol=1e-5)
     assert left_over(tmp_path) == []
