@@ -172,6 +172,14 @@ def test_a_long_text_is_an_error_unless_told(model_folder: Path) -> None:
         encode(["a", long], model_folder)
 
 
+def test_a_text_that_is_too_long_has_its_number_in_the_stream(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bothways.engine.chunks._TEXTS", {"cpu": 2})
+    with refused("too-long", (4, 62), names="text 4"):
+        encode(["a", "b", "c", "the dog " * 30], model_folder, device="cpu")
+
+
 def test_empty_texts_are_counted(model_folder: Path) -> None:
     tally = Tally()
     rows = rows_of(["The cat", "", " \t"], model_folder, Features(), tally)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bothways.engine.chunks import chunks
+from bothways.engine.compiled import WORTH_SECONDS, EncoderCalls
 from bothways.engine.engine import TOKENS_AT_ONCE, Engine, _exact_sums, one_per_token, run
 from bothways.engine.reader import Reader, Tally, WindowSettings
 from bothways.engine.sequences import Indices, Sequences, by_budget
@@ -285,6 +287,34 @@ def test_everything_takes_a_device_and_a_dtype(model_folder: Path, tokenizer: To
 
 
 # ---------------------------------------------------------------------- compiling
+
+
+def test_compiling_begins_when_a_gpu_was_busy_for_long(tokenizer: Tokenizer) -> None:
+    on_gpu: Any = SimpleNamespace(ids=SimpleNamespace(is_cuda=True))
+    encoder = Model.new(ModelConfig(TINY), tokenizer).to(torch.bfloat16).encoder
+    calls = EncoderCalls(encoder, "auto")
+    assert not calls._is_worth_it(on_gpu)
+    assert EncoderCalls(encoder, "always")._is_worth_it(on_gpu)
+    EncoderCalls(encoder, "auto").usage.seconds = WORTH_SECONDS  # all calls with one encoder count
+    assert calls._is_worth_it(on_gpu)
+    assert not EncoderCalls(encoder, "never")._is_worth_it(on_gpu)
+    assert not calls._is_worth_it(Batch.pack([[1, 2]]))
+    assert not EncoderCalls(encoder.float(), "always")._is_worth_it(on_gpu)
+
+
+def test_a_long_job_outlives_a_compiler_that_fails(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Tensor:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr("bothways.engine.compiled._compiled", lambda: fail)
+    monkeypatch.setattr(EncoderCalls, "_is_worth_it", lambda self, batch: not self.usage.is_refused)
+    encoder, batch = Model.new(ModelConfig(TINY), tokenizer).encoder.eval(), Batch.pack([[1, 2]])
+    calls = EncoderCalls(encoder, "auto")
+    with pytest.warns(UserWarning, match="no compiler"):
+        assert torch.equal(calls(batch), encoder(batch))
+    assert torch.equal(calls(batch), encoder(batch))
+    with pytest.raises(RuntimeError, match="no compiler"):
+        EncoderCalls(Model.new(ModelConfig(TINY), tokenizer).encoder, "always")(batch)
 
 
 def test_ten_texts_never_wait_for_a_compiler(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
