@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tokenizers import normalizers
 
-from bothways.data.words import _split, _split_ascii, _unbroken_spans
+from bothways.data.examples import Choice, Question
+from bothways.data.words import _split, _split_ascii, _unbroken_in, _unbroken_spans
 from bothways.engine.reader import Reader, WindowSettings
 from bothways.predict.fill import fill
 from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
+from bothways.tasks.registry import make_task
+from bothways.tasks.spans import among_next
 from bothways.tasks.tag_paths import best_paths, transitions
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
-from bothways.text.tokenizer import kept_lengths
-from helpers import config_for, make_loud, model_of, refused, tokenizer_of
+from bothways.text.plain import PlainTexts
+from bothways.text.tokenizer import Tokenizer, kept_lengths
+from helpers import PIECES, config_for, make_loud, model_of, refused, tokenizer_of
 
 WORDS = [
     "don't",
@@ -58,6 +64,56 @@ def test_ids_without_offsets_are_the_same(family: str) -> None:
     assert before + after == tokenizer.specials_around(1)
 
 
+def plain_texts_of(*, lower: bool = True, added: Sequence[str] = (), normalizer: Any = None) -> Tokenizer:
+    backend = Tokenizer.from_pieces(PIECES, lower=lower).backend
+    backend.add_tokens(list(added))
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    return Tokenizer(backend)
+
+
+@pytest.mark.parametrize(("options", "is_used"), [
+    ({}, True),
+    ({"lower": False}, True),
+    ({"added": ["<Cat>", "@Paris"]}, True),
+    ({"added": ["Paris"]}, False),  # which any text may contain
+    ({"normalizer": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])}, True),
+    ({"normalizer": normalizers.NFKD()}, True),
+    ({"normalizer": normalizers.Replace("a", "b")}, False),
+])  # fmt: skip
+@pytest.mark.parametrize("has_offsets", [True, False])
+def test_plain_texts_are_tokenized_as_any(options: dict[str, Any], is_used: bool, has_offsets: bool) -> None:
+    """Without a normaliser, among texts that need it, and beside added tokens, which are matched in capitals."""
+    tokenizer = plain_texts_of(**options)
+    assert (PlainTexts.of(tokenizer.backend) is not None) == is_used
+    draws = random.Random(0)
+    some = [
+        *WORDS,
+        "Cat",
+        "[MASK]",
+        "[mask]",
+        "<Cat>",
+        "<cat>",
+        "@Paris",
+        "@paris",
+        "THE",
+        "a\tb",
+        "~^`",
+        "\x7f",
+        "[CLS]",
+    ]
+    texts: list[Any] = ["".join(draws.choices([*some, " ", " "], k=draws.randint(0, 9))) for _ in range(400)]
+    texts += zip(texts[::2], texts[1::2], strict=True)
+    for specials in (True, False):
+        encode = tokenizer.backend.encode_batch if has_offsets else tokenizer.backend.encode_batch_fast
+        wanted = encode(texts, add_special_tokens=specials)
+        found = tokenizer.raw_batch(texts, specials=specials, has_offsets=has_offsets)
+        for a, b in zip(found, wanted, strict=True):
+            assert (a.ids, a.type_ids, a.tokens) == (b.ids, b.type_ids, b.tokens)
+            assert (a.offsets, a.word_ids) == (b.offsets, b.word_ids)
+            assert (a.sequence_ids, a.special_tokens_mask) == (b.sequence_ids, b.special_tokens_mask)
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
 def test_cutting_ids_equals_cutting_texts(family: str) -> None:
     """One that has no offsets is cut without being tokenized again."""
@@ -92,6 +148,13 @@ def test_the_longer_text_loses_tokens_first(lengths: list[int], room: int) -> No
 def test_words_of_plain_text_are_split_as_those_of_any(text: str) -> None:
     spans = _unbroken_spans(text)
     assert _split_ascii(text, spans) == _split(text, spans)
+
+
+@given(st.lists(st.text("ab1.,'’!?-:)(/ @tnscanotOD_*#~Mr\u0301\u3000\t", max_size=12), max_size=4))
+def test_words_with_punctuation_are_found_part_by_part(parts: list[str]) -> None:
+    """A text is searched between its spaces; the same is found if it is searched as a whole."""
+    text = " ".join([*parts, "cannot"])
+    assert _unbroken_spans(text) == dict(_unbroken_in.__wrapped__(text))
 
 
 # ---------------------------------------------------------------------- tags
@@ -133,6 +196,60 @@ def test_the_best_paths_are_the_best_of_all(data: st.DataObject) -> None:
         every = itertools.product(range(len(labels)), repeat=count)
         assert score(found[begin : begin + count].tolist()) == pytest.approx(max(map(score, every), default=0.0))
         begin += count
+
+
+# ---------------------------------------------------------------------- spans and options
+
+
+@given(arrays(np.float64, st.integers(1, 40), elements=st.floats(-9, 9)), st.integers(1, 40))
+def test_neighbours_are_added_and_compared(values: Any, count: int) -> None:
+    count = min(count, len(values))
+    for combine in (np.add, np.maximum):
+        wanted = [combine.reduce(values[i : i + count]) for i in range(len(values) - count + 1)]
+        assert among_next(values, count, combine).tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_answers_of_many_contexts_are_those_of_each(scale: float) -> None:
+    """Also where exponentials would be 0: the best start comes after the best end, both far above the others."""
+    config = config_for("answer", window=WindowSettings(24), max_answer_length=5)
+    task = make_task(with_task(model_of("bert", ()), config, ()))
+    contexts = ["", *drawn(8, 12, 4), *drawn(9, 6, 20)]
+    chunk = task.encode([Question("", "who?", context) for context in contexts])
+    assert chunk.reads.has_windows
+    rows = np.random.default_rng(0).normal(0, scale, (int(chunk.sequences.lengths.sum()), 2)).astype(np.float32)
+    ends = np.cumsum(chunk.sequences.lengths)
+    views = iter(zip(ends - chunk.sequences.lengths, ends, strict=True))
+    for item, found in zip(chunk, task.decode_chunk(chunk, rows), strict=True):
+        own = [rows[slice(*next(views))] for _ in item.views]
+        spans = [
+            float(part[first - view.shift, 0]) + float(part[last - view.shift, 1])
+            for view, part in zip(item.views, own, strict=True)
+            for first in range(view.window.own, view.window.own_end)
+            for last in range(first, min(first + 5, view.window.end))
+        ]
+        if item.example.context.strip("\u200b "):
+            assert found.total == pytest.approx(np.logaddexp.reduce(spans))
+            assert found.top == pytest.approx(max(spans))
+        alone = task.decode(item, own)
+        assert (found.best(3), found.margin) == (alone.best(3), alone.margin)
+        if spans:
+            assert found.best() == found.best(2)[:1]
+
+
+def test_choices_of_many_questions_are_those_of_each() -> None:
+    task = make_task(with_task(model_of("bert", ()), config_for("choose", window=WindowSettings(32)), ()))
+    draws = random.Random(3)
+    asked = [Choice("", text, tuple(draws.choices(drawn(4, 9, 15), k=draws.randint(1, 5)))) for text in drawn(5, 12, 4)]
+    chunk = task.encode(asked)
+    assert chunk.reads.has_windows
+    rows = np.random.default_rng(0).normal(size=(len(chunk.sequences), 1)).astype(np.float32)
+    left = iter(rows)
+    for item, found in zip(chunk, task.decode_chunk(chunk, rows), strict=True):
+        alone = task.decode(item, [next(left) for _ in item.views])
+        assert len(found) == len(item.example.options)
+        assert found.tolist() == pytest.approx(alone.tolist())
+        assert found.sum() == pytest.approx(1)
 
 
 # ---------------------------------------------------------------------- masks

@@ -16,6 +16,11 @@ class Text:
     where: str = ""
     """The file and line it came from, as in `train.tsv, line 12`."""
 
+    @property
+    def characters(self) -> int:
+        """The length of its texts, as in every example below."""
+        return sum(map(len, self.texts))
+
 
 @dataclass(frozen=True)
 class Tagged:
@@ -27,6 +32,10 @@ class Tagged:
     gold: tuple[str, ...] | None = None
     """One tag per word: entities in BIO, whatever the scheme of the file, or plain tags such as parts of speech."""
     where: str = ""
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,10 @@ class Question:
     """The accepted answers with their start in the context; empty for an unanswerable question."""
     where: str = ""
 
+    @property
+    def characters(self) -> int:
+        return len(self.question) + len(self.context)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -51,3 +64,9 @@ class Choice:
     gold: int | None = None
     """The index of the right option, from 0."""
     where: str = ""
+
+    @property
+    def characters(self) -> int:
+        """Those that a model reads: the context and the question with every option."""
+        each = len(self.context) + len(self.question)
+        return each * len(self.options) + sum(map(len, self.options))

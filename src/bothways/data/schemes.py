@@ -95,6 +95,8 @@ def spans(tags: Sequence[str]) -> list[Span]:
     open_type: str | None = None
     first = 0
     for index, tag in enumerate([*tags, "O"]):
+        if tag == "O" and open_type is None:
+            continue
         letter, kind = _entity(tag)
         goes_on = letter in ("I", "E") and open_type == kind
         if not goes_on:

@@ -43,6 +43,8 @@ _WHOLE = re.compile(
     re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
 """Words that contain or consist of punctuation."""
+_REMEMBERED = 32
+"""The longest parts of texts that are kept in a cache."""
 _ASCII = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9 ]")
 
 
@@ -73,10 +75,10 @@ def _split_ascii(text: str, spans: dict[int, int]) -> list[Place]:
     place = 0
     for start in sorted(spans):
         if start >= place:
-            words += (found.span() for found in _ASCII.finditer(text, place, start))
+            words += map(re.Match.span, _ASCII.finditer(text, place, start))
             words.append((start, spans[start]))
             place = spans[start]
-    words += (found.span() for found in _ASCII.finditer(text, place))
+    words += map(re.Match.span, _ASCII.finditer(text, place))
     return words
 
 
@@ -108,13 +110,26 @@ def _split(text: str, spans: dict[int, int]) -> list[Place]:
 def _unbroken_spans(text: str) -> dict[int, int]:
     """Starts and ends of clitics and of words with punctuation, by start; `split_words` skips nested ones."""
     spans = {}
-    has_clitics = "'" in text or "’" in text or "cannot" in text.lower()
-    for found in (*(_CLITIC.finditer(text) if has_clitics else ()), *_WHOLE.finditer(text)):
-        end = found.end()
-        while end < len(text) and _class_of(text[end]) == "attached":
-            end += 1
-        spans[found.start()] = end
+    has_cannot = "cannot" in text.lower()
+    place = 0
+    for part in text.split(" "):  # none of them contains a space
+        if has_cannot or not part.isalnum():
+            for start, end in _unbroken_in(part) if len(part) <= _REMEMBERED else _unbroken_in.__wrapped__(part):
+                spans[place + start] = place + end
+        place += len(part) + 1
     return spans
+
+
+@lru_cache(maxsize=2**16)
+def _unbroken_in(part: str) -> tuple[Place, ...]:
+    """Those of a text without spaces; of two that begin together, the second counts."""
+    found = []
+    for match in (*_CLITIC.finditer(part), *_WHOLE.finditer(part)):
+        end = match.end()
+        while end < len(part) and _class_of(part[end]) == "attached":
+            end += 1
+        found.append((match.start(), end))
+    return tuple(found)
 
 
 def join_words(words: Sequence[str]) -> tuple[str, tuple[Place, ...]]:

@@ -351,8 +351,11 @@ def _inside(encoding: Encoding, part: Part) -> range:
 
 def _split_points(text: str, words: Sequence[Place], encoding: tokenizers.Encoding) -> tuple[int, ...]:
     """Where words begin inside a token that began with another word."""
+    offsets = encoding.offsets
+    if {start for start, _ in offsets}.issuperset([first for first, _ in words]):
+        return ()
     found = []
-    tokens = sorted(offsets for offsets in encoding.offsets if offsets[0] < offsets[1])
+    tokens = sorted((start, end) for start, end in offsets if start < end)
     for first, _ in words:
         start, end = tokens[place - 1] if (place := bisect_left(tokens, (first, 0))) else (first, first)
         # Some tokenizers count the space before a word to its first token.

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bothways.model.batch import Batch
 
@@ -66,12 +68,8 @@ class Sequences:
         size = len(rows)
         segment_ids = np.zeros(0, np.uint8) if self.segments is None else self.segments[rows]
         parts = (self.ids[rows], np.zeros(1), np.cumsum(lengths), segment_ids)
-        packed = torch.from_numpy(np.concatenate([part.astype(np.int32) for part in parts]))
-        if device.type == "cuda":
-            packed = packed.pin_memory()  # from which a GPU copies by itself
-        ids, cu_seqlens, segments = packed.to(device, non_blocking=True).split(
-            [size, len(lengths) + 1, len(segment_ids)]
-        )
+        packed = on_device(np.concatenate([part.astype(np.int32) for part in parts]), device)
+        ids, cu_seqlens, segments = packed.split([size, len(lengths) + 1, len(segment_ids)])
         before = cu_seqlens[:-1].repeat_interleave(cu_seqlens.diff(), output_size=size)
         return Batch(
             ids.long(),
@@ -80,6 +78,13 @@ class Sequences:
             cu_seqlens.clone(),  # compiled code may read a view from the start of its storage
             int(lengths.max()),
         )
+
+
+def on_device(values: NDArray[Any], device: torch.device) -> Tensor:
+    """A copy of an array on a device. A GPU is not waited for."""
+    found = torch.from_numpy(values)
+    # From pinned memory a GPU copies by itself; for other memory, torch waits for what it computes.
+    return (found.pin_memory() if device.type == "cuda" else found).to(device, non_blocking=True)
 
 
 def ragged(starts: Indices, counts: Indices) -> Indices:

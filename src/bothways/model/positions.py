@@ -8,7 +8,7 @@ W width · R buckets of relative distances.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -132,13 +132,28 @@ class RotaryPositions(LayerPositions):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.float().chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        a, b = x.float().chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1).to(x.dtype)
+    found = torch.empty_like(x)
+    _write_rotated(x.chunk(2, -1), cos, sin, found.chunk(2, -1))
+    return found
 
 
 def _rotate_adjacent(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).to(x.dtype)
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        a, b = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+        return torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2).to(x.dtype)
+    found = torch.empty_like(x)
+    _write_rotated((x[..., ::2], x[..., 1::2]), cos, sin, (found[..., ::2], found[..., 1::2]))
+    return found
+
+
+def _write_rotated(x: Sequence[Tensor], cos: Tensor, sin: Tensor, into: Sequence[Tensor]) -> None:
+    """The same numbers with less memory traffic, for inference: nothing is copied to fp32 as a whole."""
+    a, b = x
+    into[0].copy_((a * cos).sub_(b * sin))
+    into[1].copy_((b * cos).add_(a * sin))
 
 
 # ---------------------------------------------------------------------- ALiBi

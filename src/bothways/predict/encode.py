@@ -18,7 +18,7 @@ from torch import Tensor
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine, one_per_token
 from bothways.engine.reader import Reader, Reads, Tally, WindowSettings
-from bothways.engine.sequences import Indices, Sequences, ragged
+from bothways.engine.sequences import Indices, Sequences, on_device, ragged
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
@@ -268,7 +268,7 @@ def _counted(batch: Batch, chunk: _Chunk, picked: Indices, skipped: int) -> Coun
         ragged(first + shift, counts),
         starts + np.where(shift > 0, 0, np.minimum(skipped, lengths - 1)),
     )
-    rows, owners, sizes, places, firsts = (torch.from_numpy(array).to(batch.ids.device) for array in arrays)
+    rows, owners, sizes, places, firsts = (on_device(array, batch.ids.device) for array in arrays)
     return Counted(rows, owners, sizes, places, firsts, whole.last)
 
 

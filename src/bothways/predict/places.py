@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bothways.engine.engine import Engine
-from bothways.engine.sequences import Indices, Sequences, ragged
+from bothways.engine.sequences import Indices, Sequences, on_device, ragged
 from bothways.model.batch import Batch
 
 _PLACES_AT_ONCE = 8_192
@@ -36,10 +36,8 @@ class Places:
         lengths, counts = self.sequences.lengths[picked], self.counts[picked]
         rows = ragged((np.cumsum(self.counts) - self.counts)[picked], counts)
         at = np.repeat(np.cumsum(lengths) - lengths, counts) + self.places[rows]
-        first, second = (
-            torch.from_numpy(array).to(batch.ids.device) for array in (at, self.tokens[rows].astype(np.int64))
-        )
-        return first, second
+        device = batch.ids.device
+        return on_device(at, device), on_device(self.tokens[rows].astype(np.int64), device)
 
 
 def places_of(chunk: Places) -> Indices:

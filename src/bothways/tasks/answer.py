@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.data.columns import Columns
@@ -20,14 +19,14 @@ from bothways.data.findings import DataCounts, Finding, Severity, cut, percent
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.data.words import split_words
-from bothways.engine.reader import View, WindowSettings
+from bothways.engine.reader import Read, View, WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
-from bothways.tasks.spans import SpanScores, read_windows, scores_of, span_tables
+from bothways.tasks.spans import SpanScores, span_scores
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 
 NULL = "null"
@@ -135,18 +134,17 @@ class QuestionAnswering(Task):
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> SpanScores:
         """All spans of all windows; a window scores those that begin in the part that it predicts."""
-        return next(self._decoded([item], np.concatenate(outputs), np.array([len(rows) for rows in outputs])))
+        return self._decoded(item.reads, np.concatenate(outputs), np.array([len(rows) for rows in outputs]))[0]
 
     def decode_chunk(self, items: EncodedChunk, outputs: Outputs) -> Iterable[SpanScores]:
-        return self._decoded(items, outputs, items.sequences.lengths) if len(items) else ()
+        return self._decoded(items.reads, outputs, items.sequences.lengths)
 
-    def _decoded(self, items: Sequence[EncodedExample], rows: Outputs, lengths: Indices) -> Iterator[SpanScores]:
-        reads = [item.reads[0] for item in items]
-        windows = [window for read in reads for window in read_windows(read)]
-        owners = np.repeat(np.arange(len(reads)), [len(read.given) or 1 for read in reads])
-        logits: NDArray[np.float64] = rows.astype(np.float64) / self.config.temperature
-        tables = span_tables(logits, lengths, windows, self.options.max_answer_length)
-        return iter(scores_of(reads, windows, owners, tables, NULL in self.config.thresholds))
+    def _decoded(self, reads: Sequence[Read], rows: Outputs, lengths: Indices) -> list[SpanScores]:
+        """The spans of several contexts, from the logits of all their windows."""
+        logits = rows.astype(np.float64) / self.config.temperature
+        return span_scores(
+            list(reads), logits, lengths, self.options.max_answer_length, may_be_none=NULL in self.config.thresholds
+        )
 
     def answer(self, item: EncodedExample, decoded: SpanScores, top: int = 1) -> Any:
         """{"score", "start", "end", "answer"}; no answer is "". With top > 1 a list, the most probable first."""

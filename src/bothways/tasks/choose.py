@@ -5,7 +5,7 @@ B sequences · O options of all examples together · G examples.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from bothways.data.findings import DataCounts, Finding, cut, normal, percent
 from bothways.data.multiple_choice import OPTIONS, read_choices
 from bothways.data.notes import Notes
 from bothways.engine.reader import WindowSettings
+from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
@@ -100,10 +101,21 @@ class MultipleChoice(Task):
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> NDArray[np.float64]:
         """The probability of each option; the scores of a long text's windows are averaged."""
-        counts = np.array([len(read.given) or 1 for read in item.reads])
-        logits = mean_of_windows(np.asarray(outputs), counts)[:, 0] / self.config.temperature
-        probabilities: NDArray[np.float64] = np.exp(logits - np.logaddexp.reduce(logits))
-        return probabilities
+        windows = np.array([len(read.views) for read in item.reads])
+        return next(self._decoded(np.asarray(outputs), windows, np.array([len(item.reads)])))
+
+    def decode_chunk(self, items: EncodedChunk, outputs: Outputs) -> Iterable[NDArray[np.float64]]:
+        if items.sizes is None or not len(items):
+            return ()
+        return self._decoded(outputs, items.reads.counts, items.sizes)
+
+    def _decoded(self, outputs: Outputs, windows: Indices, sizes: Indices) -> Iterator[NDArray[np.float64]]:
+        """For questions with so many options, which have so many windows."""
+        logits = mean_of_windows(outputs, windows)[:, 0] / self.config.temperature
+        ends = np.cumsum(sizes)
+        totals = np.logaddexp.reduceat(logits, ends - sizes)
+        probabilities = np.exp(logits - np.repeat(totals, sizes))
+        return (probabilities[start:end] for start, end in zip((ends - sizes).tolist(), ends.tolist(), strict=True))
 
     def answer(self, item: EncodedExample, decoded: NDArray[np.float64], top: int = 1) -> Any:
         """{"label": the number of the option, "answer": its text, "score"}."""

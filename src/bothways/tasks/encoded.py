@@ -1,6 +1,6 @@
 """Examples as the model reads them: one, many at once, and as training samples."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -17,8 +17,17 @@ class EncodedExample:
     """An example as the model reads it."""
 
     example: Any
-    reads: list[Read]
-    """One; for multiple choice, one per option."""
+    source: Reads
+    """Those of many examples."""
+    first: int
+    """Its first read."""
+    count: int = 1
+    """The number of its reads."""
+
+    @cached_property
+    def reads(self) -> list[Read]:
+        """One; for multiple choice, one per option."""
+        return self.source[self.first : self.first + self.count]
 
     @property
     def views(self) -> list[View]:
@@ -50,6 +59,16 @@ class EncodedChunk(Sequence[EncodedExample]):
     def __len__(self) -> int:
         return len(self.examples)
 
+    def __iter__(self) -> Iterator[EncodedExample]:
+        if self.sizes is None:
+            for i, example in enumerate(self.examples):
+                yield EncodedExample(example, self.reads, i)
+            return
+        first = 0
+        for example, size in zip(self.examples, self.sizes.tolist(), strict=True):
+            yield EncodedExample(example, self.reads, first, size)
+            first += size
+
     @overload
     def __getitem__(self, i: int) -> EncodedExample: ...
     @overload
@@ -59,9 +78,8 @@ class EncodedChunk(Sequence[EncodedExample]):
             return [self[n] for n in range(*i.indices(len(self)))]
         i = range(len(self))[i]
         if self.sizes is None:
-            return EncodedExample(self.examples[i], [self.reads[i]])
-        end = int(self.sizes[: i + 1].sum())
-        return EncodedExample(self.examples[i], self.reads[end - int(self.sizes[i]) : end])
+            return EncodedExample(self.examples[i], self.reads, i)
+        return EncodedExample(self.examples[i], self.reads, int(self.sizes[:i].sum()), int(self.sizes[i]))
 
 
 @dataclass(frozen=True, slots=True)

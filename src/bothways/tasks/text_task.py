@@ -127,6 +127,8 @@ def mean_of_windows(outputs: Outputs, counts: Indices) -> NDArray[np.float64]:
 
 def as_text(given: Any) -> Text:
     """A text or a pair of texts as an example."""
+    if isinstance(given, str):
+        return Text((given,))
     if isinstance(given, Mapping):
         given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
     texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()

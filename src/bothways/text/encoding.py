@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import tokenizers
 
+TextInput = str | tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class Encoding:

@@ -21,14 +21,15 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 from bothways.errors import BothwaysError, require_choice
 from bothways.text.added_words import read_added_words, read_words_beside
 from bothways.text.encoding import Encoding as Encoding
+from bothways.text.encoding import TextInput as TextInput
 from bothways.text.files import replace_surrogates
 from bothways.text.merges import read_merges, read_text
+from bothways.text.plain import PlainTexts
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
 from bothways.text.settings import CLASSES, fitting_class, obey, read_class, read_settings
 from bothways.text.specials import ROLES, bert_template, content_of, switch
 
 Truncation = Literal["error", "cut"]
-TextInput = str | tuple[str, str]
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
 """The files that `Tokenizer.save` writes."""
@@ -198,12 +199,21 @@ class Tokenizer:
         self, texts: Sequence[TextInput], *, specials: bool = True, has_offsets: bool = True
     ) -> list[tokenizers.Encoding]:
         """As `batch`, in the objects of the `tokenizers` library."""
-        encode = self.backend.encode_batch if has_offsets else self.backend.encode_batch_fast
-        try:
-            return encode(list(texts), add_special_tokens=specials)
-        except (TypeError, UnicodeEncodeError):
-            # A lone surrogate is a Python string but not Unicode text; replacing it one for one keeps offsets.
-            return encode([_without_surrogates(text) for text in texts], add_special_tokens=specials)
+        plain = self._plain
+        taken = [] if plain is None else [i for i, text in enumerate(texts) if plain.takes(text)]
+        if plain is None or not taken:
+            return _encoded(self.backend, texts, specials, has_offsets)
+        found = _encoded(plain.backend, [plain.prepared(texts[i]) for i in taken], specials, has_offsets)
+        if len(taken) == len(texts):
+            return found
+        both = dict(zip(taken, found, strict=True))
+        others = [i for i in range(len(texts)) if i not in both]
+        both |= zip(others, _encoded(self.backend, [texts[i] for i in others], specials, has_offsets), strict=True)
+        return [both[i] for i in range(len(texts))]
+
+    @cached_property
+    def _plain(self) -> PlainTexts | None:
+        return PlainTexts.of(self.backend)
 
     def cut(self, texts: Sequence[TextInput], limit: int, *, has_offsets: bool = True) -> list[Encoding]:
         """Encode texts or pairs that have more than `limit` tokens, truncated as by `batch`."""
@@ -315,6 +325,17 @@ class Tokenizer:
             "strip_accents": normalizer.strip_accents,
             "tokenize_chinese_chars": normalizer.handle_chinese_chars,
         }
+
+
+def _encoded(
+    backend: tokenizers.Tokenizer, texts: Sequence[TextInput], specials: bool, has_offsets: bool
+) -> list[tokenizers.Encoding]:
+    encode = backend.encode_batch if has_offsets else backend.encode_batch_fast
+    try:
+        return encode(list(texts), add_special_tokens=specials)
+    except (TypeError, UnicodeEncodeError):
+        # A lone surrogate is a Python string but not Unicode text; replacing it one for one keeps offsets.
+        return encode([_without_surrogates(text) for text in texts], add_special_tokens=specials)
 
 
 def _from_whole_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
