@@ -37,6 +37,8 @@ from pathlib import Path
 from typing import Any
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+# Else a pipeline of transformers would set it to false, and what comes after it would tokenize on one core.
+os.environ["TOKENIZERS_PARALLELISM"] = "true"
 
 import inference_data as data
 import inference_ours as ours

@@ -240,8 +240,8 @@ def startup(run: Run) -> None:
     if torch.cuda.is_available():
         commands["bothways fill --device cpu"] = [*ask, "--device", "cpu"]
     times: dict[str, list[float]] = {name: [] for name in commands}
-    table("startup: fresh processes, median of 5, in turns", "", "seconds")
-    for _ in range(5):
+    table(f"startup: fresh processes, median of {run.rounds}, in turns", "", "seconds")
+    for _ in range(run.rounds):
         for name, words in commands.items():
             begin = time.perf_counter()
             done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)

@@ -22,7 +22,7 @@ from bothways.tasks.registry import make_task
 from bothways.tasks.spans import among_next
 from bothways.tasks.tag_paths import best_paths, transitions
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
-from bothways.text.plain import PlainTexts
+from bothways.text.encode_batch import BatchEncoder
 from bothways.text.tokenizer import Tokenizer, kept_lengths
 from helpers import PIECES, config_for, make_loud, model_of, refused, tokenizer_of
 
@@ -85,7 +85,7 @@ def plain_texts_of(*, lower: bool = True, added: Sequence[str] = (), normalizer:
 def test_plain_texts_are_tokenized_as_any(options: dict[str, Any], is_used: bool, has_offsets: bool) -> None:
     """Without a normaliser, among texts that need it, and beside added tokens, which are matched in capitals."""
     tokenizer = plain_texts_of(**options)
-    assert (PlainTexts.of(tokenizer.backend) is not None) == is_used
+    assert (BatchEncoder(tokenizer.backend).without is not None) == is_used
     draws = random.Random(0)
     some = [
         *WORDS,

@@ -333,6 +333,7 @@ def test_gradients_flow_through_every_mode() -> None:
     from bothways.model.pooling import Pooling as Ours
 
     batch = Batch.pack([[1, 2, 3], [4], [5, 6]])
+    torch.manual_seed(0)  # near a tie, the maximum has no gradient
     states = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     for mode in MODES:
         assert torch.autograd.gradcheck(lambda x, m=mode: Ours((m,))(x, batch), states, eps=1e-3, atol=1e-2)

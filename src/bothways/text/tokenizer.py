@@ -20,11 +20,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.text.added_words import read_added_words, read_words_beside
+from bothways.text.encode_batch import BatchEncoder
 from bothways.text.encoding import Encoding as Encoding
 from bothways.text.encoding import TextInput as TextInput
-from bothways.text.files import replace_surrogates
 from bothways.text.merges import read_merges, read_text
-from bothways.text.plain import PlainTexts
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
 from bothways.text.settings import CLASSES, fitting_class, obey, read_class, read_settings
 from bothways.text.specials import ROLES, bert_template, content_of, switch
@@ -57,6 +56,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
+        """Not to be changed: `with_backend` makes a tokenizer with another one."""
         self.extra_settings = {key: value for key, value in (settings or {}).items() if key in _EXTRA_SETTINGS}
         self.roles = {}
         for role, usual in ROLES.items():
@@ -199,21 +199,11 @@ class Tokenizer:
         self, texts: Sequence[TextInput], *, specials: bool = True, has_offsets: bool = True
     ) -> list[tokenizers.Encoding]:
         """As `batch`, in the objects of the `tokenizers` library."""
-        plain = self._plain
-        taken = [] if plain is None else [i for i, text in enumerate(texts) if plain.takes(text)]
-        if plain is None or not taken:
-            return _encoded(self.backend, texts, specials, has_offsets)
-        found = _encoded(plain.backend, [plain.prepared(texts[i]) for i in taken], specials, has_offsets)
-        if len(taken) == len(texts):
-            return found
-        both = dict(zip(taken, found, strict=True))
-        others = [i for i in range(len(texts)) if i not in both]
-        both |= zip(others, _encoded(self.backend, [texts[i] for i in others], specials, has_offsets), strict=True)
-        return [both[i] for i in range(len(texts))]
+        return self._encode(texts, specials, has_offsets)
 
     @cached_property
-    def _plain(self) -> PlainTexts | None:
-        return PlainTexts.of(self.backend)
+    def _encode(self) -> BatchEncoder:
+        return BatchEncoder(self.backend)
 
     def cut(self, texts: Sequence[TextInput], limit: int, *, has_offsets: bool = True) -> list[Encoding]:
         """Encode texts or pairs that have more than `limit` tokens, truncated as by `batch`."""
@@ -327,17 +317,6 @@ class Tokenizer:
         }
 
 
-def _encoded(
-    backend: tokenizers.Tokenizer, texts: Sequence[TextInput], specials: bool, has_offsets: bool
-) -> list[tokenizers.Encoding]:
-    encode = backend.encode_batch if has_offsets else backend.encode_batch_fast
-    try:
-        return encode(list(texts), add_special_tokens=specials)
-    except (TypeError, UnicodeEncodeError):
-        # A lone surrogate is a Python string but not Unicode text; replacing it one for one keeps offsets.
-        return encode([_without_surrogates(text) for text in texts], add_special_tokens=specials)
-
-
 def _from_whole_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
     name = read_class(settings, path.parent, "tokenizer.json")
     try:
@@ -389,12 +368,6 @@ def kept_lengths(lengths: Sequence[int], room: int, limit: int) -> list[int]:
 def _has_capital(piece: str) -> bool:
     is_special = piece.startswith("[") and piece.endswith("]")
     return not is_special and any("A" <= letter <= "Z" for letter in piece)
-
-
-def _without_surrogates(text: TextInput) -> TextInput:
-    if isinstance(text, tuple):
-        return replace_surrogates(text[0]), replace_surrogates(text[1])
-    return replace_surrogates(text)
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
