@@ -1,8 +1,11 @@
 """What is computed for many texts at once equals what is computed one by one."""
 
+import copy
 import itertools
 import random
+import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from tokenizers import normalizers
 from bothways.data.examples import Choice, Question
 from bothways.data.words import _split, _split_ascii, _unbroken_in, _unbroken_spans
 from bothways.engine.reader import Reader, WindowSettings
+from bothways.engine.token_ids import TokenIds
 from bothways.predict.fill import fill
 from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
@@ -24,6 +28,7 @@ from bothways.tasks.tag_paths import best_paths, transitions
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
 from bothways.text.encode_batch import BatchEncoder
 from bothways.text.tokenizer import Tokenizer, kept_lengths
+from bothways.text.word_cache import _KINDS, hashes_of, words_in
 from helpers import PIECES, config_for, make_loud, model_of, refused, tokenizer_of
 
 WORDS = [
@@ -112,6 +117,70 @@ def test_plain_texts_are_tokenized_as_any(options: dict[str, Any], is_used: bool
             assert (a.ids, a.type_ids, a.tokens) == (b.ids, b.type_ids, b.tokens)
             assert (a.offsets, a.word_ids) == (b.offsets, b.word_ids)
             assert (a.sequence_ids, a.special_tokens_mask) == (b.sequence_ids, b.special_tokens_mask)
+
+
+@pytest.mark.parametrize("options", [{}, {"lower": False}, {"added": ["<Cat>"]}, {"added": ["cat"]}])
+@pytest.mark.parametrize("has_segments", [True, False])
+def test_ids_from_a_cache_of_words_are_the_same(options: dict[str, Any], has_segments: bool) -> None:
+    """Of texts in any company, before and after their words are known; the last are neither texts nor pairs only."""
+    tokenizer = plain_texts_of(**options)
+    assert (tokenizer.words is None) == (options.get("added") == ["cat"])
+    draws = random.Random(1)
+    marks = "“”‘’–—…·、。，！？；：（）《》〈〉「」『』【】~!@#$%^&*()_+-=[]\\{}|;:,./<>?`'"
+    some = [*WORDS, "CAT", "<Cat>", "[MASK]", "a\tb", "\x7f", "㐀龥", "x" * 150, "a-" * 30, *marks, *[" "] * 20]
+    texts = ["".join(draws.choices(some, k=draws.randint(0, 12))) for _ in range(300)]
+    token_ids = TokenIds(tokenizer, has_segments)
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))
+    given: list[list[Any]] = [texts[:150], texts, texts[::-1], pairs, pairs[::-1], [*texts[:9], *pairs[:9]], []]
+    for inputs in given:
+        found, wanted = token_ids(inputs), tokenizer.backend.encode_batch(inputs)
+        assert found.lengths.tolist() == [len(one) for one in wanted]
+        assert found.ids.tolist() == [id for one in wanted for id in one.ids]
+        segments = [segment for one in wanted for segment in one.type_ids]
+        if found.segments is not None:
+            assert found.segments.tolist() == segments
+        else:
+            assert not has_segments or not any(segments)
+
+
+def test_the_cache_of_words_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("word_cache", "word_table"):
+        monkeypatch.setattr(f"bothways.text.{module}.MOST", 120)
+    tokenizer = Tokenizer.from_pieces(PIECES)
+    assert tokenizer.words is not None
+    for chunk in range(9):
+        # The last chunk has more words than are ever kept.
+        texts = [f"cat{chunk} dog{chunk * i} {'y' * i}" for i in range(400 if chunk == 8 else 40)]
+        ids, lengths = tokenizer.words.ids(texts)
+        wanted = tokenizer.backend.encode_batch(texts, add_special_tokens=False)
+        assert lengths.tolist() == [len(one) for one in wanted]
+        assert ids.tolist() == [id for one in wanted for id in one.ids]
+        assert tokenizer.words.table.size <= 120
+    copied = copy.deepcopy(tokenizer)
+    assert copied.words is not None
+    assert tokenizer.words.table.size > 0 == copied.words.table.size
+
+
+def test_threads_share_a_cache_of_words() -> None:
+    tokenizer = Tokenizer.from_pieces(PIECES)
+    assert tokenizer.words is not None
+    texts = [[f"cat{i * j % 997} paris{i} the {'x' * (i % 9)}" for i in range(200)] for j in range(24)]
+    wanted = [[one.ids for one in tokenizer.backend.encode_batch(some, add_special_tokens=False)] for some in texts]
+    with ThreadPoolExecutor(4) as pool:
+        for (ids, lengths), rows in zip(pool.map(tokenizer.words.ids, texts), wanted, strict=True):
+            assert lengths.tolist() == list(map(len, rows))
+            assert ids.tolist() == list(itertools.chain.from_iterable(rows))
+
+
+@given(st.lists(st.text("ab1. 中\n", max_size=12), min_size=1, max_size=5))
+def test_words_in_arrays_are_words(texts: list[str]) -> None:
+    joined = "".join(texts)
+    codes = np.array([ord(character) for character in joined], np.uint32)
+    begins, ends = words_in(_KINDS[np.minimum(codes, 127)])
+    found = [joined[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    assert found == re.findall("[a-z0-9]+|[^a-z0-9 ]", joined)
+    hashes = hashes_of(codes, begins, ends)
+    assert len(set(hashes.tolist())) == len(set(found)) == len(set(zip(found, hashes.tolist(), strict=True)))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])

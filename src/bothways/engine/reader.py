@@ -1,26 +1,26 @@
 """Texts as token sequences that fit the model: whole, cut, or as overlapping windows."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from threading import Lock
-from typing import Literal, get_args, overload
+from typing import Literal, get_args
 
 import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from bothways.data.words import Place
-from bothways.engine.sequences import Indices, Sequences
+from bothways.engine.reads import Part, Reads, View, inside_of, text_ranges, with_views
+from bothways.engine.sequences import Sequences
+from bothways.engine.token_ids import TokenIds
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
 from bothways.text.tokenizer import Encoding, TextInput, kept_lengths
 from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
-Part = Literal["longer", "second"]
 UNKNOWN = 0.02
 """Share of unknown tokens above which a report mentions them."""
 _ADDING = Lock()
@@ -90,93 +90,6 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
-@dataclass(frozen=True)
-class View:
-    """One sequence: a text or a pair, or one window of it."""
-
-    ids: list[int]
-    segments: list[int]
-    shift: int
-    """Token t of the encoding, if the window holds it, is token t - shift of this sequence."""
-    window: TextWindow
-    """The tokens of the encoding that are read here, and those whose results count here."""
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
-@dataclass(frozen=True)
-class Read:
-    """A text or a pair as the model reads it."""
-
-    encoding: Encoding
-    part: Part = "longer"
-    given: tuple[View, ...] = ()
-    """The sequences of a text that is not one sequence as it stands: windows, or a cut one."""
-    parted: tuple[int, ...] = ()
-    """Character positions before which a space was inserted, so that no token spans two words."""
-
-    @cached_property
-    def inside(self) -> range:
-        """The tokens of the encoding that windows divide: those of one text, without special tokens."""
-        return _inside(self.encoding, self.part)
-
-    @cached_property
-    def views(self) -> Sequence[View]:
-        """Its sequences: one, or several windows."""
-        inside, encoding = self.inside, self.encoding
-        whole = TextWindow(inside.start, inside.stop, inside.start, inside.stop)
-        return self.given or (View(encoding.ids, encoding.segments, 0, whole),)
-
-    def places(self) -> NDArray[np.int64]:
-        """(tokens inside, 2) start and end of each in the original text."""
-        found = np.array(self.encoding.offsets, np.int64).reshape(-1, 2)[self.inside.start : self.inside.stop]
-        spaces = np.array(self.parted, np.int64) + np.arange(len(self.parted))
-        return found - np.searchsorted(spaces, found)
-
-
-@dataclass(frozen=True)
-class Reads(Sequence[Read]):
-    """Many texts or pairs as the model reads them. A `Read` is made when it is asked for."""
-
-    encodings: Sequence[tokenizers.Encoding]
-    sequences: Sequences
-    """Those of all texts."""
-    part: Part = "longer"
-    views: Mapping[int, tuple[View, ...]] = field(default_factory=dict)
-    """The windows of long texts, and cut texts, by the number of the text."""
-    parted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """As in `Read`, by the number of the text."""
-    around: tuple[int, int] = (0, 0)
-    """The number of special tokens before and after a text that is not a pair."""
-
-    def __len__(self) -> int:
-        return len(self.encodings)
-
-    @overload
-    def __getitem__(self, i: int) -> Read: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[Read]: ...
-    def __getitem__(self, i: int | slice) -> Read | list[Read]:
-        if isinstance(i, slice):
-            return [self[n] for n in range(*i.indices(len(self)))]
-        i = range(len(self))[i]
-        return Read(Encoding(self.encodings[i]), self.part, self.views.get(i, ()), self.parted.get(i, ()))
-
-    @cached_property
-    def counts(self) -> Indices:
-        """(texts,) the number of sequences of each."""
-        counts = np.ones(len(self), np.int64)
-        for i, views in self.views.items():
-            counts[i] = len(views)
-        return counts
-
-    @property
-    def has_windows(self) -> bool:
-        """Whether a text has several sequences."""
-        return len(self.sequences) > len(self)
-
-
 class Reader:
     """Tokenizes texts and divides long ones into windows. Several threads may share one."""
 
@@ -202,13 +115,19 @@ class Reader:
         self.tokenizer, self.settings, self.part = model.require_tokenizer(), settings, part
         self.length, self.segments = settings.length or limit, model.config.encoder.segments
         self.long_setting, self.has_offsets, self.tally = long_setting, has_offsets, Tally()
+        self.token_ids = TokenIds(self.tokenizer, self.segments > 0)
         unknown = self.tokenizer.roles.get("unk_token")
         self.unknown = self.tokenizer.id(unknown) if unknown else -1
 
     def __call__(self, texts: Sequence[str] | Sequence[tuple[str, ...]], before: int = 0) -> Reads:
         """Each item is one text or a pair. `before`: the number of texts before them, for errors."""
         plain = [text if isinstance(text, str) else text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
-        return self._read(plain, self.tokenizer.raw_batch(plain, has_offsets=self.has_offsets), before)
+        if self.has_offsets:
+            return self._read_encodings(plain, self.tokenizer.raw_batch(plain), before)
+        self._require_segments(plain)
+        return self._read(
+            plain, self.token_ids(plain), lambda: self.tokenizer.raw_batch(plain, has_offsets=False), before
+        )
 
     def by_words(self, texts: Sequence[str], words: Sequence[Sequence[Place]], before: int = 0) -> Reads:
         """Texts in given words. No token spans two: "don't" as "do" and "n't" is not cut into "don" and "'t"."""
@@ -219,54 +138,61 @@ class Reader:
             spaced[i] = _with_spaces(texts[i], places)
         for i, encoding in zip(parted, self.tokenizer.raw_batch([spaced[i] for i in parted]), strict=True):
             found[i] = encoding
-        return replace(self._read(spaced, found, before), parted=parted)
+        return replace(self._read_encodings(spaced, found, before), parted=parted)
 
-    def _read(self, texts: Sequence[TextInput], encodings: list[tokenizers.Encoding], before: int) -> Reads:
-        has_pairs = not all(isinstance(text, str) for text in texts)
-        if has_pairs and 0 < self.segments <= self._segments_of_pairs:
+    def _read_encodings(self, texts: Sequence[TextInput], encodings: list[tokenizers.Encoding], before: int) -> Reads:
+        """With offsets. What is cut is tokenized again, so that an encoding has no more tokens than are read."""
+        self._require_segments(texts)
+        lost, cut = 0, 0
+        for i, encoding in enumerate(encodings):
+            if self.settings.long == "cut" and len(encoding) > self.length:
+                encodings[i] = self.tokenizer.cut([texts[i]], self.length)[0].raw
+                lost, cut = lost + len(encoding) - self.length, cut + 1
+        segments = (encoding.type_ids for encoding in encodings) if self.segments > 0 else None
+        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+        # One after the other: each list of numbers is freed before the next is made.
+        sequences = Sequences.of((encoding.ids for encoding in encodings), segments, lengths)
+        self.tally.add(Tally(cut=cut, tokens_cut=lost))
+        return self._read(texts, sequences, lambda: encodings, before)
+
+    def _read(
+        self,
+        texts: Sequence[TextInput],
+        whole: Sequences,
+        encode: Callable[[], Sequence[tokenizers.Encoding]],
+        before: int,
+    ) -> Reads:
+        """From the sequences of whole texts. Those that are too long are divided, or cut."""
+        counts = Tally(texts=len(texts), empty=_count_empty(texts), tokens=len(whole.ids))
+        counts.unknown = int((whole.ids == self.unknown).sum())
+        long = np.flatnonzero(whole.lengths > self.length).tolist()
+        views: dict[int, tuple[View, ...]] = {}
+        encodings = encode() if self.has_offsets else ()
+        again = [] if self.has_offsets else self.tokenizer.raw_batch([texts[i] for i in long], has_offsets=False)
+        for number, i in enumerate(long):
+            encoding = Encoding(encodings[i] if self.has_offsets else again[number])
+            if self.settings.long == "cut":
+                views[i] = (self._cut(encoding),)
+                counts.unknown += views[i][0].ids.count(self.unknown) - encoding.ids.count(self.unknown)
+                counts.cut += 1
+                counts.tokens_cut += len(encoding) - self.length
+            else:
+                views[i] = tuple(self._windows(encoding, before + i + 1))
+                counts.in_windows += 1
+        counts.tokens -= counts.tokens_cut
+        sequences = with_views(whole, views)
+        counts.windows = len(sequences)
+        self.tally.add(counts)
+        return Reads(encode, sequences, len(texts), self.part, views, around=self.tokenizer.around)
+
+    def _require_segments(self, texts: Sequence[TextInput]) -> None:
+        """Refuse pairs if the model has too few segments."""
+        if 0 < self.segments <= self._segments_of_pairs and not all(isinstance(text, str) for text in texts):
             raise BothwaysError(
                 f"a pair of texts needs two segments, and this model has {self.segments}",
                 "too-few-segments",
                 self.segments,
             )
-        counts = Tally(texts=len(texts), empty=_count_empty(texts))
-        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-        counts.tokens = int(lengths.sum())
-        views: dict[int, tuple[View, ...]] = {}
-        for i in np.flatnonzero(lengths > self.length).tolist():
-            if self.settings.long == "cut" and self.has_offsets:
-                kept = self.tokenizer.cut([texts[i]], self.length)[0]
-                encodings[i] = kept.raw
-            elif self.settings.long == "cut":
-                views[i] = (self._cut(Encoding(encodings[i])),)
-            else:
-                views[i] = tuple(self._windows(Encoding(encodings[i]), before + i + 1))
-                counts.in_windows += 1
-                continue
-            counts.cut += 1
-            counts.tokens_cut += int(lengths[i]) - self.length
-        counts.tokens -= counts.tokens_cut
-        sequences = self._sequences(encodings, views, has_pairs)
-        counts.windows = len(sequences)
-        if counts.in_windows:  # which overlap
-            counts.unknown = sum(encoding.ids.count(self.unknown) for encoding in encodings)
-        else:
-            counts.unknown = int((sequences.ids == self.unknown).sum())
-        self.tally.add(counts)
-        return Reads(encodings, sequences, self.part, views, around=self.tokenizer.around)
-
-    def _sequences(
-        self, encodings: Sequence[tokenizers.Encoding], views: Mapping[int, Sequence[View]], has_pairs: bool
-    ) -> Sequences:
-        """All texts, those that are too long as their windows."""
-        rows: list[View | tokenizers.Encoding] = list(encodings)
-        for i in sorted(views, reverse=True):
-            rows[i : i + 1] = views[i]
-        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-        has_segments = self.segments > 0 and (self._segments_of_pairs if has_pairs else self._segments_of_texts) > 0
-        segments = (row.segments if isinstance(row, View) else row.type_ids for row in rows) if has_segments else None
-        # One after the other: each list of numbers is freed before the next is made.
-        return Sequences.of((row.ids for row in rows), segments, lengths)
 
     def _cut(self, encoding: Encoding) -> View:
         """The sequence of a text or pair that is truncated as by `Tokenizer.cut`, without tokenizing it again."""
@@ -276,7 +202,7 @@ class Reader:
             kept_lengths([len(ids)], self.length - before - after, self.length)
             first, rest = self.length - after, len(ids) - after
             return View(ids[:first] + ids[rest:], segments[:first] + segments[rest:], 0, whole)
-        texts = _ranges(encoding)
+        texts = text_ranges(encoding)
         room = self.length - (len(encoding) - sum(map(len, texts)))
         kept = kept_lengths(list(map(len, texts)), room, self.length)
         dropped = {i for text, length in zip(texts, kept, strict=True) for i in text[length:]}
@@ -288,13 +214,9 @@ class Reader:
         """The highest segment id that a pair of texts gets."""
         return max(self.tokenizer("a", "a").segments, default=0)
 
-    @cached_property
-    def _segments_of_texts(self) -> int:
-        return max(self.tokenizer("a").segments, default=0)
-
     def _windows(self, encoding: Encoding, number: int) -> Iterator[View]:
         """`number`: which text it is, counted from 1, for errors."""
-        inside = _inside(encoding, self.part)
+        inside = inside_of(encoding, self.part)
         outside = len(encoding) - len(inside)
         room = self.length - outside
         if self.settings.long == "error":
@@ -329,24 +251,6 @@ def _count_empty(texts: Sequence[TextInput]) -> int:
         not text or text.isspace() if isinstance(text, str) else not all(part.strip() for part in text)
         for text in texts
     )
-
-
-def _ranges(encoding: Encoding) -> list[range]:
-    """The tokens of the first text and of the second, without special tokens."""
-    sources = encoding.sources
-    found = []
-    for number in (0, 1):
-        count = sources.count(number)  # which are consecutive
-        start = sources.index(number) if count else 0
-        found.append(range(start, start + count))
-    return found
-
-
-def _inside(encoding: Encoding, part: Part) -> range:
-    ranges = _ranges(encoding)
-    if not ranges[1] and 1 not in encoding.segments:
-        return ranges[0] or range(min(1, len(encoding)), min(1, len(encoding)))
-    return ranges[1] if part == "second" or len(ranges[1]) > len(ranges[0]) else ranges[0]
 
 
 def _split_points(text: str, words: Sequence[Place], encoding: tokenizers.Encoding) -> tuple[int, ...]:

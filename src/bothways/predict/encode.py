@@ -17,7 +17,8 @@ from torch import Tensor
 
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine, one_per_token
-from bothways.engine.reader import Reader, Reads, Tally, WindowSettings
+from bothways.engine.reader import Reader, Tally, WindowSettings
+from bothways.engine.reads import Reads
 from bothways.engine.sequences import Indices, Sequences, on_device, ragged
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch

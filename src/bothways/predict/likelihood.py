@@ -17,6 +17,7 @@ from bothways.data.sources import open_json, rows_of
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine
 from bothways.engine.sequences import Indices, Sequences, ragged
+from bothways.engine.token_ids import TokenIds
 from bothways.errors import BothwaysError
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
@@ -135,10 +136,11 @@ class _Sentences:
     """Tokenizes texts, and refuses those that are too long."""
 
     def __init__(self, model: Model) -> None:
-        self.tokenizer, self.limit = model.require_tokenizer(), model.config.encoder.max_length
+        self.token_ids = TokenIds(model.require_tokenizer(), has_segments=False)
+        self.limit = model.config.encoder.max_length
 
     def __call__(self, texts: list[str], before: int) -> Sequences:
-        found = Sequences.of([encoding.ids for encoding in self.tokenizer.raw_batch(texts, has_offsets=False)])
+        found = self.token_ids(texts)
         for i in np.flatnonzero(found.lengths > self.limit):
             raise BothwaysError(
                 f"{texts[i][:40]!r} … has {found.lengths[i]} tokens and this model reads at most {self.limit}",

@@ -19,7 +19,8 @@ from bothways.data.findings import DataCounts, Finding, Severity, cut, percent
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.data.words import split_words
-from bothways.engine.reader import Read, View, WindowSettings
+from bothways.engine.reader import WindowSettings
+from bothways.engine.reads import Read, View
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch

@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.engine.reader import Read, Reads, View
+from bothways.engine.reads import Read, Reads, View
 from bothways.engine.sequences import Indices, Sequences
 
 

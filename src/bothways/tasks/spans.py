@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.engine.reader import Read
+from bothways.engine.reads import Read
 from bothways.engine.sequences import Indices, ragged
 
 Table = NDArray[np.float64]

@@ -20,7 +20,8 @@ from bothways.data.columns import Columns
 from bothways.data.findings import DataCounts, Finding, Share
 from bothways.data.label_checks import by_count
 from bothways.data.notes import Notes
-from bothways.engine.reader import Part, Reader, WindowSettings
+from bothways.engine.reader import Reader, WindowSettings
+from bothways.engine.reads import Part
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model

@@ -27,6 +27,7 @@ from bothways.text.merges import read_merges, read_text
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
 from bothways.text.settings import CLASSES, fitting_class, obey, read_class, read_settings
 from bothways.text.specials import ROLES, bert_template, content_of, switch
+from bothways.text.word_cache import WordCache
 
 Truncation = Literal["error", "cut"]
 
@@ -200,6 +201,11 @@ class Tokenizer:
     ) -> list[tokenizers.Encoding]:
         """As `batch`, in the objects of the `tokenizers` library."""
         return self._encode(texts, specials, has_offsets)
+
+    @cached_property
+    def words(self) -> WordCache | None:
+        """The ids of words that were read before; None if this is not BERT's WordPiece."""
+        return WordCache.of(self.backend)
 
     @cached_property
     def _encode(self) -> BatchEncoder:
