@@ -10,10 +10,12 @@ from scipy import stats  # type: ignore[import-untyped]
 from bothways.scoring.accumulator import Accumulator
 from bothways.scoring.answers import Answers
 from bothways.scoring.classification import Classes
+from bothways.scoring.clustering import Clustering
 from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.ranking import Accuracy, Ranking
 from bothways.scoring.regression import Regression
+from bothways.scoring.retrieval import Retrieval
 from bothways.scoring.significance import Comparison, compare, interval, summary
 from helpers import refused
 
@@ -88,6 +90,26 @@ def ranking(picks: list[int], seed: int = 0) -> Ranking:
     return scorer
 
 
+def retrieval(picks: list[int], seed: int = 0) -> Retrieval:
+    scorer = Retrieval([1, 3])
+    for i, pick in enumerate(picks):
+        judged = {
+            str(document): int(grade) for document, grade in enumerate(np.random.default_rng(pick).integers(0, 3, 8))
+        }
+        found = np.random.default_rng([seed, pick]).permutation(10)[:6]
+        scorer.add(str(i), judged, list(map(str, found)), np.arange(6) // 2)
+    return scorer
+
+
+def clusters(picks: list[int], seed: int = 0) -> Clustering:
+    scorer = Clustering()
+    for pick in picks:
+        gold = int(np.random.default_rng(pick).integers(3))
+        noise = np.random.default_rng([seed, pick])
+        scorer.add([gold], [gold if noise.random() < 0.7 else int(noise.integers(4))])
+    return scorer
+
+
 def right(picks: list[int], seed: int = 0) -> Accuracy:
     scorer = Accuracy()
     scorer.add([np.random.default_rng([seed, pick]).random() < 0.7 for pick in picks])
@@ -95,7 +117,7 @@ def right(picks: list[int], seed: int = 0) -> Accuracy:
 
 
 MAKERS: list[Callable[..., Accumulator]] = [
-    classes, two_classes, many, numbers, entities, tags, answers, ranking, right,
+    classes, two_classes, many, numbers, entities, tags, answers, ranking, retrieval, clusters, right,
 ]  # fmt: skip
 
 

@@ -25,6 +25,8 @@ SENTENCES = {
     "mixed-tags": "Files mix entity tags with plain tags such as {value}; all were kept as they are",
     "broken-tags": "Tags that break the {value[0]} scheme, such as {value[1]}, were read as conlleval reads them",
     "numeric-tags": "Sentences have numbers as tags; they were kept as plain tags",
+    "repeated-judgement": "Judgements occur twice with the same relevance; one was kept",
+    "unknown-document": "Judgements name a document that is not in the corpus; it counts as not retrieved",
     "unlabelled-row": "Rows without a label were left out",
     "unknown-tags": "Texts have tags that the model does not know",
 }
