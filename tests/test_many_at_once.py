@@ -131,7 +131,7 @@ def test_ids_from_a_cache_of_words_are_the_same(options: dict[str, Any], has_seg
     texts = ["".join(draws.choices(some, k=draws.randint(0, 12))) for _ in range(300)]
     token_ids = TokenIds(tokenizer, has_segments)
     pairs = list(zip(texts[::2], texts[1::2], strict=True))
-    given: list[list[Any]] = [texts[:150], texts, texts[::-1], pairs, pairs[::-1], [*texts[:9], *pairs[:9]], []]
+    given: list[list[Any]] = [texts[:150], texts, texts[::-1], pairs, pairs[::-1], [*texts[:9], *pairs[:9]], texts[:3]]
     for inputs in given:
         found, wanted = token_ids(inputs), tokenizer.backend.encode_batch(inputs)
         assert found.lengths.tolist() == [len(one) for one in wanted]

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bothways.engine.sequences import Indices, Sequences, ragged
+from bothways.engine.sequences import Sequences, ragged
 from bothways.text.encoding import TextInput
 from bothways.text.tokenizer import Tokenizer
+from bothways.text.word_cache import Ids
 
 _SEVERAL = 16
 """Fewer texts are tokenized each by itself, which takes less time then."""
-Part = tuple[NDArray[np.int32], Indices]
-"""The ids of texts without special tokens, one text after the other, and the length of each text."""
 
 
 class TokenIds:
@@ -28,22 +26,13 @@ class TokenIds:
         self._frames: dict[int, _Frame | None] = {}
 
     def __call__(self, texts: Sequence[TextInput]) -> Sequences:
-        given: Sequence[Any] = texts
-        kinds, words = set(map(type, given)), self.tokenizer.words if len(given) >= _SEVERAL else None
+        kinds, words = set(map(type, texts)), self.tokenizer.words if len(texts) >= _SEVERAL else None
         frame = self.frame(1 if kinds == {str} else 2) if kinds in ({str}, {tuple}) else None
-        has_segments = self.has_segments and (frame is None or frame.has_segments)
         if words is None or frame is None:
-            return self._from_encodings(texts, has_segments)
-        if kinds == {str}:
-            is_plain = np.fromiter(map(words.is_plain, given), bool, len(given))
-        else:
-            is_plain = np.fromiter((words.is_plain(a) and words.is_plain(b) for a, b in given), bool, len(given))
-        if not is_plain.all():
-            own, others = np.flatnonzero(is_plain).tolist(), np.flatnonzero(~is_plain).tolist()
-            found = self([given[i] for i in own]), self._from_encodings([given[i] for i in others], has_segments)
-            return _in_order((np.array(own, np.int64), found[0]), (np.array(others, np.int64), found[1]))
-        parts = [given] if kinds == {str} else zip(*given, strict=True)
-        return frame.around([words.ids(part) for part in parts], has_segments)
+            return self._from_encodings(texts)
+        given: Sequence[Any] = texts
+        parts = [given] if kinds == {str} else list(zip(*given, strict=True))
+        return frame.around([words.ids(part) for part in parts], self.has_segments and frame.has_segments)
 
     def frame(self, texts: int) -> "_Frame | None":
         """What stands around one text, or two."""
@@ -51,11 +40,11 @@ class TokenIds:
             self._frames[texts] = _Frame.of(self.tokenizer, texts)
         return self._frames[texts]
 
-    def _from_encodings(self, texts: Sequence[TextInput], has_segments: bool) -> Sequences:
+    def _from_encodings(self, texts: Sequence[TextInput]) -> Sequences:
         found = self.tokenizer.raw_batch(texts, has_offsets=False)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         # One after the other: each list of numbers is freed before the next is made.
-        segments = (one.type_ids for one in found) if has_segments else None
+        segments = (one.type_ids for one in found) if self.has_segments else None
         return Sequences.of((one.ids for one in found), segments, lengths)
 
 
@@ -89,7 +78,7 @@ class _Frame:
         """Whether a token has another segment than 0."""
         return any(self.segments) or any(segment for some in self.specials for _, segment in some)
 
-    def around(self, parts: Sequence[Part], has_segments: bool) -> Sequences:
+    def around(self, parts: Sequence[Ids], has_segments: bool) -> Sequences:
         """Texts, or the first and the second texts of pairs, with the special tokens."""
         lengths = np.sum([length for _, length in parts], axis=0) + sum(map(len, self.specials))
         total, at = int(lengths.sum()), np.cumsum(lengths) - lengths
@@ -103,18 +92,3 @@ class _Frame:
                 ids[rows], segments[rows] = parts[number][0], self.segments[number]
                 at = at + parts[number][1]
         return Sequences(ids, lengths, segments if has_segments else None)
-
-
-def _in_order(*groups: tuple[Indices, Sequences]) -> Sequences:
-    """The sequences of several groups, each with the numbers of its texts, in the order of all texts."""
-    lengths = np.empty(sum(len(numbers) for numbers, _ in groups), np.int64)
-    for numbers, some in groups:
-        lengths[numbers] = some.lengths
-    starts = np.cumsum(lengths) - lengths
-    ids, segments = np.empty(int(lengths.sum()), np.int32), np.zeros(int(lengths.sum()), np.uint8)
-    for numbers, some in groups:
-        rows = ragged(starts[numbers], some.lengths)
-        ids[rows] = some.ids
-        if some.segments is not None:
-            segments[rows] = some.segments
-    return Sequences(ids, lengths, segments if any(some.segments is not None for _, some in groups) else None)

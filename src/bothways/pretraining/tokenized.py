@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bothways.prefetch import prefetch
 from bothways.text.segment import Segmenter, WordBoundaries, find_segmenter, word_starts
 from bothways.text.tokenizer import Tokenizer
+from bothways.text.word_cache import Ids, WordCache
 
 _CHUNK = 1 << 19  # characters tokenised at once: enough to keep all cores busy, about 30 MB of encodings
 
@@ -55,8 +56,8 @@ def tokenize(
     """Chunks of documents with their tokens. Two threads work ahead: one reads, one tokenises (on all cores)."""
     encoder = _Encoder(tokenizer, words if callable(words) else find_segmenter(words))
     with closing(prefetch(_chunks(documents), 2)) as chunks, closing(prefetch(encoder.run(chunks), 2)) as encoded:
-        for chunk, encodings in encoded:
-            yield chunk, encoder.tokenized(chunk, encodings)
+        for chunk, found in encoded:
+            yield chunk, encoder.tokenized(chunk, found)
 
 
 class _Encoder:
@@ -75,21 +76,27 @@ class _Encoder:
         if tokenizer.kind == "WordPiece":
             prefix = self.backend.model.continuing_subword_prefix
             self.starts = np.array([not piece.startswith(prefix) for piece in tokenizer.pieces])
+        # Without word boundaries, which WordPiece marks in its pieces.
+        self.is_fast = self.starts is not None and self.segmenter is None
+        self.cache = WordCache.of(self.backend) if self.is_fast else None
 
-    def run(self, chunks: Iterable[list[Document]]) -> Iterator[tuple[list[Document], list[tokenizers.Encoding]]]:
-        """The chunks, and an encoding for each of their sentences."""
-        # The fast encoder returns no word boundaries; WordPiece marks them in its pieces.
-        is_fast = self.starts is not None and self.segmenter is None
-        encode = self.backend.encode_batch_fast if is_fast else self.backend.encode_batch
+    def run(self, chunks: Iterable[list[Document]]) -> Iterator[tuple[list[Document], Ids | list[tokenizers.Encoding]]]:
+        """The chunks, and the ids of all their sentences, or an encoding for each."""
+        encode = self.backend.encode_batch_fast if self.is_fast else self.backend.encode_batch
         for chunk in chunks:
             texts = [sentence for document in chunk for sentence in document.sentences]
             if self.special_text is not None:
                 texts = [self.special_text.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text) for text in texts]
-            yield chunk, encode(texts, add_special_tokens=False)
+            yield chunk, self.cache.ids(texts) if self.cache else encode(texts, add_special_tokens=False)
 
-    def tokenized(self, chunk: Sequence[Document], encodings: Sequence[tokenizers.Encoding]) -> Tokenized:
-        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-        ids = np.fromiter(itertools.chain.from_iterable(e.ids for e in encodings), np.int64, int(lengths.sum()))
+    def tokenized(self, chunk: Sequence[Document], found: Ids | list[tokenizers.Encoding]) -> Tokenized:
+        encodings: list[tokenizers.Encoding] = []
+        if isinstance(found, tuple):
+            ids, lengths = found[0].astype(np.int64), found[1]
+        else:
+            encodings = found
+            lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
+            ids = np.fromiter(itertools.chain.from_iterable(e.ids for e in encodings), np.int64, int(lengths.sum()))
         sentences = (sentence for document in chunk for sentence in document.sentences)
         words = self.words(ids, lengths, sentences, encodings)
         return Tokenized(ids, words, lengths, np.array([len(document.sentences) for document in chunk], np.int64))

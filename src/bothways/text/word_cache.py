@@ -10,6 +10,7 @@ C characters of all texts · W words · N token ids.
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from threading import Lock
 from typing import Any
 
@@ -20,6 +21,7 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from bothways.text.encode_batch import BatchEncoder
 from bothways.text.word_table import MOST, Hashes, Indices, WordTable
 
 _PUNCTUATION = "“”‘’–—…·、。，！？；：（）《》〈〉「」『』【】"
@@ -37,6 +39,9 @@ _BASE = 0x5851F42D4C957F2D
 _AT_ONCE = 2**20
 """Characters that are hashed at once; a longer text is not plain."""
 
+Ids = tuple[NDArray[np.int32], Indices]
+"""Token ids of texts, one text after the other, and the length of each text."""
+
 
 class WordCache:
     """The ids of words, for BERT's WordPiece. Several threads may share one."""
@@ -44,6 +49,7 @@ class WordCache:
     def __init__(self, backend: tokenizers.Tokenizer, marks: str) -> None:
         """`marks`: the characters with which added tokens begin; texts that contain one are not plain."""
         self.backend, self.model, self.marks = backend, backend.model, marks
+        self.encode_others = BatchEncoder(backend)
         normalizer = backend.normalizer
         assert isinstance(normalizer, BertNormalizer)
         self.lowers = normalizer.lowercase
@@ -53,7 +59,9 @@ class WordCache:
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer) -> "WordCache | None":
         """None for other tokenizers, and if added tokens may be in any text."""
-        marks = "".join({token.content[:1] for token in backend.get_added_tokens_decoder().values()})
+        added = backend.get_added_tokens_decoder().values()
+        # With this setting a special token in a text is ordinary text.
+        marks = "".join({one.content[:1] for one in added if not (one.special and backend.encode_special_tokens)})
         if any(mark.isalnum() or mark == " " for mark in marks):
             return None
         parts = (backend.normalizer, backend.pre_tokenizer, backend.model)
@@ -68,8 +76,19 @@ class WordCache:
         is_known = len(text) < _AT_ONCE and ((text.isascii() and text.isprintable()) or not self.odd.search(text))
         return is_known and not any(mark in text for mark in self.marks)
 
-    def ids(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], Indices]:
-        """The token ids of plain texts, without special tokens, one text after the other; and the length of each."""
+    def ids(self, texts: Sequence[str]) -> Ids:
+        """The token ids of texts, without special tokens, one text after the other; and the length of each."""
+        is_plain = np.fromiter(map(self.is_plain, texts), bool, len(texts))
+        if is_plain.all():
+            return self.plain_ids(texts)
+        own, others = np.flatnonzero(is_plain), np.flatnonzero(~is_plain)
+        encoded = self.encode_others([texts[i] for i in others.tolist()], specials=False, has_offsets=False)
+        counts = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        found = np.fromiter(chain.from_iterable(one.ids for one in encoded), np.int32, int(counts.sum()))
+        return in_order((own, self.plain_ids([texts[i] for i in own.tolist()])), (others, (found, counts)))
+
+    def plain_ids(self, texts: Sequence[str]) -> Ids:
+        """`ids` of plain texts."""
         joined = "".join([f"{text}{_END}" for text in texts])
         joined = joined.lower() if self.lowers else joined
         if joined.isascii():
@@ -102,6 +121,18 @@ class WordCache:
                 table = WordTable(len(np.unique(hashes)))
                 if table.most == MOST:  # else only for these texts
                     self.table = table
+
+
+def in_order(*groups: tuple[Indices, Ids]) -> Ids:
+    """The ids of several groups of texts, each with the numbers of its texts, in the order of all texts."""
+    lengths = np.empty(sum(len(numbers) for numbers, _ in groups), np.int64)
+    for numbers, (_, counts) in groups:
+        lengths[numbers] = counts
+    starts = np.cumsum(lengths) - lengths
+    ids = np.empty(int(lengths.sum()), np.int32)
+    for numbers, (own, counts) in groups:
+        ids[np.repeat(starts[numbers] - np.cumsum(counts) + counts, counts) + np.arange(len(own))] = own
+    return ids, lengths
 
 
 def words_in(kinds: NDArray[np.uint8]) -> tuple[Indices, Indices]:
