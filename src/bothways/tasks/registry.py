@@ -11,6 +11,7 @@ from bothways.model.model import Model
 from bothways.tasks.answer import QuestionAnswering
 from bothways.tasks.choose import MultipleChoice
 from bothways.tasks.classify import TextClassification
+from bothways.tasks.embed import SentenceVectors
 from bothways.tasks.score import PairScoring
 from bothways.tasks.tag import TokenClassification
 from bothways.tasks.task import Task, TaskConfig
@@ -24,6 +25,7 @@ TASKS: dict[str, type[Task]] = {
         QuestionAnswering,
         MultipleChoice,
         PairScoring,
+        SentenceVectors,
     )
 }
 _KEY = "bothways"
