@@ -142,8 +142,8 @@ class _Pairs:
 def _clean(text: Any, space: str) -> str:
     if not isinstance(text, str):
         raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
-    text = text.strip()
-    return space + text if text else text
+    stripped = text.strip()
+    return space + stripped if stripped else stripped
 
 
 def _leading_space(tokenizer: Tokenizer) -> str:
