@@ -263,3 +263,16 @@ def test_blanks_are_counted(tmp_path: Path) -> None:
     (who, asked, right, first_five), (_, _, wrong, _) = found
     assert (who, asked) == ("the box", round(0.15 * 38))
     assert wrong < 50 < right <= first_five
+
+
+def test_bertscore_is_compared_with_the_package(
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("bert_score")
+    (tmp_path / "texts.txt").write_text("the cat\n\nthe dog runs\na house\n北京是中国的首都\n", encoding="utf-8")
+    words = ["--data", tmp_path / "texts.txt", "--model", model_folder, "--rounds", 1, "--layer", 2]
+    monkeypatch.setattr(sys, "argv", ["bertscore.py", *map(str, words)])
+    loaded("bertscore").main()
+    out = capsys.readouterr().out
+    assert "2 pairs, layer 2" in out
+    assert float(re.findall(r"64 pairs (\S+)", out)[0]) < 1e-5

@@ -68,7 +68,7 @@ def test_a_text_of_pieces_that_stayed_is_cut_as_before(name: str) -> None:
     unknown = before.id(before.roles["unk_token"])
     seen = 0
 
-    @settings(max_examples=200)
+    @settings(max_examples=200, derandomize=True)  # so that enough texts are of such pieces
     @given(TEXTS)
     def check(text: str) -> None:
         nonlocal seen

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from bothways.model.vocabulary import Shrunk as Shrunk
     from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
     from bothways.model.vocabulary import shrink_vocabulary as shrink_vocabulary
+    from bothways.predict.bertscore import BertScores as BertScores
+    from bothways.predict.bertscore import bert_score as bert_score
     from bothways.predict.classifier import Classifier as Classifier
     from bothways.predict.encode import TokenVectors as TokenVectors
     from bothways.predict.encode import encode as encode
@@ -96,6 +98,7 @@ _MODULES = {
     "model.vocabulary": "Extended Shrunk extend_vocabulary shrink_vocabulary",
     "engine.engine": "Engine",
     "engine.reader": "Tally",
+    "predict.bertscore": "BertScores bert_score",
     "predict.classifier": "Classifier",
     "predict.encode": "TokenVectors encode encode_tokens",
     "predict.evaluation": "Evaluation calibrate compare_models evaluate",

@@ -9,6 +9,7 @@ import sys
 import typer
 
 from bothways.cli import (
+    bertscore,
     blimp,
     convert,
     doctor,
@@ -46,6 +47,7 @@ app.command()(finetune.finetune)
 app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(blimp.blimp)
+app.command()(bertscore.bertscore)
 app.command()(suite.glue)
 app.command()(suite.squad)
 app.command()(suite.conll)

@@ -48,7 +48,19 @@ class TokenVectors:
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class PackedStates:
+    """The hidden states of some texts, one text after the other."""
+
+    lengths: Indices
+    """Tokens of each text, special tokens included."""
+    ids: NDArray[np.int32]
+    """(tokens of all texts,) token ids."""
+    states: Vectors
+    """(tokens of all texts, W)."""
+
+
+@dataclass(frozen=True)
+class TextChunk:
     """Some texts as the model reads them: each as one sequence, or as several windows."""
 
     texts: list[str]
@@ -75,6 +87,19 @@ class _Chunk:
                 if view is not views[-1]:
                     stop[place] = view.window.own_end - view.shift
         return first, stop, shift
+
+    @cached_property
+    def own(self) -> Indices:
+        """The tokens that count of all sequences: those of each text, in order and once."""
+        first, stop, _ = self.kept
+        return ragged(self.sequences.starts + first, stop - first)
+
+    @property
+    def lengths(self) -> Indices:
+        """Tokens of each text, however many windows it has."""
+        first, stop, _ = self.kept
+        lengths: Indices = np.add.reduceat(stop - first, np.cumsum(self.reads.counts) - self.reads.counts)
+        return lengths
 
 
 def encode(
@@ -147,18 +172,18 @@ def encode_blocks(
     require_several(texts)
     prompted = (recipe.prompt + _require_text(text) for text in texts) if recipe.prompt else texts
 
-    def pooled(batch: Batch, chunk: _Chunk, picked: Indices) -> Tensor:
+    def pooled(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
         part = pooling.partial(_states(batch, engine, recipe.features), _counted(batch, chunk, picked, recipe.skipped))
         if not chunk.reads.has_windows:
             return recipe.finish(pooling.finish(part))
         return torch.cat([part.values.flatten(1), part.weights], 1)
 
-    chunks = _chunks(prompted, model, recipe.features, tally, first, recipe.max_length)
+    chunks = text_chunks(prompted, model, recipe.features, tally, first, recipe.max_length)
     for chunk, rows in engine.run(chunks, pooled):
         yield _joined(chunk, rows, recipe, model.device) if chunk.reads.has_windows else rows
 
 
-def _joined(chunk: _Chunk, rows: Vectors, recipe: TextRecipe, device: torch.device) -> Vectors:
+def _joined(chunk: TextChunk, rows: Vectors, recipe: TextRecipe, device: torch.device) -> Vectors:
     """The vectors of texts, from the pooled values and weights of their windows."""
     modes, counts = len(recipe.pooling.modes), torch.from_numpy(chunk.reads.counts).to(device)
     with torch.inference_mode():
@@ -175,17 +200,30 @@ def iter_tokens(
     """`encode_tokens` as a stream."""
     require_choice("`per`", per, get_args(Per))
 
-    def states(batch: Batch, chunk: _Chunk, picked: Indices) -> Tensor:
-        return _states(batch, engine, features)
-
-    chunks = _chunks(texts, engine.model, features, tally, first, has_offsets=True)
-    for chunk, rows in engine.run(chunks, states, one_per_token):
-        begins, stop, _ = chunk.kept
-        own = rows[ragged(chunk.sequences.starts + begins, stop - begins)] if chunk.reads.has_windows else rows
+    for chunk, rows in _token_rows(texts, engine, features, tally, first, has_offsets=True):
         begin = 0
         for text, encoding in zip(chunk.texts, map(Encoding, chunk.reads.encodings), strict=True):
-            yield _by_token(text, encoding, own[begin : begin + len(encoding)], per)
+            yield _by_token(text, encoding, rows[begin : begin + len(encoding)], per)
             begin += len(encoding)
+
+
+def iter_states(texts: Iterable[str], engine: Engine, features: Features, tally: Tally) -> Iterator[PackedStates]:
+    """The hidden states of all tokens, special tokens included, as a stream: those of some texts at a time."""
+    for chunk, rows in _token_rows(texts, engine, features, tally, 0, has_offsets=False):
+        yield PackedStates(chunk.lengths, chunk.sequences.ids[chunk.own], rows)
+
+
+def _token_rows(
+    texts: Iterable[str], engine: Engine, features: Features, tally: Tally, first: int, has_offsets: bool
+) -> Iterator[tuple[TextChunk, Vectors]]:
+    """Chunks of texts, and the vectors of all their tokens."""
+
+    def states(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
+        return _states(batch, engine, features)
+
+    chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=has_offsets, share=_TOKEN_SHARE)
+    for chunk, rows in engine.run(chunks, states, one_per_token):
+        yield chunk, rows[chunk.own] if chunk.reads.has_windows else rows
 
 
 def _warn_of_losses(tally: Tally) -> None:
@@ -194,7 +232,7 @@ def _warn_of_losses(tally: Tally) -> None:
         warnings.warn(str(tally), stacklevel=3)
 
 
-def _chunks(
+def text_chunks(
     texts: Iterable[str],
     model: Model,
     features: Features,
@@ -202,15 +240,16 @@ def _chunks(
     first: int,
     max_length: int = 0,
     has_offsets: bool = False,
-) -> Iterator[_Chunk]:
-    """Chunks of texts as the model reads them."""
+    share: float = 1.0,
+) -> Iterator[TextChunk]:
+    """Chunks of texts as the model reads them. `share`: of their usual size."""
     require_several(texts)
     features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
     settings = WindowSettings(max_length, long=features.long)
     reader = Reader(model, settings, long_setting="`long`", has_offsets=has_offsets)
     reader.tally = tally
 
-    def read(some: list[str], before: int) -> _Chunk:
+    def read(some: list[str], before: int) -> TextChunk:
         if set(map(type, some)) != {str}:
             some = list(map(_require_text, some))
         reads = reader(some, before)
@@ -219,9 +258,9 @@ def _chunks(
             raise BothwaysError(
                 f"text {number} has no tokens, and this model's tokenizer adds no special tokens", "no-tokens", number
             )
-        return _Chunk(some, reads)
+        return TextChunk(some, reads)
 
-    return read_ahead(read, texts, model.device, _TOKEN_SHARE if has_offsets else 1.0, first)
+    return read_ahead(read, texts, model.device, share, first)
 
 
 def require_several(texts: Iterable[Any]) -> None:
@@ -252,7 +291,7 @@ def _states(batch: Batch, engine: Engine, features: Features) -> Tensor:
     return features.combined(states).float()
 
 
-def _counted(batch: Batch, chunk: _Chunk, picked: Indices, skipped: int) -> Counted:
+def _counted(batch: Batch, chunk: TextChunk, picked: Indices, skipped: int) -> Counted:
     """The tokens that are pooled: of a window those that are its own, and none of the first `skipped` of a text."""
     whole = Counted.whole(batch)
     if not skipped and not chunk.reads.has_windows:
