@@ -34,7 +34,9 @@ def seconds(file: Path, options: list[str], out: Path) -> float:
     """The time of one command."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "bothways", "encode", file, "--out", out, *options]
-    subprocess.run(list(map(str, command)), check=True, stderr=subprocess.DEVNULL)
+    done = subprocess.run(list(map(str, command)), stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
     return time.perf_counter() - start
 
 
@@ -52,7 +54,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     given = parser.parse_args()
     texts = list(read_texts(given.data, given.field))
-    shared = ["--field", given.field, *(["--model", str(given.model)] if given.model else [])]
+    shared = ["--field", given.field, "--long", "window", *(["--model", str(given.model)] if given.model else [])]
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, {len(texts):,} texts, "
         f"{sum(map(len, texts)):,} characters, {given.rows_per_part:,} rows a part"

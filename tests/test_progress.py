@@ -472,6 +472,7 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     "evaluate": ("{data}/reviews-dev.tsv --model {out}/tuned/model", {"evaluating"}, {LOAD}),
     "predict": ("{data}/reviews-dev.tsv --model {out}/tuned/model", {"predicting"}, {LOAD}),
     "blimp": ("{data}/minimal-pairs.jsonl --model {model} --limit 2", {"scoring"}, {LOAD}),
+    "bertscore": ("{out}/a.txt {out}/a.txt --model {model} --idf", {"reading", "counting tokens", "scoring"}, {LOAD}),
     "glue": (
         "{out}/glue --model {model} --out {out}/glue-run --seeds 1 --set run.steps=2 --set run.device=cpu",
         {"reading", "tokenizing", "RTE, seed 0"},
