@@ -66,6 +66,7 @@ class Reads(Sequence[Read]):
     """Many texts or pairs as the model reads them. A `Read` is made when it is asked for."""
 
     encode: Callable[[], Sequence[tokenizers.Encoding]]
+    """Makes the encodings of all texts."""
     sequences: Sequences
     """Those of all texts."""
     size: int

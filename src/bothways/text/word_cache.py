@@ -21,8 +21,9 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from bothways.text.encode_batch import BatchEncoder
-from bothways.text.word_table import MOST, Hashes, Indices, WordTable
+from bothways.ragged import Indices, ragged
+from bothways.text.encode_batch import BatchEncoder, marks_of
+from bothways.text.word_table import MOST, Hashes, WordTable
 
 _PUNCTUATION = "“”‘’–—…·、。，！？；：（）《》〈〉「」『』【】"
 _ODD = re.compile(rf"[^ -~{_PUNCTUATION}]")
@@ -59,10 +60,8 @@ class WordCache:
     @classmethod
     def of(cls, backend: tokenizers.Tokenizer) -> "WordCache | None":
         """None for other tokenizers, and if added tokens may be in any text."""
-        added = backend.get_added_tokens_decoder().values()
-        # With this setting a special token in a text is ordinary text.
-        marks = "".join({one.content[:1] for one in added if not (one.special and backend.encode_special_tokens)})
-        if any(mark.isalnum() or mark == " " for mark in marks):
+        marks = marks_of(backend)
+        if marks is None:
             return None
         parts = (backend.normalizer, backend.pre_tokenizer, backend.model)
         kinds = (BertNormalizer, BertPreTokenizer, WordPiece)
@@ -102,8 +101,8 @@ class WordCache:
             table, entries = self._entries(joined, hashes, begins, ends)
         counts = table.begins[entries + 1] - table.begins[entries]
         total = np.cumsum(counts)
-        pool = np.repeat(table.begins[entries] - total + counts, counts) + np.arange(total[-1] if len(total) else 0)
-        return table.pool[pool], np.diff(total[kinds[begins] == _END_KIND], prepend=0)
+        found = table.pool[ragged(table.begins[entries], counts)]
+        return found, np.diff(total[kinds[begins] == _END_KIND], prepend=0)
 
     def _entries(self, joined: str, hashes: Hashes, begins: Indices, ends: Indices) -> tuple[WordTable, Indices]:
         """The number of each word in a table that has them all."""
@@ -131,7 +130,7 @@ def in_order(*groups: tuple[Indices, Ids]) -> Ids:
     starts = np.cumsum(lengths) - lengths
     ids = np.empty(int(lengths.sum()), np.int32)
     for numbers, (own, counts) in groups:
-        ids[np.repeat(starts[numbers] - np.cumsum(counts) + counts, counts) + np.arange(len(own))] = own
+        ids[ragged(starts[numbers], counts)] = own
     return ids, lengths
 
 

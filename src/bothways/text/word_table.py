@@ -9,8 +9,9 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from bothways.ragged import Indices
+
 Hashes = NDArray[np.uint64]
-Indices = NDArray[np.int64]
 
 MOST = 2**17
 """Words that are kept."""
