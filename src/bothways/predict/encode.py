@@ -254,7 +254,7 @@ def text_chunks(
             some = list(map(_require_text, some))
         reads = reader(some, before)
         if not reads.sequences.lengths.all():
-            number = before + next(i for i, encoding in enumerate(reads.encodings, 1) if not len(encoding))
+            number = before + int(np.flatnonzero(reads.tokens.sequences.lengths == 0)[0]) + 1
             raise BothwaysError(
                 f"text {number} has no tokens, and this model's tokenizer adds no special tokens", "no-tokens", number
             )
