@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson, RefusedLong, TextField
 from bothways.cli.output import print_json, print_table, watch
 from bothways.errors import BothwaysError
-from bothways.predict.encode_options import Long
 from bothways.progress import Progress
 
 if TYPE_CHECKING:
@@ -57,14 +56,8 @@ def bertscore(
             show_default=False,
         ),
     ] = None,
-    long: Annotated[
-        Long,
-        typer.Option(
-            help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
-            "overlapping windows."
-        ),
-    ] = "error",
-    field: Annotated[str, typer.Option(help="Name of the text column or field.")] = "text",
+    long: RefusedLong = "error",
+    field: TextField = "text",
     out: Annotated[
         Path | None,
         typer.Option(

@@ -5,11 +5,22 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Devices, Dtype, On, PrintJson, RowsPerPart
+from bothways.cli.options import (
+    AnyModel,
+    BaseModel,
+    Device,
+    Devices,
+    Dtype,
+    On,
+    PrintJson,
+    RefusedLong,
+    RowsPerPart,
+    TextField,
+)
 from bothways.cli.output import file_progress, parts_progress, print_json, say
 from bothways.errors import BothwaysError
 from bothways.model.pooling_modes import PoolingMode
-from bothways.predict.encode_options import Combine, Long, Unit
+from bothways.predict.encode_options import Combine, Unit
 from bothways.progress import Progress
 from bothways.scale.bulk_options import ROWS_PER_PART, VectorFormat
 
@@ -68,14 +79,8 @@ def encode(
             "--prompt-name", metavar="NAME", help="One of the prompts of the model's folder.", show_default=False
         ),
     ] = None,
-    long: Annotated[
-        Long,
-        typer.Option(
-            help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
-            "overlapping windows."
-        ),
-    ] = "error",
-    field: Annotated[str, typer.Option(help="Name of the text column or field.")] = "text",
+    long: RefusedLong = "error",
+    field: TextField = "text",
     format: Annotated[
         VectorFormat | None,
         typer.Option(help="Format of the outputs of several inputs.  [default: npy]", show_default=False),

@@ -46,6 +46,15 @@ LongTexts = Annotated[
         show_default=False,
     ),
 ]
+RefusedLong = Annotated[
+    Long,
+    typer.Option(
+        "--long",
+        help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
+        "overlapping windows.",
+    ),
+]
+TextField = Annotated[str, typer.Option("--field", help="Name of the text column or field.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")]
 Dtype = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],

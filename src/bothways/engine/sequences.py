@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.model.batch import Batch
-
-Indices = NDArray[np.int64]
+from bothways.ragged import Indices as Indices
+from bothways.ragged import ragged as ragged
 
 
 @dataclass(frozen=True)
@@ -85,18 +85,6 @@ def on_device(values: NDArray[Any], device: torch.device) -> Tensor:
     found = torch.from_numpy(values)
     # From pinned memory a GPU copies by itself; for other memory, torch waits for what it computes.
     return (found.pin_memory() if device.type == "cuda" else found).to(device, non_blocking=True)
-
-
-def ragged(starts: Indices, counts: Indices) -> Indices:
-    """All numbers of several ranges, given by their starts and lengths, one range after the other.
-
-    >>> import numpy as np
-    >>> ragged(np.array([10, 3]), np.array([2, 3])).tolist()
-    [10, 11, 3, 4, 5]
-    """
-    ends = np.cumsum(counts)
-    found: Indices = np.repeat(starts - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)
-    return found
 
 
 def by_budget(lengths: Indices, budget: int) -> Iterator[Indices]:

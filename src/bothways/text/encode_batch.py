@@ -22,13 +22,11 @@ class BatchEncoder:
         self.backend = backend
         is_lowering = _is_lowering(backend.normalizer)
         self.lowers = bool(is_lowering)
-        added = backend.get_added_tokens_decoder().values()
-        self.marks = "".join({token.content[:1] for token in added})
-        """The characters with which added tokens begin. Texts that contain one are not plain."""
+        marks = marks_of(backend)
+        self.marks = marks or ""
         self.without: tokenizers.Tokenizer | None = None
         """The tokenizer without its normaliser; None if that may change plain texts in another way."""
-        has_words = any(mark.isalnum() or mark.isspace() for mark in self.marks)
-        if backend.normalizer is not None and is_lowering is not None and not has_words:
+        if backend.normalizer is not None and is_lowering is not None and marks is not None:
             self.without = _without_normalizer(backend)
 
     def __call__(self, texts: Sequence[TextInput], specials: bool, has_offsets: bool) -> list[tokenizers.Encoding]:
@@ -49,6 +47,14 @@ class BatchEncoder:
         if isinstance(text, str):
             return text.isascii() and text.isprintable() and not any(mark in text for mark in self.marks)
         return isinstance(text, tuple) and all(isinstance(part, str) and self.is_plain(part) for part in text)
+
+
+def marks_of(backend: tokenizers.Tokenizer) -> str | None:
+    """The characters with which added tokens begin: texts without them contain none. None if any text may."""
+    added = backend.get_added_tokens_decoder().values()
+    # With this setting a special token in a text is ordinary text.
+    marks = {one.content[:1] for one in added if not (one.special and backend.encode_special_tokens)}
+    return None if any(mark.isalnum() or mark.isspace() for mark in marks) else "".join(marks)
 
 
 def _without_normalizer(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
