@@ -4,9 +4,10 @@ S texts of a step · B examples · W width.
 """
 
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,8 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from bothways.data.columns import Columns
-from bothways.data.examples import RELATED, Related
+from bothways.data.examples import Related
 from bothways.data.findings import DataCounts
+from bothways.data.label_checks import by_count
 from bothways.data.notes import Notes
 from bothways.data.related import from_inference, is_inference, read_related
 from bothways.engine.reader import WindowSettings
@@ -30,10 +32,12 @@ from bothways.model.pooling_modes import PoolingMode
 from bothways.model.sentence import Normalize, Sentence
 from bothways.scoring.similarity import Similarity
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.text_task import intervals, not_numbers
 from bothways.tasks.vector_losses import Groups, in_batch_negatives, matryoshka, ranked_pairs, scored_pairs, triplets
 
 Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet"]
 Vectors = NDArray[np.float32]
+_NAMED = ("positive", "negative", "hard_neg")
 _PATIENCE = 4
 """A step ends early if so many times its examples repeat a text of it."""
 
@@ -123,8 +127,6 @@ class SentenceVectors(Task):
                 "bad-combination",
                 settings.loss,
             )
-        if window.long == "window":  # the default: here a text has one vector
-            window = replace(window, long="cut")
         pooling: tuple[PoolingMode, ...] = (settings.pooling,) if settings.pooling else ()
         options = EmbedOptions(kind, pooling, settings.normalize, settings.query_prompt, settings.document_prompt)
         return TaskConfig(cls.name, window, options=options), ()
@@ -144,7 +146,14 @@ class SentenceVectors(Task):
             model.sentence.max_length = config.window.length
         model.sentence.settings = {"similarity_fn_name": "cosine", **model.sentence.settings, "prompts": prompts}
 
+    @classmethod
+    def infer(cls, model: Model) -> TaskConfig | None:
+        """Any folder of sentence-transformers."""
+        return None if model.sentence is None else TaskConfig(cls.name, options=EmbedOptions())
+
     def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
+        if config.window.long == "window":  # the default: here a text is one sequence
+            config = replace(config, window=replace(config.window, long="cut"))
         super().__init__(model, config, settings, golds)
         if model.sentence is None:
             raise BothwaysError("this model has no pooling for the vectors of texts", "no-task-head", "sentence")
@@ -272,12 +281,29 @@ class SentenceVectors(Task):
     # ------------------------------------------------------------------ checks of labelled data
 
     @classmethod
-    def gold_key(cls, example: Related) -> str | None:
-        return None if example.gold is None else str(example.gold)
+    def looks_like(cls, path: Path, rows: Sequence[Any]) -> bool:
+        """Whether a row names a positive or a negative."""
+        return any(isinstance(row, dict) and any(str(name).lower().startswith(_NAMED) for name in row) for row in rows)
+
+    @classmethod
+    def survey(cls, example: Related, counts: DataCounts) -> None:
+        for text in example.texts:
+            counts.measure("characters in a text", len(text), example.where)
+        if example.gold is not None:
+            counts.golds[example.gold] += 1
+
+    @classmethod
+    def data_kind(cls, counts: DataCounts) -> str:
+        return "regression" if counts.golds and not not_numbers(counts) else "related"
+
+    @classmethod
+    def label_counts(cls, counts: DataCounts, kind: str) -> dict[str, int]:
+        """Scores in five intervals, or relations."""
+        return intervals(counts.golds) if kind == "regression" else by_count(Counter(counts.golds))
 
     @classmethod
     def exemplars(cls, counts: DataCounts) -> list[Related]:
-        return [Related((), RELATED)]
+        return [Related((), gold) for gold in counts.golds] or [Related(())]
 
 
 def _without_repeats(samples: Sequence[Sample], order: Sequence[int], batch: int) -> Iterator[NDArray[np.int64]]:

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,10 @@ class FineTuning:
             self.losses = {"hard": teacher.settings.hard, **teacher.settings.weights}
         self.mean_length = sum(map(len, samples)) / sum(len(sample.ids) for sample in samples)
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.samples) // self.batch)
+        steps = self.task.epoch_steps(self.samples, self.batch, mix(self.seed, 0))
+        return -(-len(self.samples) // self.batch) if steps is None else len(steps)
 
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.module.model.encoder.blocks)
