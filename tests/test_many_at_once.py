@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -26,6 +27,7 @@ from bothways.tasks.registry import make_task
 from bothways.tasks.spans import among_next
 from bothways.tasks.tag_paths import best_paths, transitions
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
+from bothways.text import word_cache
 from bothways.text.encode_batch import BatchEncoder
 from bothways.text.encoding import Encoding
 from bothways.text.tokenizer import Tokenizer, kept_lengths
@@ -178,6 +180,49 @@ def test_the_cache_of_words_stays_small(monkeypatch: pytest.MonkeyPatch) -> None
     copied = copy.deepcopy(tokenizer)
     assert copied.words is not None
     assert tokenizer.words.table.size > 0 == copied.words.table.size
+
+
+def test_no_word_takes_the_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These words share a hash for a base that everybody knows, so the base is another in each process."""
+    chosen = ["happy", "pihlmwfpqoqikpkrkm", "not", "hptllnoflpjpmlwlon", "free", "fvnlloomrffoiiqnqp"]
+    codes, ends = np.frombuffer("".join(chosen).encode(), np.uint8), np.cumsum(list(map(len, chosen)))
+    places = ends - list(map(len, chosen)), ends
+    assert len(set(hashes_of(codes, *places).tolist())) == 6
+    word_cache._powers.cache_clear()
+    monkeypatch.setattr(word_cache, "_BASE", 0x5851F42D4C957F2D)
+    assert len(set(hashes_of(codes, *places).tolist())) == 3
+    word_cache._powers.cache_clear()
+
+
+def test_long_words_are_not_kept() -> None:
+    """Words of this kind share a hash for any base, if they are long enough (Thue and Morse)."""
+    tokenizer = Tokenizer.from_pieces([*PIECES, "«", "»"])
+    morse, other = "«", str.maketrans("«»", "»«")
+    for _ in range(11):
+        morse += morse.translate(other)
+    texts = [morse, morse.translate(other), "the cat", "x" * 99] * 8
+    wanted = [one.ids for one in tokenizer.backend.encode_batch(texts, add_special_tokens=False)]
+    assert wanted[0] != wanted[1]
+    assert tokenizer.words is not None
+    for has_offsets in (True, False):
+        found = tokenizer.words.ids(texts, has_offsets)
+        assert found.ids.tolist() == list(itertools.chain.from_iterable(wanted))
+        assert found.lengths.tolist() == list(map(len, wanted))
+
+
+def test_a_mask_that_takes_spaces_has_them_in_its_span() -> None:
+    tokenizer = Tokenizer.from_pieces(PIECES)
+    tokenizer.backend.add_special_tokens([tokenizers.AddedToken("[MASK]", lstrip=True, rstrip=True, special=True)])
+    texts = ["the  [MASK]  cat", "paris", "[MASK] the"] * 8
+    found, wanted = TokenIds(tokenizer, True)(texts, has_offsets=True), tokenizer.backend.encode_batch(texts)
+    assert found.offsets is not None
+    assert list(map(tuple, found.offsets.tolist())) == [place for one in wanted for place in one.offsets]
+
+
+def test_the_place_of_an_empty_text_is_the_same_in_any_company() -> None:
+    token_ids = TokenIds(Tokenizer.from_pieces(PIECES), True)
+    pairs = [("", "the cat"), ("the cat", ""), ("", "")]
+    assert token_ids(pairs).ranges.tolist() == token_ids(pairs * 6).ranges[:3].tolist()
 
 
 def test_threads_share_a_cache_of_words() -> None:

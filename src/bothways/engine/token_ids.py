@@ -60,9 +60,10 @@ class TokenIds:
         before, after = self.tokenizer.around
         ranges = np.full((len(texts), 2, 2), NO_TEXT, np.int64)
         ranges[:, 0, 0], ranges[:, 0, 1] = np.minimum(before, lengths), np.maximum(lengths - after, before)
-        for i, text in enumerate(texts):
-            if not isinstance(text, str):
-                ranges[i] = _ranges_of(found[i])
+        pairs = [i for i, text in enumerate(texts) if not isinstance(text, str)]
+        frame = self.frame(2) if pairs else None
+        for i in pairs:
+            ranges[i] = _ranges_of(found[i], frame)
         return ranges
 
 
@@ -118,15 +119,16 @@ class _Frame:
         return Tokens(Sequences(ids, lengths, segments if has_segments else None), ranges, offsets)
 
 
-def _ranges_of(encoding: tokenizers.Encoding) -> list[tuple[int, int]]:
+def _ranges_of(encoding: tokenizers.Encoding, frame: _Frame | None) -> list[tuple[int, int]]:
     """The tokens of the first text of a pair, and of the second, without special tokens."""
     sources = encoding.sequence_ids
-    found = []
-    for number in (0, 1):
-        count = sources.count(number)  # which are consecutive
-        start = sources.index(number) if count else 0
-        found.append((start, start + count))
-    return found
+    counts = [sources.count(number) for number in (0, 1)]  # which are consecutive
+    if frame is None:
+        starts = [sources.index(number) if count else 0 for number, count in enumerate(counts)]
+    else:
+        first = len(frame.specials[0])
+        starts = [first, first + counts[0] + len(frame.specials[1])]
+    return [(start, start + count) for start, count in zip(starts, counts, strict=True)]
 
 
 def _flat(rows: Iterable[Iterable[tuple[int, int]]]) -> Iterator[int]:

@@ -130,6 +130,12 @@ def as_text(given: Any) -> Text:
     if isinstance(given, str):
         return Text((given,))
     if isinstance(given, Mapping):
+        if unknown := [str(name) for name in given if name not in ("text", "text_pair")]:
+            raise BothwaysError(
+                f"an input has the key {unknown[0]!r}: expected text, and text_pair for a second text",
+                "bad-input",
+                given,
+            )
         given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
     texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
     if not all(isinstance(text, str) for text in texts) or len(texts) not in (1, 2):

@@ -7,6 +7,7 @@ the tokenizer.
 C characters of all texts · W words · N tokens.
 """
 
+import secrets
 from collections.abc import Sequence
 from functools import cache
 from itertools import chain
@@ -37,8 +38,11 @@ _SPACE, _LETTER, _ALONE, _MARK, _TEXT_END = range(5)
 no letter or digit of ASCII may be anything, and the tokenizer decides about the word that it is in."""
 _KNOWN = 2**16
 """Characters with higher code points are of the kind _LETTER."""
-_BASE = 0x5851F42D4C957F2D
-"""Of the polynomial that hashes a word: odd, and so invertible modulo 2^64."""
+_BASE = secrets.randbits(61) * 8 + 5
+"""Of the polynomial that hashes a word: invertible modulo 2^64, and unknown to those who would choose words that share
+a hash, so that one of them gets the tokens of the other."""
+_LONGEST = 64
+"""Characters of a word; a text with a longer one is left to the tokenizer: some share a hash whatever the base."""
 _AT_ONCE = 2**20
 """Characters that are hashed at once; a longer text is left to the tokenizer."""
 
@@ -65,6 +69,8 @@ class WordCache:
         assert isinstance(normalizer, BertNormalizer)
         self.lowers = normalizer.lowercase
         self.kinds = kinds_of_characters(marks, normalizer.handle_chinese_chars)
+        self.strips = any(one.lstrip or one.rstrip for one in backend.get_added_tokens_decoder().values())
+        """Whether an added token may take the spaces beside it into its span."""
         self.table, self.lock = WordTable(), Lock()
 
     @classmethod
@@ -84,12 +90,16 @@ class WordCache:
 
     def ids(self, texts: Sequence[str], has_offsets: bool = False) -> Ids:
         """The tokens of texts, without special tokens."""
-        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
-        if not (sizes >= _AT_ONCE).any():
-            return self._by_words(texts, sizes, has_offsets)
-        long, short = np.flatnonzero(sizes >= _AT_ONCE), np.flatnonzero(sizes < _AT_ONCE)
-        found = self._by_words([texts[i] for i in short.tolist()], sizes[short], has_offsets)
-        return in_order((short, found), (long, self._by_texts([texts[i] for i in long.tolist()], has_offsets)))
+        is_whole = np.fromiter(map(len, texts), np.int64, len(texts)) >= _AT_ONCE
+        if has_offsets and self.strips:
+            is_whole |= np.fromiter((any(mark in text for mark in self.marks) for text in texts), bool, len(texts))
+        return self._apart(texts, is_whole, has_offsets) if is_whole.any() else self._by_words(texts, has_offsets)
+
+    def _apart(self, texts: Sequence[str], is_whole: NDArray[np.bool_], has_offsets: bool) -> Ids:
+        """Some texts by their words, and others as wholes."""
+        words, whole = (np.flatnonzero(some) for some in (~is_whole, is_whole))
+        found = self._by_words([texts[i] for i in words.tolist()], has_offsets)
+        return in_order((words, found), (whole, self._by_texts([texts[i] for i in whole.tolist()], has_offsets)))
 
     def _by_texts(self, texts: Sequence[str], has_offsets: bool) -> Ids:
         encoded = self.encode(texts, specials=False, has_offsets=has_offsets)
@@ -99,7 +109,8 @@ class WordCache:
             return Ids(ids, lengths)
         return Ids(ids, lengths, np.array([place for one in encoded for place in one.offsets], np.int32).reshape(-1, 2))
 
-    def _by_words(self, texts: Sequence[str], sizes: Indices, has_offsets: bool) -> Ids:
+    def _by_words(self, texts: Sequence[str], has_offsets: bool) -> Ids:
+        sizes = np.fromiter(map(len, texts), np.int64, len(texts))
         joined = "".join([f"{text}{_END}" for text in texts])
         codes = codes_of(joined)
         kinds = self.kinds[codes if codes.dtype == np.uint8 else np.minimum(codes, _KNOWN - 1)]
@@ -108,6 +119,10 @@ class WordCache:
         if self.lowers:
             codes = lowered(codes, raw)
         begins, ends = words_in(kinds)
+        if (ends - begins > _LONGEST).any():
+            is_whole = np.zeros(len(texts), bool)
+            is_whole[np.searchsorted(np.cumsum(sizes + 1), begins[ends - begins > _LONGEST], "right")] = True
+            return self._apart(texts, is_whole, has_offsets)
         hashes = hashes_of(codes, begins, ends)
         with self.lock:
             table, entries = self._entries(joined, hashes, begins, ends)
@@ -226,7 +241,7 @@ def words_in(kinds: Kinds) -> tuple[Indices, Indices]:
 def hashes_of(codes: Codes, begins: Indices, ends: Indices) -> Hashes:
     """(W,) a polynomial of the characters of each word, modulo 2^64; never 0.
 
-    Two words share a hash by a chance of one in 10^19.
+    Two words share a hash by a chance of one in 10^11 or less, whoever chose them.
     """
     found = np.empty(len(begins), np.uint64)
     first = 0
