@@ -28,6 +28,7 @@ ORDER = [
     ["tasks"],
     ["doctor"],
     ["predict"],
+    ["search"],
     ["scale"],
     ["cli", "__main__"],
 ]

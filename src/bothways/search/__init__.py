@@ -1,0 +1,1 @@
+"""Search, similar pairs, groups and hard negatives, from vectors."""

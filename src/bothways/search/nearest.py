@@ -1,0 +1,188 @@
+"""The nearest rows of a matrix by inner product: exact, in bounded memory.
+
+Q queries of a block · C rows of the corpus of a block · W width.
+
+Matrix products differ in their last bits from one block size to another. So they only find candidates, with a margin
+for their rounding errors; each candidate is then scored again in one fixed way, which decides.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bothways.errors import BothwaysError, require_range
+from bothways.model.device import Device, find_device
+
+BUDGET = 256 * 2**20
+"""Bytes of memory for blocks of vectors and scores."""
+_QUERIES_AT_ONCE = 1024
+_BYTES_PER_SCORE = 24  # a product, whether it is a candidate, its place, its final score and row
+_CROWDED = 8
+"""If a block has more candidates for each answer, its own best answers tighten the bound."""
+_INPUT_ROUNDING = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}
+"""Of factors, by `torch.get_float32_matmul_precision()`."""
+
+Scores = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+def nearest(
+    queries: NDArray[np.floating],
+    corpus: NDArray[np.floating],
+    k: int,
+    *,
+    budget: int = BUDGET,
+    device: Device | None = None,
+) -> tuple[Scores, Rows]:
+    """The k rows of the corpus with the greatest inner product with each query: scores and row numbers, best first.
+
+    Both are (queries, k), or (queries, rows) if the corpus has fewer than k rows. The corpus may be a memory-mapped
+    array of fp32 or fp16 of any size: `budget` bounds the memory in bytes, beside the answers. Of equal scores the
+    lower row comes first, and the answer is the same for every budget. `device` is cpu, cuda, or auto, the default: a
+    GPU if there is one. For cosine similarity give rows of length 1.
+
+    >>> scores, rows = nearest(np.eye(2, 3), np.eye(3), 2, device="cpu")
+    >>> rows.tolist(), scores.tolist()
+    ([[0, 1], [1, 0]], [[1.0, 0.0], [1.0, 0.0]])
+    """
+    blocks = list(nearest_blocks(queries, corpus, k, budget=budget, device=device))
+    width = min(k, len(corpus))
+    if not blocks:
+        return np.zeros((0, width), np.float32), np.zeros((0, width), np.int64)
+    return np.concatenate([scores for scores, _ in blocks]), np.concatenate([rows for _, rows in blocks])
+
+
+def nearest_blocks(
+    queries: NDArray[np.floating],
+    corpus: NDArray[np.floating],
+    k: int,
+    *,
+    budget: int = BUDGET,
+    device: Device | None = None,
+) -> Iterator[tuple[Scores, Rows]]:
+    """`nearest` as a stream: the answers to some queries at a time, in order."""
+    require_range("`k`", k, k >= 1, "at least 1")
+    if queries.ndim != 2 or corpus.ndim != 2 or queries.shape[1] != corpus.shape[1]:
+        raise BothwaysError(
+            f"the queries are {queries.shape} and the corpus {corpus.shape}: expected two matrices of one width",
+            "bad-shape",
+            (queries.shape, corpus.shape),
+        )
+    where = compute_device(device)
+    plan = plan_blocks(len(queries), queries.shape[1], min(k, len(corpus)), budget)
+    for begin in range(0, len(queries), plan.queries):
+        block = _on(where, queries, begin, plan.queries)
+        best = _Best.empty(len(block.vectors), min(k, len(corpus)), where)
+        for first in range(0, len(corpus), plan.rows):
+            best.add(block, _on(where, corpus, first, plan.rows), first, plan.pairs)
+        yield best.scores.cpu().numpy(), best.rows.cpu().numpy()
+
+
+def compute_device(device: Device | None) -> torch.device:
+    """The device that searches: on an Apple GPU, which has no float64, the CPU beside it."""
+    found = find_device("auto" if device is None else device)
+    return torch.device("cpu") if found.type == "mps" else found
+
+
+@dataclass(frozen=True)
+class BlockPlan:
+    """How many queries, rows of the corpus, and pairs of both are handled at a time."""
+
+    queries: int
+    rows: int
+    pairs: int
+
+
+def plan_blocks(queries: int, width: int, k: int, budget: int) -> BlockPlan:
+    """Blocks that fit the budget: an eighth each for queries, their answers and pairs, the rest for scores and rows."""
+    share = budget // 8
+    at_once = min(queries, _QUERIES_AT_ONCE, share // (8 * width or 1), share // (36 * k or 1))
+    at_once = max(1, at_once)
+    rows = 5 * share // (at_once * _BYTES_PER_SCORE + 12 * width)
+    return BlockPlan(at_once, max(1, rows), max(1, share // (24 * width or 1)))
+
+
+@dataclass(frozen=True)
+class VectorRows:
+    """Some rows of a matrix on a device in fp32, and the greatest of their lengths."""
+
+    vectors: Tensor
+    longest: Tensor
+
+
+def _on(device: torch.device, matrix: NDArray[np.floating], first: int, count: int) -> VectorRows:
+    """Some rows of a matrix, copied to a device."""
+    part = np.array(matrix[first : first + count], np.float32, order="C")  # a copy: torch refuses read-only maps
+    vectors = torch.from_numpy(part).to(device)
+    lengths = torch.linalg.vector_norm(vectors, dim=1)
+    if not bool(lengths.isfinite().all()):
+        row = first + int((~lengths.isfinite()).nonzero()[0])
+        raise BothwaysError(f"vector {row:,} holds NaN or infinity: expected finite numbers", "not-finite", row)
+    return VectorRows(vectors, lengths.max())
+
+
+def rounding_bound(queries: VectorRows, corpus: VectorRows) -> Tensor:
+    """By how much an entry of their matrix product in fp32 may differ from the exact one."""
+    width = queries.vectors.shape[1]
+    unit = _INPUT_ROUNDING[torch.get_float32_matmul_precision()] + (width + 2) * 2.0**-23
+    return queries.longest * corpus.longest * unit
+
+
+def exact_scores(left: Tensor, right: Tensor) -> Tensor:
+    """Inner products of the rows of two (pairs, W), in float64 and rounded once: the same in blocks of any size."""
+    return (left.double() * right.double()).sum(1).float()
+
+
+@dataclass
+class _Best:
+    """The best answers so far to the queries of a block, (Q, k) each, best first."""
+
+    scores: Tensor
+    rows: Tensor
+
+    @classmethod
+    def empty(cls, queries: int, k: int, device: torch.device) -> "_Best":
+        scores = torch.full((queries, k), -torch.inf, device=device)
+        return cls(scores, torch.full((queries, k), -1, dtype=torch.int64, device=device))
+
+    def add(self, queries: VectorRows, corpus: VectorRows, first: int, pairs: int) -> None:
+        """Take in a block of the corpus whose first row is `first`. Blocks come in order."""
+        places = self._candidates(queries, corpus)
+        if not len(places):
+            return
+        query, row = places.T
+        scores = torch.cat(
+            [
+                exact_scores(queries.vectors[query[at : at + pairs]], corpus.vectors[row[at : at + pairs]])
+                for at in range(0, len(places), pairs)
+            ]
+        )
+        self._merge(query, row + first, scores)
+
+    def _candidates(self, queries: VectorRows, corpus: VectorRows) -> Tensor:
+        """(candidates, 2): query and row of all that may belong to the best, by query and then by row."""
+        products, k = queries.vectors @ corpus.vectors.T, self.scores.shape[1]
+        margin = rounding_bound(queries, corpus)
+        bound = self.scores[:, -1:] - margin
+        found = products >= bound
+        if int(found.sum()) > _CROWDED * k * len(products) and products.shape[1] > k:
+            # k rows of this block alone have products as great as these, and so have exact scores almost as great.
+            own = products.topk(k, sorted=True).values[:, -1:]
+            found = products >= torch.maximum(bound, own - 2 * margin)
+        return found.nonzero()
+
+    def _merge(self, query: Tensor, row: Tensor, scores: Tensor) -> None:
+        """Sort candidates in. Those of a query come in the order of their rows, after all rows seen before."""
+        counts = torch.bincount(query, minlength=len(self.scores))
+        place = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
+        shape = len(self.scores), int(counts.max())
+        new_scores, new_rows = scores.new_full(shape, -torch.inf), row.new_full(shape, -1)
+        new_scores[query, place], new_rows[query, place] = scores, row
+        scores, rows = torch.cat([self.scores, new_scores], 1), torch.cat([self.rows, new_rows], 1)
+        # A stable sort leaves equal scores in the order of their rows.
+        order = scores.sort(dim=1, descending=True, stable=True).indices[:, : self.scores.shape[1]]
+        self.scores, self.rows = scores.gather(1, order), rows.gather(1, order)
