@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from bothways.predict.likelihood import score_minimal_pairs as score_minimal_pairs
     from bothways.predict.likelihood import sentence_scores as sentence_scores
     from bothways.predict.predictor import Predictor as Predictor
+    from bothways.predict.rerank import Hit as Hit
+    from bothways.predict.rerank import Reranker as Reranker
     from bothways.pretraining.pack import PackReport as PackReport
     from bothways.pretraining.pack import pack as pack
     from bothways.pretraining.pretrain import Pretrained as Pretrained
@@ -105,6 +107,7 @@ _MODULES = {
     "predict.fill": "Filled fill",
     "predict.likelihood": "MinimalPair MinimalPairScores read_minimal_pairs score_minimal_pairs sentence_scores",
     "predict.predictor": "Predictor",
+    "predict.rerank": "Hit Reranker",
     "pretraining.pack": "PackReport pack",
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",

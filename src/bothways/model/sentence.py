@@ -158,7 +158,7 @@ def read_sentence(folder: Path, width: int) -> Sentence | None:
     sentence = Sentence(
         Pooling(_modes(pooling, folder / _path(others[0]))),
         steps,
-        max_length=_max_length(folder, folder / _path(first)),
+        max_length=max_length_of(folder, folder / _path(first)),
         include_prompt=pooling.get("include_prompt") is not False,
         settings=settings,
     )
@@ -262,7 +262,7 @@ def _read_dense(place: Path, config: Mapping[str, Any]) -> Dense:
     return dense.eval()
 
 
-def _max_length(folder: Path, transformer: Path) -> int | None:
+def max_length_of(folder: Path, transformer: Path) -> int | None:
     """max_seq_length; without it, as in sentence-transformers, the tokenizer's model_max_length."""
     for place, file, key in (
         (folder, SETTINGS, "max_seq_length"),

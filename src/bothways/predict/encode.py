@@ -132,7 +132,7 @@ def encode(
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         rows = list(encode_blocks(bar.over(texts), engine, recipe, tally))
-    _warn_of_losses(tally)
+    warn_of_losses(tally)
     return np.concatenate(rows) if rows else np.zeros((0, recipe.width(engine.model.config.encoder)), np.float32)
 
 
@@ -157,7 +157,7 @@ def encode_tokens(
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         found = list(iter_tokens(bar.over(texts), engine, per=per, features=features, tally=tally))
-    _warn_of_losses(tally)
+    warn_of_losses(tally)
     return found
 
 
@@ -226,7 +226,7 @@ def _token_rows(
         yield chunk, rows[chunk.own] if chunk.reads.has_windows else rows
 
 
-def _warn_of_losses(tally: Tally) -> None:
+def warn_of_losses(tally: Tally) -> None:
     """Warn if texts were cut, even though the caller asked for it."""
     if tally.cut:
         warnings.warn(str(tally), stacklevel=3)

@@ -69,17 +69,163 @@ class Index:
         device: Device | None = None,
         dtype: Precision | None = None,
     ) -> None:
-        """Open an index. `model`: the one that made it, if its folder has moved. For the rest see `encode`."""
+        """As `open`."""
         self.home = Path(home)
         self._model, self._base, self._device, self._dtype = model, base, device, dtype
         self._made: Embedder | None = None
         self._reload()
 
-    open = classmethod(lambda cls, home, model=None, **options: cls(home, model, **options))
-
     def _reload(self) -> None:
         self._manifest = ingest.require_manifest(self.home)
         self._segments = ingest.open_segments(self.home, self._manifest)
-        self._first = np.cumsum([0, *(len(segment.ids) for segment in self._segments)])
-        self._first_row = np.cumsum([0, *(len(segment.vectors) for segment in self._segments)])
         self._lexical: Lexical | None = None
+
+    # ------------------------------------------------------------------ making and changing
+
+    @classmethod
+    def open(
+        cls,
+        home: Path | str,
+        model: Model | Path | str | None = None,
+        *,
+        base: Path | str | None = None,
+        device: Device | None = None,
+        dtype: Precision | None = None,
+    ) -> "Index":
+        """Open an index. The model is loaded when it is needed.
+
+        `model` and `base`: those that made the index, if their folders have moved. For `device` and `dtype` see
+        `encode`.
+        """
+        return cls(home, model, base=base, device=device, dtype=dtype)
+
+    @classmethod
+    def build(
+        cls,
+        corpus: Paths,
+        out: Path | str,
+        model: Model | Path | str | None = None,
+        *,
+        base: Path | str | None = None,
+        field: str = "text",
+        long: Long = "window",
+        similarity: Similarity | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        quantize: Quantize | None = None,
+        ann: bool | None = None,
+        device: Device | None = None,
+        dtype: Precision | None = None,
+        watch: Watch = watch_nothing,
+    ) -> "Index":
+        """Build an index of a corpus in the folder `out`. After a kill the same call goes on.
+
+        `corpus`: .txt (a document on each line), .jsonl, .csv, .tsv or .parquet with `_id` or `id`, `title` and
+        `field`, a folder in BEIR's layout, or a folder of .txt and .md files. `long`: a document that is longer than
+        what the model reads is divided into passages ("window"), cut, or refused. `similarity`: cosine or dot, by
+        default as the model's folder says. Prompts are put before queries and documents, by default those that the
+        folder names query and document. `quantize`: also store int8 or binary vectors, which find candidates faster.
+        `ann`: make an HNSW graph with usearch; by default beyond a million passages, if usearch is installed.
+        """
+        _require_choices(long, similarity, quantize, ann)
+        made = _engine(model, base, device, dtype)
+        settings = Settings(
+            model="" if isinstance(model, Model) else _absolute(model),
+            base=_absolute(base),
+            similarity=similarity or similarity_of(made.model),
+            long=long,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            quantize=quantize,
+            ann=ann,
+        )
+        embedder = Embedder(made, settings)
+        ingest.build(Path(out), corpus, settings, embedder, field, watch)
+        index = cls(out, model, base=base, device=device, dtype=dtype)
+        index._made = embedder
+        index._prepare_bm25(watch)
+        return index
+
+    def add(self, corpus: Paths, *, field: str = "text", watch: Watch = watch_nothing) -> None:
+        """Add documents. Those that the index has are not embedded again. After a kill the same call goes on.
+
+        Documents without an id are numbered from the last number on.
+        """
+        ingest.add(self.home, corpus, self._embedder(), field, watch)
+        self._reload()
+        self._prepare_bm25(watch)
+
+    def delete(self, ids: Iterable[str]) -> None:
+        """Delete documents by id: all of them, or none if the index lacks one. `compact` frees their space."""
+        require_several(ids)
+        ingest.delete(self.home, list(ids))
+        self._reload()
+
+    def compact(self) -> None:
+        """Free the space of deleted documents, and join what was added later to one matrix."""
+        ingest.compact(self.home)
+        self._reload()
+
+    # ------------------------------------------------------------------ searching
+
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        mode: Mode = "dense",
+        exact: bool = False,
+        rerank: "Reranker | Path | str | None" = None,
+        depth: int = DEPTH,
+    ) -> list[SearchHit]:
+        """The k best documents, best first. See `search_many`."""
+        return self.search_many([query], k, mode=mode, exact=exact, rerank=rerank, depth=depth)[0]
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        *,
+        mode: Mode = "dense",
+        exact: bool = False,
+        rerank: "Reranker | Path | str | None" = None,
+        depth: int = DEPTH,
+    ) -> list[list[SearchHit]]:
+        """The k best documents for each query, best first. A document comes once, with its best passage.
+
+        `mode`: by vectors (dense), by words (bm25), or by reciprocal rank fusion of both (fused). `exact`: compare all
+        vectors, even if the index has a faster way. `rerank`: a cross-encoder that orders the best `depth` again;
+        as many of both rankings are fused.
+        """
+        require_several(queries)
+        require_choice("`mode`", mode, get_args(Mode))
+        require_range("`k`", k, k > 0, "1 or more")
+        require_range("`depth`", depth, depth > 0, "1 or more")
+        many = max(k, depth) if rerank is not None or mode == "fused" else k
+        ranked = [self._hits(query, found) for query, found in zip(queries, self._ranked(queries, many, mode, exact))]
+        if rerank is not None:
+            ranker = rerank if isinstance(rerank, Reranker) else Reranker(rerank, device=self._device, dtype=self._dtype)
+            ranked = [_reranked(query, hits, ranker) for query, hits in zip(queries, ranked, strict=True)]
+        return [hits[:k] for hits in ranked]
+
+    def __len__(self) -> int:
+        """The number of documents."""
+        return sum(int(segment.live.sum()) for segment in self._segments)
+
+    @property
+    def passages(self) -> int:
+        """The number of passages, those of deleted documents included."""
+        return sum(len(segment.vectors) for segment in self._segments)
+
+    @property
+    def width(self) -> int:
+        """The width of the vectors."""
+        return self._manifest.width
+
+    @property
+    def tally(self) -> Tally:
+        """What was read to make it: how many documents were cut, divided or empty."""
+        total = Tally()
+        for segment in self._segments:
+            total.add(segment.tally)
+        return total
