@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from bothways.pretraining.recipe import read_recipe as read_recipe
     from bothways.scoring.significance import Comparison as Comparison
     from bothways.scoring.significance import Summary as Summary
+    from bothways.search.index import Index as Index
+    from bothways.search.ranking import SearchHit as SearchHit
     from bothways.tasks.finetune import Finetuned as Finetuned
     from bothways.tasks.finetune import finetune as finetune
     from bothways.tasks.recipe import FinetuneData as FinetuneData
@@ -112,6 +114,8 @@ _MODULES = {
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",
     "scoring.significance": "Comparison Summary",
+    "search.index": "Index",
+    "search.ranking": "SearchHit",
     "tasks.finetune": "Finetuned finetune",
     "tasks.recipe": "FinetuneData FinetuneRecipe finetune_recipe read_finetune_recipe",
     "tasks.task": "TaskConfig",

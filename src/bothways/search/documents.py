@@ -70,9 +70,7 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
         raise BothwaysError(
             f"there is no file of a known kind in {folder}: expected {', '.join(_KINDS)}", "no-known-files", folder
         )
-    return [
-        CorpusFile(file, file.relative_to(folder).as_posix() if kind_of(file) in WHOLE else "") for file in files
-    ]
+    return [CorpusFile(file, file.relative_to(folder).as_posix() if kind_of(file) in WHOLE else "") for file in files]
 
 
 def _one(file: Path) -> CorpusFile:
@@ -101,24 +99,25 @@ class Corpus:
     def __iter__(self) -> Iterator[Document]:
         number = self.first
         for file in self.files:
-            for number, document in self._read(file, number):
+            first = number
+            for number, document in self._read(file, first):  # noqa: B007 - the last one is used
                 if document is not None:
                     yield document
         self.last = number
 
-    def _read(self, file: CorpusFile, number: int) -> Iterator[tuple[int, Document | None]]:
+    def _read(self, file: CorpusFile, first: int) -> Iterator[tuple[int, Document | None]]:
         """The documents of a file with their numbers; None for a blank line."""
         kind, name = kind_of(file.path), name_of(file.path)
         if file.id:
             text = "".join(read_blocks(file.path, Meter())).replace("\r\n", "\n").strip()
-            yield number + 1, Document(file.id, text, name)
+            yield first + 1, Document(file.id, text, name)
         elif kind == ".txt":
             for line, text in enumerate(map(str.strip, read_plain(file.path)), 1):
-                found = Document(str(number + line), text, f"{name}, line {line}") if text else None
-                yield number + line, found
+                found = Document(str(first + line), text, f"{name}, line {line}") if text else None
+                yield first + line, found
         else:
             rows = rows_of(file.path, kind, read_plain(file.path), Notes(whole=True))
-            for number, (where, row) in enumerate(rows, number + 1):
+            for number, (where, row) in enumerate(rows, first + 1):
                 yield number, Document(_id_of(row, where, number), _text_of(row, where, self.field), where)
 
 

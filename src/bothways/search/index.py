@@ -1,13 +1,10 @@
 """Search over a corpus: by vectors, by words (BM25), or by both."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-import numpy as np
-
-from bothways import atomic
 from bothways.data.sources import Paths
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
@@ -20,33 +17,15 @@ from bothways.predict.encode_options import Long
 from bothways.predict.rerank import Reranker
 from bothways.progress import Watch, watch_nothing
 from bothways.search import ingest
-from bothways.search.dense import nearest_documents
 from bothways.search.embed import Embedder, similarity_of
-from bothways.search.fuse import reciprocal_rank_fusion
 from bothways.search.hnsw import require_usearch
-from bothways.search.lexical import Lexical, best_passage, has_bm25s
+from bothways.search.lexical import has_bm25s
 from bothways.search.manifest import Settings
+from bothways.search.ranking import Ranked, Rankings, SearchHit, fused
 from bothways.search.search_options import Mode, Quantize, Similarity
 
-FUSED = 100
-"""Documents of each ranking that are fused, at least."""
-RERANKED = 100
-"""Documents that are reranked."""
-
-
-@dataclass(frozen=True)
-class SearchHit:
-    """A document that was found."""
-
-    id: str
-    score: float
-    """A cosine or inner product, a BM25 score, a fused score, or that of the reranker."""
-    passage: str
-    """The part of the document that fits the query best; of a short document all of it."""
-    start: int
-    """Where the passage begins in the document."""
-    end: int
-    """Where it ends."""
+DEPTH = 100
+"""Documents that are reranked, and of each ranking fused."""
 
 
 class Index:
@@ -78,7 +57,7 @@ class Index:
     def _reload(self) -> None:
         self._manifest = ingest.require_manifest(self.home)
         self._segments = ingest.open_segments(self.home, self._manifest)
-        self._lexical: Lexical | None = None
+        self._rankings = Rankings(self.home, self._segments, self._manifest.changes)
 
     # ------------------------------------------------------------------ making and changing
 
@@ -175,7 +154,7 @@ class Index:
         *,
         mode: Mode = "dense",
         exact: bool = False,
-        rerank: "Reranker | Path | str | None" = None,
+        rerank: Reranker | Path | str | None = None,
         depth: int = DEPTH,
     ) -> list[SearchHit]:
         """The k best documents, best first. See `search_many`."""
@@ -188,7 +167,7 @@ class Index:
         *,
         mode: Mode = "dense",
         exact: bool = False,
-        rerank: "Reranker | Path | str | None" = None,
+        rerank: Reranker | Path | str | None = None,
         depth: int = DEPTH,
     ) -> list[list[SearchHit]]:
         """The k best documents for each query, best first. A document comes once, with its best passage.
@@ -202,9 +181,11 @@ class Index:
         require_range("`k`", k, k > 0, "1 or more")
         require_range("`depth`", depth, depth > 0, "1 or more")
         many = max(k, depth) if rerank is not None or mode == "fused" else k
-        ranked = [self._hits(query, found) for query, found in zip(queries, self._ranked(queries, many, mode, exact))]
+        ranked = self._ranked(queries, many, mode, exact)
         if rerank is not None:
-            ranker = rerank if isinstance(rerank, Reranker) else Reranker(rerank, device=self._device, dtype=self._dtype)
+            ranker = (
+                rerank if isinstance(rerank, Reranker) else Reranker(rerank, device=self._device, dtype=self._dtype)
+            )
             ranked = [_reranked(query, hits, ranker) for query, hits in zip(queries, ranked, strict=True)]
         return [hits[:k] for hits in ranked]
 
@@ -229,3 +210,69 @@ class Index:
         for segment in self._segments:
             total.add(segment.tally)
         return total
+
+    def _ranked(self, queries: Sequence[str], k: int, mode: Mode, exact: bool) -> list[list[SearchHit]]:
+        dense: list[list[Ranked]] = [[] for _ in queries]
+        if mode != "bm25":
+            embedder = self._embedder()
+            vectors, device = embedder.queries(queries), embedder.engine.device
+            dense = self._rankings.dense(vectors, k, is_exact=exact, device=device)
+        if mode == "dense":
+            found = dense
+        else:
+            words = [self._rankings.bm25(query, k) for query in queries]
+            found = words if mode == "bm25" else list(map(fused, dense, words))
+        hit = self._rankings.hit
+        return [[hit(query, each) for each in one[:k]] for query, one in zip(queries, found, strict=True)]
+
+    def _embedder(self) -> Embedder:
+        """The model that made the index."""
+        if self._made is None:
+            settings = self._manifest.settings
+            model, base = self._model, self._base
+            if model is None:
+                if settings.model == "":
+                    says = f"{self.home} was made by a model that was given in Python: give it as `model`"
+                    raise BothwaysError(says, "no-model", self.home)
+                model, base = settings.model, base or settings.base
+            made = Embedder(_engine(model, base, self._device, self._dtype), settings)
+            made.require_same(self._manifest.probe, self.home)
+            self._made = made
+        return self._made
+
+    def _prepare_bm25(self, watch: Watch) -> None:
+        """Make the BM25 index now, so that the first search need not wait for it."""
+        if has_bm25s():
+            self._rankings.lexical(watch)
+
+
+def _reranked(query: str, hits: Sequence[SearchHit], ranker: Reranker) -> list[SearchHit]:
+    """The hits in the order of another score; equal ones keep their order."""
+    scores = ranker.scores([(query, hit.passage) for hit in hits]) if hits else ()
+    scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
+    return sorted(scored, key=lambda hit: -hit.score)
+
+
+def _engine(
+    model: Model | Path | str | None, base: Path | str | None, device: Device | None, dtype: Precision | None
+) -> Engine:
+    if isinstance(model, Model) or base is None:
+        return Engine(model, device=device, dtype=dtype)
+    return Engine(load(model, base=base), device=device or "auto", dtype=dtype or "auto")
+
+
+def _absolute(folder: Path | str | None) -> str | None:
+    return None if folder is None else str(Path(folder).absolute())
+
+
+def _require_choices(long: str, similarity: str | None, quantize: str | None, ann: bool | None) -> None:
+    require_choice("`long`", long, get_args(Long))
+    if similarity is not None:
+        require_choice("`similarity`", similarity, get_args(Similarity))
+    if quantize is not None:
+        require_choice("`quantize`", quantize, get_args(Quantize))
+    if ann:
+        require_usearch()
+        if quantize is not None:
+            says = f"`quantize` is {quantize} and `ann` is on: give one of them"
+            raise BothwaysError(says, "bad-combination", quantize)

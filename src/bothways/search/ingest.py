@@ -27,7 +27,7 @@ from bothways.search.hnsw import MANY, has_usearch
 from bothways.search.manifest import Manifest, Pending, Settings, difference, read_manifest
 from bothways.search.segment import Faster, Segment, write_segment
 
-SEGMENTS, PARTS, BM25 = "segments", "parts", "bm25"
+SEGMENTS, PARTS = "segments", "parts"
 _SHARE = {"cuda": 8.0}
 """Parts for a GPU are larger: it is idle from the end of one to the beginning of the next."""
 
@@ -111,9 +111,7 @@ def open_segments(home: Path, manifest: Manifest) -> list[Segment]:
 # ---------------------------------------------------------------------- from documents to a segment
 
 
-def _ingest(
-    home: Path, manifest: Manifest, plan: Pending, corpus: Corpus, embedder: Embedder, watch: Watch
-) -> None:
+def _ingest(home: Path, manifest: Manifest, plan: Pending, corpus: Corpus, embedder: Embedder, watch: Watch) -> None:
     _tidy(home, manifest)
     parts = home / PARTS
     if manifest.pending is not None and manifest.pending != plan and parts.exists():

@@ -23,7 +23,11 @@ METHOD, K1, B = "lucene", 1.2, 0.75
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 _PARTS = re.compile(rf"([{_CJK}]+)|([^\W_{_CJK}]+)")
-_FILES = ("vocabulary.json", "documents.npy", "state.json")
+_PARAMETERS = "params.index.json"
+_OWN_FILES = ("documents.npy", "state.json")
+_ARRAYS = tuple(f"{name}.csc.index.npy" for name in ("data", "indices", "indptr"))
+FILES = (*_OWN_FILES, *_ARRAYS, _PARAMETERS, "vocab.index.json")
+"""Those of a saved index. If no document has a word, bm25s has nothing to save."""
 
 
 def tokens(text: str) -> list[str]:
@@ -89,50 +93,47 @@ class _Lists:
 class Lexical:
     """The BM25 index of some documents, which are known by numbers."""
 
-    def __init__(self, bm25: "bm25s.BM25", vocabulary: dict[str, int], documents: NDArray[np.int64]) -> None:
-        self._bm25, self._vocabulary, self._documents = bm25, vocabulary, documents
+    def __init__(self, bm25: "bm25s.BM25 | None", documents: NDArray[np.int64]) -> None:
+        self._bm25, self._documents = bm25, documents
 
     @classmethod
     def build(cls, documents: Iterable[tuple[int, str]]) -> "Lexical":
         """From the numbers and texts of documents, numbers ascending."""
+        module = _bm25s()
         flat, ends, numbers = array("i"), array("q"), array("q")
         vocabulary: dict[str, int] = {}
         for number, text in documents:
-            flat.extend(vocabulary.setdefault(token, len(vocabulary)) for token in tokens(text))
+            flat.extend([vocabulary.setdefault(token, len(vocabulary)) for token in tokens(text)])
             ends.append(len(flat))
             numbers.append(number)
-        bm25 = _bm25s().BM25(method=METHOD, k1=K1, b=B)
+        bm25 = None
         if vocabulary:
+            bm25 = module.BM25(method=METHOD, k1=K1, b=B)
             lists = _Lists(np.frombuffer(flat, np.int32), np.frombuffer(ends, np.int64))
-            bm25.index(_TokenIds(lists, dict(vocabulary)), create_empty_token=False, show_progress=False)
-        return cls(bm25, vocabulary, np.array(numbers, np.int64))
+            bm25.index(_TokenIds(lists, vocabulary), create_empty_token=False, show_progress=False)
+        return cls(bm25, np.array(numbers, np.int64))
 
     def save(self, folder: Path, state: object) -> None:
         """Write to an empty folder. `state`: what the documents were, for `open`."""
-        if self._vocabulary:
+        if self._bm25 is not None:
             self._bm25.save(folder, show_progress=False)
         np.save(folder / "documents.npy", self._documents)
-        vocabulary = json.dumps(list(self._vocabulary), ensure_ascii=False)
-        (folder / "vocabulary.json").write_text(vocabulary, encoding="utf-8")
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     @classmethod
     def open(cls, folder: Path, state: object) -> "Lexical | None":
         """The index in a folder, memory-mapped; None if there is none of this state."""
-        if not all((folder / name).exists() for name in _FILES):
+        if not all((folder / name).exists() for name in _OWN_FILES):
             return None
         if json.loads((folder / "state.json").read_text(encoding="utf-8")) != state:
             return None
-        words = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
-        module = _bm25s()
-        bm25 = module.BM25.load(folder, mmap=True, load_vocab=False) if words else module.BM25()
-        vocabulary = {word: i for i, word in enumerate(words)}
-        return cls(bm25, vocabulary, np.load(folder / "documents.npy", mmap_mode="r"))
+        bm25 = _bm25s().BM25.load(folder, mmap=True) if (folder / _PARAMETERS).exists() else None
+        return cls(bm25, np.load(folder / "documents.npy", mmap_mode="r"))
 
     def top(self, query: str, k: int) -> tuple[list[int], list[float]]:
         """The k best documents with their scores. Documents without any word of the query are left out."""
-        ids = [self._vocabulary[token] for token in tokens(query) if token in self._vocabulary]
-        if not ids:
+        ids = self._bm25.get_tokens_ids(tokens(query)) if self._bm25 is not None else []
+        if self._bm25 is None or not ids:
             return [], []
         scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(ids)
         rows = best_rows(scores, k)

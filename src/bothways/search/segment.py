@@ -1,12 +1,12 @@
 """Segments: documents, their passages and their vectors on disk, in a folder that appears as a whole.
 
-    documents.jsonl   a line for each document: id and text
-    lines.npy         (documents + 1,) where each line begins
-    ids.npy           (documents,) 64-bit hashes of the ids
-    passages.npy      (rows, 3) the document of each passage, its first character and the one after its last
-    vectors.npy       (rows, W) the vector of each passage, in fp32
-    counts.json       what was read to make it
-    codes.npy, ranges.npy, graph.usearch   faster ways to candidates, if there are any
+documents.jsonl   a line for each document: id and text
+lines.npy         (documents + 1,) where each line begins
+ids.npy           (documents,) 64-bit hashes of the ids
+passages.npy      (rows, 3) the document of each passage, its first character and the one after its last
+vectors.npy       (rows, W) the vector of each passage, in fp32
+counts.json       what was read to make it
+codes.npy, ranges.npy, graph.usearch   faster ways to candidates, if there are any
 """
 
 import json
