@@ -47,7 +47,8 @@ class Graph:
     """The graph of a segment, memory-mapped."""
 
     def __init__(self, folder: Path, width: int) -> None:
-        self._file, self._width, self._graph = folder / GRAPH, width, None
+        self._file, self._width = folder / GRAPH, width
+        self._graph: Any = None
 
     def candidates(self, queries: NDArray[np.float32], k: int) -> list[NDArray[np.int64]]:
         """For each query (Q, W) about k rows that are near."""

@@ -12,9 +12,9 @@ from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.device import Device, Precision
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.predict.encode import require_several
+from bothways.predict.encode import require_several, warn_of_losses
 from bothways.predict.encode_options import Long
-from bothways.predict.rerank import Reranker
+from bothways.predict.rerank import Ranker, Reranker
 from bothways.progress import Watch, watch_nothing
 from bothways.search import ingest
 from bothways.search.embed import Embedder, similarity_of
@@ -123,6 +123,7 @@ class Index:
         index = cls(out, model, base=base, device=device, dtype=dtype)
         index._made = embedder
         index._prepare_bm25(watch)
+        warn_of_losses(index.tally)
         return index
 
     def add(self, corpus: Paths, *, field: str = "text", watch: Watch = watch_nothing) -> None:
@@ -133,6 +134,7 @@ class Index:
         ingest.add(self.home, corpus, self._embedder(), field, watch)
         self._reload()
         self._prepare_bm25(watch)
+        warn_of_losses(self._segments[-1].tally)
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents by id: all of them, or none if the index lacks one. `compact` frees their space."""
@@ -154,7 +156,7 @@ class Index:
         *,
         mode: Mode = "dense",
         exact: bool = False,
-        rerank: Reranker | Path | str | None = None,
+        rerank: Ranker | Path | str | None = None,
         depth: int = DEPTH,
     ) -> list[SearchHit]:
         """The k best documents, best first. See `search_many`."""
@@ -167,7 +169,7 @@ class Index:
         *,
         mode: Mode = "dense",
         exact: bool = False,
-        rerank: Reranker | Path | str | None = None,
+        rerank: Ranker | Path | str | None = None,
         depth: int = DEPTH,
     ) -> list[list[SearchHit]]:
         """The k best documents for each query, best first. A document comes once, with its best passage.
@@ -183,10 +185,9 @@ class Index:
         many = max(k, depth) if rerank is not None or mode == "fused" else k
         ranked = self._ranked(queries, many, mode, exact)
         if rerank is not None:
-            ranker = (
-                rerank if isinstance(rerank, Reranker) else Reranker(rerank, device=self._device, dtype=self._dtype)
-            )
-            ranked = [_reranked(query, hits, ranker) for query, hits in zip(queries, ranked, strict=True)]
+            if isinstance(rerank, Path | str):
+                rerank = Reranker(rerank, device=self._device, dtype=self._dtype)
+            ranked = [_reranked(query, hits, rerank) for query, hits in zip(queries, ranked, strict=True)]
         return [hits[:k] for hits in ranked]
 
     def __len__(self) -> int:
@@ -246,11 +247,10 @@ class Index:
             self._rankings.lexical(watch)
 
 
-def _reranked(query: str, hits: Sequence[SearchHit], ranker: Reranker) -> list[SearchHit]:
+def _reranked(query: str, hits: Sequence[SearchHit], ranker: Ranker) -> list[SearchHit]:
     """The hits in the order of another score; equal ones keep their order."""
-    scores = ranker.scores([(query, hit.passage) for hit in hits]) if hits else ()
-    scored = [replace(hit, score=float(score)) for hit, score in zip(hits, scores, strict=True)]
-    return sorted(scored, key=lambda hit: -hit.score)
+    order = ranker.rank(query, [hit.passage for hit in hits]) if hits else []
+    return [replace(hits[each.index], score=each.score) for each in order]
 
 
 def _engine(

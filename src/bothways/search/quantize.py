@@ -73,7 +73,8 @@ def _mean(vectors: Vectors) -> NDArray[np.float64]:
 
 
 def _int8(vectors: Vectors, steps: NDArray[Any]) -> NDArray[np.int8]:
-    return np.rint(vectors / steps).clip(-127, 127).astype(np.int8)
+    codes: NDArray[np.int8] = np.rint(vectors / steps).clip(-127, 127).astype(np.int8)
+    return codes
 
 
 def _bits(vectors: Vectors, mean: NDArray[Any]) -> NDArray[np.uint64]:
