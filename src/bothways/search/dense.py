@@ -15,7 +15,7 @@ from bothways.search.segment import Segment
 
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
-_OVERSAMPLING = {"int8": 4, "binary": 16, "graph": 4}
+_OVERSAMPLING = {"int8": 4, "binary": 32, "graph": 16}
 """Candidates for each answer, by the way that finds them; `tests/test_search_vectors.py` measures their recall."""
 _LEAST_CANDIDATES = 100
 _GROWTH = 4

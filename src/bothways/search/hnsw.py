@@ -12,8 +12,8 @@ GRAPH = "graph.usearch"
 MANY = 1_000_000
 """Vectors from which a graph is made without being asked for, if usearch is installed."""
 _AT_ONCE = 65_536
-_EXPANSION = 128  # neighbours looked at, for each search and each addition
-_SETTINGS: dict[str, Any] = {"metric": "ip", "dtype": "f16", "expansion_add": _EXPANSION}
+_EXPANSION = 256  # neighbours looked at in a search, at least
+_SETTINGS: dict[str, Any] = {"metric": "ip", "dtype": "f16", "connectivity": 16, "expansion_add": 128}
 
 
 def has_usearch() -> bool:
