@@ -26,6 +26,7 @@ from bothways.predict.encode import encode
 from bothways.predict.late_interaction import LateInteraction
 from bothways.text.tokenizer import Tokenizer
 from helpers import PIECES, TINY, make_loud, refused
+from helpers.cli import Run
 from helpers.tasks import LIMIT
 
 QUERIES = ["the capital of china?", "中国的首都是", "who walks, and who talks!"]
@@ -274,3 +275,12 @@ def test_a_projection_of_another_width_is_refused(tokenizer: Tokenizer, tmp_path
     safetensors.torch.save_file(weights, file, metadata={"format": "pt"})
     with refused("shape-mismatch", (24, 32)):
         ours(folder)
+
+
+def test_the_command_opens_a_colbert(tokenizer: Tokenizer, tmp_path: Path, run: Run) -> None:
+    folder, file = stanford(tmp_path / "colbert", tokenizer), tmp_path / "documents.txt"
+    file.write_text("\n".join(DOCUMENTS), encoding="utf-8")
+    done = run("rerank", QUERIES[1], file, "--model", folder, "--dtype", "fp32", "--top", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    expected = ours(folder).rank(QUERIES[1], DOCUMENTS, top=3)
+    assert [one["index"] for one in json.loads(done.stdout)] == [hit.index for hit in expected]

@@ -21,6 +21,7 @@ from bothways.cli import (
     pack,
     predict,
     pretrain,
+    rerank,
     suite,
     vocab,
 )
@@ -48,6 +49,7 @@ app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)
+app.command()(rerank.rerank)
 app.command()(suite.glue)
 app.command()(suite.squad)
 app.command()(suite.conll)

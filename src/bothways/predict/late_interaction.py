@@ -8,7 +8,7 @@ several pairs.
 N tokens of all sequences · S sequences · P pairs · D dimensions of a vector.
 """
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,13 +25,26 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
 from bothways.model.late import Expansion, Late, Side
+from bothways.model.load import load
 from bothways.model.maxsim import PackedTexts, maxsim
 from bothways.model.model import Model
 from bothways.predict.encode import TextChunk, require_several, text_chunks, warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.predict.features import Features
-from bothways.predict.rerank import Hit, Pair, Scores, as_pair, by_score, several
-from bothways.progress import notebook_progress
+from bothways.predict.rerank import (
+    Hit,
+    Pair,
+    Ranker,
+    Reranker,
+    Scores,
+    Watch,
+    as_pair,
+    by_score,
+    folder_limit,
+    reranker_config,
+    several,
+)
+from bothways.progress import in_notebook
 from bothways.text.tokenizer import Tokenizer
 
 _PAIRS = 4_096
@@ -84,22 +97,23 @@ class LateInteraction:
         self._expansion = _expansion_id(self.late.settings.expansion, tokenizer)
         self._sides = {side: _side_of(side, self.late, tokenizer) for side in get_args(Side)}
 
-    def scores(self, pairs: Iterable[Pair]) -> Scores:
+    def scores(self, pairs: Iterable[Pair], *, watch: Watch = in_notebook) -> Scores:
         """One score for each pair (query, document): the sum over the tokens of the query, or their mean if the folder
         says so."""
         require_several(pairs)
         found, lost = [np.zeros(0, np.float32)], self.tally.cut
-        with notebook_progress("scoring", len(pairs) if isinstance(pairs, Sized) else None) as bar:
-            stream = (as_pair(pair).texts for pair in bar.over(pairs))
-            while some := list(islice(stream, _PAIRS)):
-                found.append(self._matched(some))
+        stream = (as_pair(pair).texts for pair in watch(pairs, "scoring"))
+        while some := list(islice(stream, _PAIRS)):
+            found.append(self._matched(some))
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
         return np.concatenate(found)
 
-    def rank(self, query: str, documents: Sequence[str], top: int | None = None) -> list[Hit]:
+    def rank(
+        self, query: str, documents: Sequence[str], top: int | None = None, *, watch: Watch = in_notebook
+    ) -> list[Hit]:
         """As `Reranker.rank`."""
-        scores = self.scores([(query, text) for text in several(documents, top)])
+        scores = self.scores([(query, text) for text in several(documents, top)], watch=watch)
         return [Hit(i, float(scores[i]), documents[i]) for i in by_score(scores, top)]
 
     def vectors(self, texts: Iterable[str], side: Side) -> Iterator[tuple[NDArray[np.float32], Indices]]:
@@ -126,7 +140,7 @@ class LateInteraction:
             packed.append(PackedTexts(on_device(np.concatenate(vectors), self.model.device), np.concatenate(lengths)))
         found: Scores = maxsim(packed[0], packed[1], numbers).cpu().numpy()
         if self.late.settings.is_mean:
-            found = found / np.maximum(packed[0].lengths[numbers[:, 0]], 1).astype(np.float32)
+            found /= np.maximum(packed[0].lengths[numbers[:, 0]], 1)
         return found
 
     def _forward(self, batch: Batch, chunk: _Marked, picked: Indices) -> Tensor:
@@ -176,6 +190,22 @@ class LateInteraction:
             counts = np.insert(counts, ends, True)
             sequences = Sequences(np.insert(sequences.ids, ends, self._expansion), real + missing)
         return _Marked(sequences, counts, real, chunk.reads.counts)
+
+
+def open_ranker(
+    folder: Path | str,
+    *,
+    base: Path | str | None = None,
+    device: Device = "auto",
+    dtype: Precision = "auto",
+    long: Long | None = None,
+) -> Ranker:
+    """The ranker of a folder: late interaction if it is a ColBERT, else a cross-encoder. `base`: as in `load`."""
+    model = load(folder, base=base)
+    if model.late is not None:
+        return LateInteraction(model, device=device, dtype=dtype, long=long or "window")
+    limit = folder_limit(Path(folder), reranker_config(model))
+    return Reranker(model, device=device, dtype=dtype, long=long, max_length=limit)
 
 
 @dataclass(frozen=True)
