@@ -222,6 +222,7 @@ FINETUNING = {
     "classify.focal_gamma": c("2.0"),
     "classify.class_weights": c("balanced"),
     "classify.metric": c("macro_f1", effect="result"),
+    "score.loss": c("listnet", "task=score", 'data.train=["{ranked}"]', 'data.dev=["{ranked}"]'),
     "answer.max_answer_length": c("1", *ANSWER),
 }
 
@@ -301,6 +302,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> di
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     asked = [{"question": sentences(1), "context": (text := sentences(2)), "answers": [text[:9]]} for _ in range(4)]
     (folder / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    lists = [
+        {"query": sentences(1), "documents": [sentences(1) for _ in range(3)], "labels": [0, 1, 0]} for _ in range(4)
+    ]
+    (folder / "ranked.jsonl").write_text("\n".join(map(json.dumps, lists)))
     found = {path.name.removesuffix(".jsonl"): str(path) for path in folder.iterdir()}
     table = settings_of(PRETRAIN, [*RTD, "rtd.width=1.0"], found)
     pretrain(pretrain_recipe({}, table), folder / "electra")

@@ -21,6 +21,7 @@ from bothways.predict.rerank import Hit, Reranker
 from bothways.tasks.folder import with_task
 from bothways.text.tokenizer import Tokenizer
 from helpers import TINY, config_for, make_loud, refused, tokenizer_of
+from helpers.cli import Run, is_one_error
 from helpers.tasks import LIMIT, SMALL, their_folder
 
 SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -206,3 +207,63 @@ def test_wrong_calls_are_refused(folder: Path, tokenizer: Tokenizer, tmp_path: P
         reranker(their_folder(tmp_path / "two", tokenizer, "BertForSequenceClassification", **names))
     with refused("not-a-reranker", names="head"):
         Reranker(Model.new(ModelConfig(SMALL, ()), tokenizer))
+
+
+# ---------------------------------------------------------------------- bothways rerank
+
+
+def documents_file(folder: Path) -> Path:
+    file = folder / "documents.txt"
+    file.write_text("\n".join(["", *DOCUMENTS]) + "\n", encoding="utf-8")
+    return file
+
+
+def test_the_command_prints_the_best(folder: Path, tmp_path: Path, run: Run) -> None:
+    hits = reranker(folder).rank(QUERIES[1], DOCUMENTS, top=3)
+    file = documents_file(tmp_path)
+    done = run("rerank", QUERIES[1], file, "--model", folder, "--top", 3, "--dtype", "fp32", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [(one["index"], one["text"]) for one in found] == [(hit.index + 1, hit.text) for hit in hits]
+    assert [one["score"] for one in found] == pytest.approx([hit.score for hit in hits], abs=LIMIT)
+    assert f"{len(DOCUMENTS)} texts" in done.stderr
+    done = run("rerank", QUERIES[1], file, "--model", folder, "--top", 3, "--dtype", "fp32")
+    assert [line.split("\t")[1:] for line in done.stdout.splitlines()] == [
+        [str(hit.index + 2), hit.text] for hit in hits
+    ]
+
+
+def test_the_command_reads_rows_and_standard_input(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"body": text}) + "\n" for text in DOCUMENTS), encoding="utf-8")
+    done = run("rerank", QUERIES[0], rows, "--model", folder, "--field", "body", "--json")
+    best = json.loads(done.stdout)
+    assert len(best) == len(DOCUMENTS)
+    with documents_file(tmp_path).open(encoding="utf-8") as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        done = run("rerank", QUERIES[0], "-", "--model", folder, "--json")
+    assert [one["text"] for one in json.loads(done.stdout)] == [one["text"] for one in best]
+
+
+def test_long_documents_of_the_command(folder: Path, tmp_path: Path, run: Run) -> None:
+    file = tmp_path / "long.txt"
+    file.write_text(LONG, encoding="utf-8")
+    assert "1 long text read in windows" in run("rerank", QUERIES[0], file, "--model", folder).stderr
+    done = run("rerank", QUERIES[0], file, "--model", folder, "--long", "cut")
+    assert "1 text cut" in done.stderr
+    done = run("rerank", QUERIES[0], file, "--model", folder, "--long", "error")
+    assert done.returncode == 1
+    assert is_one_error(done.stderr.splitlines()[-1] + "\n", "--long")
+
+
+def test_mistakes_of_the_command(folder: Path, tmp_path: Path, run: Run) -> None:
+    file = documents_file(tmp_path)
+    (tmp_path / "empty.txt").write_text("\n\n")
+    empty, none = tmp_path / "empty.txt", tmp_path / "none.txt"
+    for query, documents, named in (("  ", file, "query"), ("a", empty, str(empty)), ("a", none, str(none))):
+        done = run("rerank", query, documents, "--model", folder)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert is_one_error(done.stderr, named)
+    assert run("rerank", "a", file).returncode == 2

@@ -412,7 +412,7 @@ def test_a_stop_at_any_moment_loses_nothing(step: str, model: Path, documents: d
                 break
             except Killed:
                 pass
-        parts = len(list((home / "parts").glob("[0-9]*")))
+        parts = len(list((home / "parts").glob("part-*")))
         manifest = read_manifest(home)
         is_joined = manifest is not None and manifest.pending is None and at > 1
         if step == "add":
@@ -453,7 +453,7 @@ def test_a_killed_build_goes_on(model: Path, documents: dict[str, str], tmp_path
     for at in (3, 2):  # the third part, then the second of those that are left
         words = [sys.executable, "-c", KILLED, str(corpus), str(home), str(model), str(at)]
         assert subprocess.run(words, check=False, env=environment).returncode == -signal.SIGKILL
-    assert len(list((home / "parts").glob("[0-9]*"))) == 3
+    assert len(list((home / "parts").glob("part-*"))) == 3
     assert list((home / "parts").glob(".*")), "the killed writer left something"
     embedded = change("build", home, model, corpus, corpus)
     assert len(embedded) == len(documents) - 3 * 32

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from bothways.predict.evaluation import evaluate as evaluate
     from bothways.predict.fill import Filled as Filled
     from bothways.predict.fill import fill as fill
+    from bothways.predict.late_interaction import LateInteraction as LateInteraction
     from bothways.predict.likelihood import MinimalPair as MinimalPair
     from bothways.predict.likelihood import MinimalPairScores as MinimalPairScores
     from bothways.predict.likelihood import read_minimal_pairs as read_minimal_pairs
@@ -107,6 +108,7 @@ _MODULES = {
     "predict.encode": "TokenVectors encode encode_tokens",
     "predict.evaluation": "Evaluation calibrate compare_models evaluate",
     "predict.fill": "Filled fill",
+    "predict.late_interaction": "LateInteraction",
     "predict.likelihood": "MinimalPair MinimalPairScores read_minimal_pairs score_minimal_pairs sentence_scores",
     "predict.predictor": "Predictor",
     "predict.rerank": "Hit Reranker",

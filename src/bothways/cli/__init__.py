@@ -21,6 +21,7 @@ from bothways.cli import (
     pack,
     predict,
     pretrain,
+    rerank,
     search,
     suite,
     vocab,
@@ -49,6 +50,7 @@ app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)
+app.command()(rerank.rerank)
 app.add_typer(search.app, name="search")
 app.command()(suite.glue)
 app.command()(suite.squad)

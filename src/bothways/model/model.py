@@ -14,6 +14,7 @@ from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.encoder import Encoder, initialise
 from bothways.model.families import FAMILIES
+from bothways.model.late import Late
 from bothways.model.pooling import Pooling
 from bothways.model.sentence import Sentence
 from bothways.text.tokenizer import Encoding, Tokenizer
@@ -51,6 +52,8 @@ class Model(nn.Module):
         self.heads = nn.ModuleDict({name: known[name].build(config) for name in config.heads})
         self.sentence: Sentence | None = None
         """How a folder of sentence-transformers makes the vector of a text."""
+        self.late: Late | None = None
+        """How a ColBERT makes the vectors of tokens."""
         self.sentence_error: BothwaysError | None = None
         """Why the modules of such a folder are not supported."""
 

@@ -1,6 +1,6 @@
 """Reranking: order documents by how well they answer a query, with a cross-encoder that reads both together."""
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, get_args
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bothways.data.examples import Text
 from bothways.engine.engine import Engine
-from bothways.engine.reader import Tally, WindowSettings
+from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
@@ -19,7 +19,7 @@ from bothways.model.model import Model
 from bothways.model.sentence import max_length_of
 from bothways.predict.encode import require_several, warn_of_losses
 from bothways.predict.encode_options import Long
-from bothways.progress import notebook_progress
+from bothways.progress import in_notebook
 from bothways.tasks.answering import decode_all
 from bothways.tasks.registry import task_config
 from bothways.tasks.score import PairScoring
@@ -27,6 +27,7 @@ from bothways.tasks.task import TaskConfig
 
 Scores = NDArray[np.float32]
 Pair = tuple[str, str]
+Watch = Callable[[Iterable[Pair], str], Iterable[Pair]]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,10 @@ class Ranker(Protocol):
 
     @property
     def tally(self) -> Tally: ...
-    def scores(self, pairs: Iterable[Pair]) -> Scores: ...
-    def rank(self, query: str, documents: Sequence[str], top: int | None = None) -> list[Hit]: ...
+    def scores(self, pairs: Iterable[Pair], *, watch: Watch = in_notebook) -> Scores: ...
+    def rank(
+        self, query: str, documents: Sequence[str], top: int | None = None, *, watch: Watch = in_notebook
+    ) -> list[Hit]: ...
 
 
 class Reranker:
@@ -62,20 +65,25 @@ class Reranker:
         device: Device | None = None,
         dtype: Precision | None = None,
         long: Long | None = None,
+        max_length: int | None = None,
     ) -> None:
         """`long`: documents for which the model has no room. By default as the folder says, else in windows.
 
         In windows, a document gets the score of its best window, and nothing of it is lost. "cut" drops the rest, as
-        sentence-transformers does, with a warning; "error" refuses. For `device` and `dtype` see `encode`.
+        sentence-transformers does, with a warning; "error" refuses. `max_length`: the maximum tokens of a pair, special
+        tokens included; by default that of the folder. For `device` and `dtype` see `encode`.
         """
         if long is not None:
             require_choice("`long`", long, get_args(Long))
         self.engine = Engine(model, device=device, dtype=dtype)
         self.model = self.engine.model
-        config = _config_of(self.model)
+        config = reranker_config(self.model)
         self._activation, self._temperature = config.options.activation, config.temperature
-        window = config.window if isinstance(model, Model) else _within(config.window, self.model, Path(model))
-        window = window if long is None else replace(window, long=long)
+        if max_length is None and not isinstance(model, Model):
+            max_length = folder_limit(Path(model), config)
+        window = replace(config.window, long=long or config.window.long)
+        if max_length:
+            window = replace(window, length=min(max_length, self.model.config.encoder.max_length))
         self._task = PairScoring(self.model, replace(config, window=window, options=_LOGITS))
         self._task.reader.long_setting = "`long`"
 
@@ -84,20 +92,22 @@ class Reranker:
         """Counts of the pairs so far: how many were read in windows, how many were cut."""
         return self._task.reader.tally
 
-    def scores(self, pairs: Iterable[Pair]) -> Scores:
+    def scores(self, pairs: Iterable[Pair], *, watch: Watch = in_notebook) -> Scores:
         """One score for each pair (query, document), as `CrossEncoder.predict` of sentence-transformers returns it.
 
         The logit goes through the activation that the folder names: a sigmoid if it names none, and for the published
         ms-marco models the identity, whose scores are logits.
         """
-        return self._activated(self._logits(pairs)).astype(np.float32)
+        return self._activated(self._logits(pairs, watch)).astype(np.float32)
 
-    def rank(self, query: str, documents: Sequence[str], top: int | None = None) -> list[Hit]:
+    def rank(
+        self, query: str, documents: Sequence[str], top: int | None = None, *, watch: Watch = in_notebook
+    ) -> list[Hit]:
         """The documents in the order of their scores, the best first; only the best `top` if given.
 
-        Documents with equal scores keep their order.
+        Documents with equal scores keep their order. `watch` shows the progress.
         """
-        logits = self._logits([(query, text) for text in several(documents, top)])
+        logits = self._logits([(query, text) for text in several(documents, top)], watch)
         scores = self._activated(logits)
         # By logits: far from 0, different logits have equal sigmoids.
         return [Hit(i, float(scores[i]), documents[i]) for i in by_score(logits, top)]
@@ -105,13 +115,11 @@ class Reranker:
     def _activated(self, logits: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.exp(-np.logaddexp(0, -logits / self._temperature)) if self._activation == "sigmoid" else logits
 
-    def _logits(self, pairs: Iterable[Pair]) -> NDArray[np.float64]:
+    def _logits(self, pairs: Iterable[Pair], watch: Watch) -> NDArray[np.float64]:
         require_several(pairs)
-        lost = self.tally.cut
-        with notebook_progress("scoring", len(pairs) if isinstance(pairs, Sized) else None) as bar:
-            examples = map(as_pair, bar.over(pairs))
-            found = decode_all(self._task, self._forward, examples, self.model.device, self.engine.around)
-            logits = np.array([logit for _, logit in found], np.float64)
+        lost, examples = self.tally.cut, map(as_pair, watch(pairs, "scoring"))
+        found = decode_all(self._task, self._forward, examples, self.model.device, self.engine.around)
+        logits = np.array([logit for _, logit in found], np.float64)
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
         return logits
@@ -146,7 +154,7 @@ def as_pair(given: Any) -> Text:
     return Text(pair)
 
 
-def _config_of(model: Model) -> TaskConfig:
+def reranker_config(model: Model) -> TaskConfig:
     """The config of a cross-encoder, which bothways or another library wrote."""
     if PairScoring.head not in model.heads or len(model.config.labels) != 1:
         has = ", ".join(model.heads) or "no head"
@@ -162,7 +170,6 @@ def _config_of(model: Model) -> TaskConfig:
     return inferred
 
 
-def _within(window: WindowSettings, model: Model, folder: Path) -> WindowSettings:
-    """With the folder's maximum length, if that is less than the model's: it was trained on such pairs."""
-    limit = min(max_length_of(folder, folder) or window.length, model.config.encoder.max_length)
-    return window if window.length else replace(window, length=limit)
+def folder_limit(folder: Path, config: TaskConfig) -> int | None:
+    """The maximum length that the files of another library give: pairs in training were no longer."""
+    return None if config.window.length else max_length_of(folder, folder)

@@ -93,17 +93,20 @@ class Corpus:
 
     def __init__(self, files: Sequence[CorpusFile], field: str = "text", first: int = 0) -> None:
         self.files, self.field, self.first = files, field, first
+        self.firsts: list[int] = []
+        """The number before the first document of each file, after all was read."""
         self.last = first
         """The last number, after all was read."""
 
     def __iter__(self) -> Iterator[Document]:
-        number = self.first
+        number, firsts = self.first, []
         for file in self.files:
             first = number
+            firsts.append(first)
             for number, document in self._read(file, first):  # noqa: B007 - the last one is used
                 if document is not None:
                     yield document
-        self.last = number
+        self.firsts, self.last = firsts, number
 
     def _read(self, file: CorpusFile, first: int) -> Iterator[tuple[int, Document | None]]:
         """The documents of a file with their numbers; None for a blank line."""

@@ -24,6 +24,7 @@ from bothways.search.manifest import Settings
 from bothways.search.ranking import Ranked, Rankings, SearchHit, fused
 from bothways.search.search_options import Mode, Quantize, Similarity
 
+_IN_ORDER = ingest.InOrder()
 DEPTH = 100
 """Documents that are reranked, and of each ranking fused."""
 
@@ -96,6 +97,7 @@ class Index:
         device: Device | None = None,
         dtype: Precision | None = None,
         watch: Watch = watch_nothing,
+        make_parts: ingest.PartMaker = _IN_ORDER,
     ) -> "Index":
         """Build an index of a corpus in the folder `out`. After a kill the same call goes on.
 
@@ -105,6 +107,7 @@ class Index:
         default as the model's folder says. Prompts are put before queries and documents, by default those that the
         folder names query and document. `quantize`: also store int8 or binary vectors, which find candidates faster.
         `ann`: make an HNSW graph with usearch; by default beyond a million passages, if usearch is installed.
+        `make_parts`: see `bothways.scale.index_workers`.
         """
         _require_choices(long, similarity, quantize, ann)
         made = _engine(model, base, device, dtype)
@@ -119,19 +122,26 @@ class Index:
             ann=ann,
         )
         embedder = Embedder(made, settings)
-        ingest.build(Path(out), corpus, settings, embedder, field, watch)
+        ingest.build(Path(out), corpus, settings, embedder, field, watch, make_parts)
         index = cls(out, model, base=base, device=device, dtype=dtype)
         index._made = embedder
         index._prepare_bm25(watch)
         warn_of_losses(index.tally)
         return index
 
-    def add(self, corpus: Paths, *, field: str = "text", watch: Watch = watch_nothing) -> None:
+    def add(
+        self,
+        corpus: Paths,
+        *,
+        field: str = "text",
+        watch: Watch = watch_nothing,
+        make_parts: ingest.PartMaker = _IN_ORDER,
+    ) -> None:
         """Add documents. Those that the index has are not embedded again. After a kill the same call goes on.
 
         Documents without an id are numbered from the last number on.
         """
-        ingest.add(self.home, corpus, self._embedder(), field, watch)
+        ingest.add(self.home, corpus, self._embedder(), field, watch, make_parts)
         self._reload()
         self._prepare_bm25(watch)
         warn_of_losses(self._segments[-1].tally)

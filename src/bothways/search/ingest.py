@@ -6,10 +6,11 @@ same call goes on after the last part.
 """
 
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,17 +26,48 @@ from bothways.search.documents import Corpus, Hashes, find_corpus, hashes_of, re
 from bothways.search.embed import Embedder
 from bothways.search.hnsw import MANY, has_usearch
 from bothways.search.manifest import Manifest, Pending, Settings, difference, read_manifest
-from bothways.search.segment import Faster, Segment, write_segment
+from bothways.search.segment import DocumentBlock, Faster, Segment, write_segment
 
 SEGMENTS, PARTS = "segments", "parts"
 _SHARE = {"cuda": 8.0}
 """Parts for a GPU are larger: it is idle from the end of one to the beginning of the next."""
 
 
-def build(home: Path, corpus: Paths, settings: Settings, embedder: Embedder, field: str, watch: Watch) -> None:
+class PartMaker(Protocol):
+    """Makes the parts of a corpus that are not there yet."""
+
+    @property
+    def rows_per_part(self) -> int: ...
+    def __call__(self, parts: Path, corpus: Corpus, embedder: Embedder, watch: Watch) -> None: ...
+
+
+class InOrder:
+    """In this process, one part after the other."""
+
+    rows_per_part = 0
+
+    def __call__(self, parts: Path, corpus: Corpus, embedder: Embedder, watch: Watch) -> None:
+        have = _parts(parts)
+        documents = watch(corpus, "embedding", [str(file.path) for file in corpus.files])
+        rest = islice(documents, sum(len(part.ids) for part in have), None)
+        for number, (block, tally) in enumerate(embedded(rest, embedder), len(have)):
+            write_segment(parts / f"part-{number:06}", [block], embedder.width, tally)
+
+
+def embedded(documents: Iterable[Document], embedder: Embedder) -> Iterator[tuple[DocumentBlock, Tally]]:
+    """Documents with their vectors and counts, as many at a time as keep the device busy."""
+    device: torch.device = embedder.engine.device
+    for some in chunks(documents, device, _SHARE.get(device.type, 1.0)):
+        tally = Tally()
+        yield embedder.block(some, tally), tally
+
+
+def build(
+    home: Path, corpus: Paths, settings: Settings, embedder: Embedder, field: str, watch: Watch, make: PartMaker
+) -> None:
     """Build an index, or go on with one that was begun."""
     files = find_corpus(corpus, home)
-    plan = Pending({str(file.path): _state_of(file.path) for file in files}, field)
+    plan = Pending({str(file.path): _state_of(file.path) for file in files}, field, make.rows_per_part)
     with atomic.only_writer(home):
         manifest = read_manifest(home)
         if manifest is None:
@@ -46,20 +78,20 @@ def build(home: Path, corpus: Paths, settings: Settings, embedder: Embedder, fie
         elif changed := difference(manifest.settings, settings):
             raise BothwaysError(f"{home} was begun with {changed}: delete it to start again", "other-plan", home)
         elif manifest.segments:
-            if manifest.built_from == plan:
+            if manifest.built_from is not None and manifest.built_from.inputs == plan.inputs:
                 return
             says = f"{home} already holds an index of other files: add to it, or name another `out`"
             raise BothwaysError(says, "other-plan", home)
-        _ingest(home, manifest, plan, Corpus(files, field), embedder, watch)
+        _ingest(home, manifest, plan, Corpus(files, field), embedder, watch, make)
 
 
-def add(home: Path, corpus: Paths, embedder: Embedder, field: str, watch: Watch) -> None:
+def add(home: Path, corpus: Paths, embedder: Embedder, field: str, watch: Watch, make: PartMaker) -> None:
     """Add documents to an index, or go on with an addition that was begun."""
     files = find_corpus(corpus, home)
-    plan = Pending({str(file.path): _state_of(file.path) for file in files}, field)
+    plan = Pending({str(file.path): _state_of(file.path) for file in files}, field, make.rows_per_part)
     with atomic.only_writer(home):
         manifest = require_manifest(home)
-        _ingest(home, manifest, plan, Corpus(files, field, manifest.numbered), embedder, watch)
+        _ingest(home, manifest, plan, Corpus(files, field, manifest.numbered), embedder, watch, make)
 
 
 def delete(home: Path, ids: Sequence[str]) -> None:
@@ -111,12 +143,20 @@ def open_segments(home: Path, manifest: Manifest) -> list[Segment]:
 # ---------------------------------------------------------------------- from documents to a segment
 
 
-def _ingest(home: Path, manifest: Manifest, plan: Pending, corpus: Corpus, embedder: Embedder, watch: Watch) -> None:
+def _ingest(
+    home: Path,
+    manifest: Manifest,
+    plan: Pending,
+    corpus: Corpus,
+    embedder: Embedder,
+    watch: Watch,
+    make: PartMaker,
+) -> None:
     _tidy(home, manifest)
     parts = home / PARTS
     if manifest.pending is not None and manifest.pending != plan and parts.exists():
         begun = ", ".join(manifest.pending.inputs)
-        says = f"{home} has the beginning of another work, with {begun} as they were then"
+        says = f"{home} has the beginning of another work, with {begun}"
         raise BothwaysError(f"{says}: finish it, or delete {parts} to drop it", "other-plan", home)
     embedder.require_same(manifest.probe, home)
     names = [str(file.path) for file in corpus.files]
@@ -126,7 +166,7 @@ def _ingest(home: Path, manifest: Manifest, plan: Pending, corpus: Corpus, embed
     refuse_repeated(hashes, _known(home, manifest), lambda: corpus, home)
     pending = replace(manifest, pending=plan)
     pending.write(home)
-    _embed(parts, watch(corpus, "embedding", names), embedder)
+    make(parts, corpus, embedder, watch)
     name = _join(home, pending, _parts(parts))
     first = {} if manifest.segments else {"built_from": plan}
     after = manifest.changed(segments=(*manifest.segments, name), numbered=corpus.last, pending=None, **first)
@@ -140,19 +180,8 @@ def _known(home: Path, manifest: Manifest) -> Hashes:
     return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 
-def _embed(parts: Path, documents: Iterable[Document], embedder: Embedder) -> None:
-    """Write the parts that are not there yet."""
-    have = _parts(parts)
-    device: torch.device = embedder.engine.device
-    rest = islice(documents, sum(len(part.ids) for part in have), None)
-    for number, some in enumerate(chunks(rest, device, _SHARE.get(device.type, 1.0)), len(have)):
-        tally = Tally()
-        block = embedder.block(some, tally)
-        write_segment(parts / f"{number:06}", [block], embedder.width, tally)
-
-
 def _parts(folder: Path) -> list[Segment]:
-    return [Segment(part) for part in sorted(folder.glob("[0-9]*"))]
+    return [Segment(part) for part in sorted(folder.glob("part-*")) if part.is_dir()]
 
 
 def _join(home: Path, manifest: Manifest, sources: Sequence[Segment]) -> str:

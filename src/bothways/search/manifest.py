@@ -36,6 +36,8 @@ class Pending:
     inputs: Mapping[str, list[int]]
     """Size and time of each file."""
     field: str
+    rows_per_part: int = 0
+    """Documents that a worker does at a time; 0: one process does them in order."""
 
 
 @dataclass(frozen=True)
