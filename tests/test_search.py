@@ -25,6 +25,7 @@ from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.sentence import Normalize, Sentence
 from bothways.predict.rerank import Reranker
+from bothways.scale import index_workers
 from bothways.search import Index, SearchHit
 from bothways.search.embed import Embedder
 from bothways.search.manifest import read_manifest
@@ -484,6 +485,48 @@ def test_one_writer_at_a_time(model: Path, documents: dict[str, str], tmp_path: 
         index.delete(["d1"])
 
 
+# ---------------------------------------------------------------------- workers
+
+
+def test_workers_make_the_same_index(model: Path, documents: dict[str, str], tmp_path: Path) -> None:
+    """Of files with and without ids, stopped after some parts; the same call does the rest."""
+    corpus = [write_corpus(tmp_path / "a.jsonl", documents), tmp_path / "b.txt", tmp_path / "notes"]
+    (tmp_path / "b.txt").write_text("\n".join(["the cat", "", *texts(30, seed=8, longest=60)]), encoding="utf-8")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "n.md").write_text("# the capital\n\nof germany is berlin")
+    expected = Index.build(corpus, tmp_path / "one", model, device="cpu", dtype="fp32")
+    workers = index_workers("cpu:2", rows_per_part=50, dtype="fp32")
+
+    def made() -> Index:
+        return Index.build(corpus, tmp_path / "i", model, device="cpu", dtype="fp32", make_parts=workers)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bothways.search.ingest._join", stop)
+        with pytest.raises(Killed):
+            made()
+    with refused("other-plan"):
+        build(corpus[0], tmp_path / "i", model)
+    done = sorted((tmp_path / "i" / "parts").glob("part-*.json"))
+    assert len(done) == 6
+    times = [file.stat().st_mtime_ns for file in done[1:]]
+    done[0].unlink()  # a worker was killed before it wrote its counts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bothways.search.ingest._join", stop)
+        with pytest.raises(Killed):
+            made()
+    assert [file.stat().st_mtime_ns for file in done[1:]] == times
+    index = made()
+    assert same(answers(index, 30), answers(expected, 30))
+    assert index.tally == expected.tally
+    assert len(index) == len(expected) == 200 + 31 + 1
+    with refused("no-model"):
+        Index.build(corpus[0], tmp_path / "x", load(model), make_parts=workers)
+
+
+def stop(*_: Any) -> None:
+    raise Killed
+
+
 # ---------------------------------------------------------------------- the command
 
 
@@ -511,3 +554,6 @@ def test_the_command(run: Run, model: Path, documents: dict[str, str], tmp_path:
     assert is_one_error(wrong.stderr, "new")
     assert run("search", "query", "build", "--index", home, "--mode", "bm25").returncode == 0
     assert run("search", "a dog").returncode == 2
+    wrong = run("search", "add", home, added, "--devices", "cpu:2", "--device", "cpu")
+    assert wrong.returncode == 1
+    assert is_one_error(wrong.stderr, "--device is cpu")

@@ -1,19 +1,24 @@
 """bothways search "query" --index DIR; search build | add | delete | compact"""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson, TextField
-from bothways.cli.output import print_json, print_table, say, watch
+from bothways.cli.options import AnyModel, BaseModel, Device, Devices, Dtype, On, PrintJson, RowsPerPart, TextField
+from bothways.cli.output import parts_progress, print_json, print_table, say, watch
+from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
 from bothways.progress import Progress
+from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.search.search_options import Mode, Quantize, Similarity
 
 if TYPE_CHECKING:
     from bothways.search.index import Index
+    from bothways.search.ingest import PartMaker
 
 _SHOWN = 300  # characters of a passage in the table
 
@@ -136,6 +141,9 @@ def build(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    devices: Devices = "",
+    on: On = "",
+    rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
     as_json: PrintJson = False,
 ) -> None:
     """Build an index of a corpus. After a kill, the same command goes on.
@@ -144,22 +152,24 @@ def build(
     """
     from bothways.search.index import Index
 
-    built = Index.build(
-        corpus,
-        out,
-        model,
-        base=base,
-        field=field,
-        long=long,
-        similarity=similarity,
-        query_prompt=query_prompt,
-        document_prompt=document_prompt,
-        quantize=quantize,
-        ann=ann,
-        device=device,
-        dtype=dtype,
-        watch=watch,
-    )
+    with _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
+        built = Index.build(
+            corpus,
+            out,
+            model,
+            base=base,
+            field=field,
+            long=long,
+            similarity=similarity,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            quantize=quantize,
+            ann=ann,
+            device=own,
+            dtype=dtype,
+            watch=watch,
+            make_parts=make_parts,
+        )
     _report(built, as_json)
 
 
@@ -172,6 +182,9 @@ def add(
     field: TextField = "text",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    devices: Devices = "",
+    on: On = "",
+    rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
     as_json: PrintJson = False,
 ) -> None:
     """Add documents to an index. What it has is not embedded again. After a kill, the same command goes on.
@@ -182,9 +195,30 @@ def add(
     """
     from bothways.search.index import Index
 
-    opened = Index.open(index, model, base=base, device=device, dtype=dtype)
-    opened.add(corpus, field=field, watch=watch)
+    with _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
+        opened = Index.open(index, model, base=base, device=own, dtype=dtype)
+        opened.add(corpus, field=field, watch=watch, make_parts=make_parts)
     _report(opened, as_json)
+
+
+@contextmanager
+def _parts(device: str, dtype: str, devices: str, on: str, rows_per_part: int) -> "Iterator[tuple[str, PartMaker]]":
+    """The device of this process, and what makes parts: this process, or workers."""
+    from bothways.scale.indexing import index_workers
+    from bothways.search.ingest import InOrder
+
+    if not devices and not on:
+        yield device, InOrder()
+        return
+    if device != "auto":
+        raise BothwaysError(
+            f"`device` is {device}, which is for one process: leave it out, or leave out `devices` and `on`",
+            "bad-combination",
+            device,
+        )
+    with parts_progress("embedding") as on_progress:
+        # The driver computes one vector only, and leaves the GPUs to the workers.
+        yield "cpu", index_workers(devices, on, rows_per_part=rows_per_part, dtype=dtype, on_progress=on_progress)
 
 
 @app.command()
