@@ -477,6 +477,15 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     "predict": ("{data}/reviews-dev.tsv --model {out}/tuned/model", {"predicting"}, {LOAD}),
     "blimp": ("{data}/minimal-pairs.jsonl --model {model} --limit 2", {"scoring"}, {LOAD}),
     "bertscore": ("{out}/a.txt {out}/a.txt --model {model} --idf", {"reading", "counting tokens", "scoring"}, {LOAD}),
+    "search build": (
+        "{out}/a.txt --out {out}/index --model {model}",
+        {"reading", "embedding", "counting words"},
+        {"building the index"},
+    ),
+    "search add": ("{out}/index {out}/a.txt", {"reading", "embedding", "counting words"}, {"adding"}),
+    "search query": ("cat --index {out}/index", set(), {"searching"}),
+    "search delete": ("{out}/index --id 1", set(), {"deleting"}),
+    "search compact": ("{out}/index", set(), {"compacting"}),
     "rerank": ("cat {out}/a.txt --model {out}/ranker", {"reading", "scoring"}, {LOAD}),
     "glue": (
         "{out}/glue --model {model} --out {out}/glue-run --seeds 1 --set run.steps=2 --set run.device=cpu",
@@ -543,6 +552,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 NEEDS = {"pretrain": ["pack"], "evaluate": ["finetune"], "predict": ["finetune"]}
+NEEDS |= {f"search {part}": ["search build"] for part in ("add", "query", "delete", "compact")}
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -77,9 +77,10 @@ def query(
 ) -> None:
     """Print the best documents for a query, each with its best passage.
 
-    --model is the model that built the index, if its folder has moved.
+    The word query may be left out, unless the query is the name of another subcommand. --model is the model that built
+    the index, if its folder has moved.
 
-    Example: bothways search "a trip to the sea" --index stories-index
+    Example: bothways search query "a trip to the sea" --index stories-index
     """
     from bothways.search.index import Index
 
@@ -152,7 +153,7 @@ def build(
     """
     from bothways.search.index import Index
 
-    with _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
+    with Progress("building the index"), _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
         built = Index.build(
             corpus,
             out,
@@ -195,7 +196,7 @@ def add(
     """
     from bothways.search.index import Index
 
-    with _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
+    with Progress("adding"), _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
         opened = Index.open(index, model, base=base, device=own, dtype=dtype)
         opened.add(corpus, field=field, watch=watch, make_parts=make_parts)
     _report(opened, as_json)
@@ -234,7 +235,8 @@ def delete(
     from bothways.search.index import Index
 
     opened = Index.open(index)
-    opened.delete(id)
+    with Progress("deleting"):
+        opened.delete(id)
     _report(opened, as_json)
 
 
