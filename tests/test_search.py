@@ -26,7 +26,7 @@ from bothways.model.pooling import Pooling
 from bothways.model.sentence import Normalize, Sentence
 from bothways.predict.rerank import Reranker
 from bothways.scale import index_workers
-from bothways.search import Index, SearchHit
+from bothways.search import Index, SearchHit, ingest
 from bothways.search.embed import Embedder
 from bothways.search.manifest import read_manifest
 from bothways.search.search_options import Mode
@@ -144,6 +144,8 @@ def test_prompts_go_by_role(tokenizer: Tokenizer, tmp_path: Path, documents: dic
 
     scores = encoded(QUERIES[:1], "query") @ encoded(list(documents.values()), "passage").T
     assert index.search(QUERIES[0], 5)[0].score == pytest.approx(float(scores.max()), rel=1e-5)
+    settings = json.loads((tmp_path / "i" / "manifest.json").read_text())["settings"]
+    assert settings["similarity"] == "dot"
     without = build(corpus, tmp_path / "j", tmp_path / "model", query_prompt="", document_prompt="")
     assert without.search(QUERIES[0], 5)[0].score != pytest.approx(float(scores.max()), rel=1e-3)
 
@@ -158,6 +160,33 @@ def test_fused_answers_rank_by_both(model: Path, documents: dict[str, str], tmp_
         hits = index.search(query, 10, mode="fused")
         assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True)[:10])
         assert all(hit.score == pytest.approx(expected[hit.id]) for hit in hits)
+
+
+@pytest.mark.parametrize("options", [{"quantize": "int8"}, {"quantize": "binary"}, {"ann": True}, {"many": 50}])
+def test_faster_ways_find_what_exact_search_finds(
+    options: dict[str, Any], model: Path, documents: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of few documents all are candidates; additions are found too, and an index of many passages gets a graph."""
+    monkeypatch.setattr(ingest, "MANY", options.pop("many", ingest.MANY))
+    corpus, more = (
+        write_corpus(tmp_path / f"{name}.jsonl", {name + id: text for id, text in list(documents.items())[:95]})
+        for name in "ab"
+    )
+    plain = build(corpus, tmp_path / "plain", model, ann=False)
+    index = build(corpus, tmp_path / "i", model, **options)
+    for each in (plain, index):
+        each.add(more)
+        each.delete(["ad3", "bd9"])
+    is_graph = options.get("quantize") is None
+    assert len(list((tmp_path / "i").rglob("graph.usearch" if is_graph else "codes.npy"))) == 2
+    assert not list((tmp_path / "plain").rglob("graph.usearch"))
+    assert same(answers(index), answers(plain))
+    exact = {("dense", query): index.search(query, 8, exact=True) for query in QUERIES}
+    assert same(exact, {("dense", query): plain.search(query, 8) for query in QUERIES})  # type: ignore[arg-type]
+    index.compact()
+    assert len(list((tmp_path / "i").rglob("graph.usearch" if is_graph else "codes.npy"))) == 1
+    with refused("bad-combination"):
+        build(corpus, tmp_path / "x", model, quantize="int8", ann=True)
 
 
 def test_a_cross_encoder_orders_again(

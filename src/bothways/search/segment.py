@@ -107,7 +107,6 @@ class Segment:
     """A segment that is read. Its arrays are memory-mapped."""
 
     def __init__(self, folder: Path, deleted: Iterable[int] = ()) -> None:
-        self.folder = folder
         missing = next((name for name in _FILES if not (folder / name).exists()), None)
         if missing:
             raise BothwaysError(f"{folder / missing} is missing: build the index again", "no-file", folder / missing)
@@ -117,16 +116,13 @@ class Segment:
         self.vectors: Vectors = np.load(folder / "vectors.npy", mmap_mode="r")
         size = int(self.lines[-1])
         self._text = np.memmap(folder / "documents.jsonl", np.uint8, "r") if size else np.zeros(0, np.uint8)
+        self.tally = Tally(**json.loads((folder / "counts.json").read_text(encoding="utf-8")))
+        """What was read to make it."""
         self.live = np.ones(len(self.ids), np.bool_)
         """(documents,) False for those that were deleted."""
         self.live[np.fromiter(deleted, np.int64)] = False
         self.codes = Codes(folder) if (folder / CODES).exists() else None
         self.graph = Graph(folder, self.vectors.shape[1]) if (folder / GRAPH).exists() else None
-
-    @property
-    def tally(self) -> Tally:
-        """What was read to make it."""
-        return Tally(**json.loads((self.folder / "counts.json").read_text(encoding="utf-8")))
 
     @cached_property
     def first_rows(self) -> NDArray[np.int64]:
