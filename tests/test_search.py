@@ -18,6 +18,7 @@ import pytest
 import bothways
 from bothways import atomic
 from bothways.engine.reader import Tally
+from bothways.errors import BothwaysError
 from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.load import load
@@ -26,7 +27,7 @@ from bothways.model.pooling import Pooling
 from bothways.model.sentence import Normalize, Sentence
 from bothways.predict.rerank import Reranker
 from bothways.scale import index_workers
-from bothways.search import Index, SearchHit, ingest
+from bothways.search import Index, SearchHit
 from bothways.search.embed import Embedder
 from bothways.search.manifest import read_manifest
 from bothways.search.search_options import Mode
@@ -167,7 +168,8 @@ def test_faster_ways_find_what_exact_search_finds(
     options: dict[str, Any], model: Path, documents: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of few documents all are candidates; additions are found too, and an index of many passages gets a graph."""
-    monkeypatch.setattr(ingest, "MANY", options.pop("many", ingest.MANY))
+    monkeypatch.setattr("bothways.search.ingest.MANY", options.get("many", 10**6))
+    options = {name: value for name, value in options.items() if name != "many"}
     corpus, more = (
         write_corpus(tmp_path / f"{name}.jsonl", {name + id: text for id, text in list(documents.items())[:95]})
         for name in "ab"
@@ -358,6 +360,37 @@ def test_what_is_no_index_is_refused(model: Path, documents: dict[str, str], tmp
     (tmp_path / "i" / "manifest.json").write_text("{")
     with refused("damaged-file"):
         Index.open(tmp_path / "i")
+
+
+def test_an_index_that_may_only_be_read(
+    model: Path, documents: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = build(write_corpus(tmp_path / "c.jsonl", documents), tmp_path / "i", model)
+    expected = answers(index)
+    shutil.rmtree(tmp_path / "i" / "bm25")
+
+    def unwritable(*_: Any, **__: Any) -> None:
+        raise BothwaysError("no", "unwritable")
+
+    monkeypatch.setattr(atomic, "new_folder", unwritable)
+    assert same(answers(Index.open(tmp_path / "i", device="cpu", dtype="fp32")), expected)
+    assert not (tmp_path / "i" / "bm25").exists()
+
+
+def test_few_documents_and_no_queries(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("a dog runs\n", encoding="utf-8")
+    index = build(tmp_path / "c.txt", tmp_path / "i", model)
+    for mode in MODES:
+        assert index.search_many([], mode=mode) == []
+        assert [hit.id for hit in index.search("dog", 10, mode=mode)] == ["1"]
+        assert len(index.search("", mode=mode)) == (mode != "bm25")
+    index.delete(["1"])
+    assert len(index) == 0
+    assert all(index.search("dog", mode=mode) == [] for mode in MODES)
+    index.compact()
+    assert all(index.search("dog", mode=mode) == [] for mode in MODES)
+    index.add(tmp_path / "c.txt")
+    assert [hit.id for hit in index.search("dog")] == ["2"]
 
 
 def test_a_missing_package_is_named(

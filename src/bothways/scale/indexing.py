@@ -81,12 +81,10 @@ class IndexWorkers:
             for file, first in zip(corpus.files, corpus.firsts, strict=True)
         }
         units: list[Unit] = []
-        rows = 0
         for file in corpus.files:
-            own, count = plan_units(file.path, parts, self.rows_per_part, "", len(units))
-            units, rows = units + own, rows + count
+            units += plan_units(file.path, parts, self.rows_per_part, "", len(units))[0]
         job = IndexJob(settings, corpus.field, files, self.dtype)
-        for _ in run_units(job, units, rows, self.execute, self.on_progress):
+        for _ in run_units(job, units, corpus.count, self.execute, self.on_progress):
             pass
 
 

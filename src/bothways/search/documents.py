@@ -97,16 +97,19 @@ class Corpus:
         """The number before the first document of each file, after all was read."""
         self.last = first
         """The last number, after all was read."""
+        self.count = 0
+        """The number of documents, after all was read."""
 
     def __iter__(self) -> Iterator[Document]:
-        number, firsts = self.first, []
+        number, firsts, count = self.first, [], 0
         for file in self.files:
             first = number
             firsts.append(first)
             for number, document in self._read(file, first):  # noqa: B007 - the last one is used
                 if document is not None:
+                    count += 1
                     yield document
-        self.firsts, self.last = firsts, number
+        self.firsts, self.last, self.count = firsts, number, count
 
     def _read(self, file: CorpusFile, first: int) -> Iterator[tuple[int, Document | None]]:
         """The documents of a file with their numbers; None for a blank line."""
