@@ -43,7 +43,7 @@ class PassageSplitter:
         doubtful = [i for i, text in enumerate(texts) if len(text) * (1 if text.isascii() else 4) > self.room]
         if not doubtful:
             return found
-        lengths: NDArray[np.int64] = self._token_ids([texts[i] for i in doubtful]).lengths - self.specials
+        lengths: NDArray[np.int64] = self._token_ids([texts[i] for i in doubtful]).sequences.lengths - self.specials
         long = [i for i, length in zip(doubtful, lengths.tolist(), strict=True) if length > self.room]
         for i, encoding in zip(long, self.tokenizer.batch([texts[i] for i in long]) if long else (), strict=True):
             found[i] = self._divide(texts[i], encoding)
