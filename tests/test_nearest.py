@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
-from bothways.search.nearest import BUDGET, nearest, nearest_blocks, plan_blocks
+from bothways.search.nearest import nearest, nearest_blocks, plan_blocks
+from bothways.search.products import BUDGET
 
 
 def full_sort(

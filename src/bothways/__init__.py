@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from bothways.model.model import Model as Model
     from bothways.model.pooling import Pooling as Pooling
     from bothways.model.sentence import Sentence as Sentence
+    from bothways.model.static import StaticModel as StaticModel
+    from bothways.model.static import load_static as load_static
+    from bothways.model.static import save_static as save_static
     from bothways.model.vocabulary import Extended as Extended
     from bothways.model.vocabulary import Shrunk as Shrunk
     from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
@@ -65,6 +68,12 @@ if TYPE_CHECKING:
     from bothways.pretraining.recipe import read_recipe as read_recipe
     from bothways.scoring.significance import Comparison as Comparison
     from bothways.scoring.significance import Summary as Summary
+    from bothways.search.cluster import Group as Group
+    from bothways.search.cluster import cluster as cluster
+    from bothways.search.nearest import nearest as nearest
+    from bothways.search.pairs import SimilarPair as SimilarPair
+    from bothways.search.pairs import near_duplicates as near_duplicates
+    from bothways.search.pairs import similar_pairs as similar_pairs
     from bothways.tasks.finetune import Finetuned as Finetuned
     from bothways.tasks.finetune import finetune as finetune
     from bothways.tasks.recipe import FinetuneData as FinetuneData
@@ -95,6 +104,7 @@ _MODULES = {
     "model.model": "Model",
     "model.pooling": "Pooling",
     "model.sentence": "Sentence",
+    "model.static": "StaticModel load_static save_static",
     "model.vocabulary": "Extended Shrunk extend_vocabulary shrink_vocabulary",
     "engine.engine": "Engine",
     "engine.reader": "Tally",
@@ -109,6 +119,9 @@ _MODULES = {
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",
     "scoring.significance": "Comparison Summary",
+    "search.cluster": "Group cluster",
+    "search.nearest": "nearest",
+    "search.pairs": "SimilarPair near_duplicates similar_pairs",
     "tasks.finetune": "Finetuned finetune",
     "tasks.recipe": "FinetuneData FinetuneRecipe finetune_recipe read_finetune_recipe",
     "tasks.task": "TaskConfig",

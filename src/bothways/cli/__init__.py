@@ -11,6 +11,7 @@ import typer
 from bothways.cli import (
     bertscore,
     blimp,
+    cluster,
     convert,
     doctor,
     encode,
@@ -21,6 +22,7 @@ from bothways.cli import (
     pack,
     predict,
     pretrain,
+    similar,
     suite,
     vocab,
 )
@@ -40,6 +42,8 @@ app.command()(info.info)
 app.command()(convert.convert)
 app.command()(fill.fill)
 app.command()(encode.encode)
+app.command()(similar.similar)
+app.command()(cluster.cluster)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
 app.command()(doctor.doctor)
