@@ -462,6 +462,11 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
         {"reading", "encoding", "comparing", "grouping"},
         {LOAD},
     ),
+    "static": (
+        "{model} --texts {out}/a.txt --out {out}/static",
+        {"encoding the vocabulary", "counting tokens"},
+        {LOAD},
+    ),
     "pack": ("{out}/a.txt --model {model} --out {out}/packed", {"packing"}, set()),
     "pretrain": ("tiny --data {out}/packed --out {out}/pretrained {small}", set(), set()),
     "doctor": (

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from bothways.predict.likelihood import score_minimal_pairs as score_minimal_pairs
     from bothways.predict.likelihood import sentence_scores as sentence_scores
     from bothways.predict.predictor import Predictor as Predictor
+    from bothways.predict.token_table import distil_static as distil_static
     from bothways.pretraining.pack import PackReport as PackReport
     from bothways.pretraining.pack import pack as pack
     from bothways.pretraining.pretrain import Pretrained as Pretrained
@@ -115,6 +116,7 @@ _MODULES = {
     "predict.fill": "Filled fill",
     "predict.likelihood": "MinimalPair MinimalPairScores read_minimal_pairs score_minimal_pairs sentence_scores",
     "predict.predictor": "Predictor",
+    "predict.token_table": "distil_static",
     "pretraining.pack": "PackReport pack",
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",

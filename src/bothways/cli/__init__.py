@@ -23,6 +23,7 @@ from bothways.cli import (
     predict,
     pretrain,
     similar,
+    static,
     suite,
     vocab,
 )
@@ -44,6 +45,7 @@ app.command()(fill.fill)
 app.command()(encode.encode)
 app.command()(similar.similar)
 app.command()(cluster.cluster)
+app.command()(static.static)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
 app.command()(doctor.doctor)

@@ -89,6 +89,10 @@ class StaticModel:
                 found = F.normalize(found, dim=1) if self.normalizes else found
             yield found.numpy()
 
+    def token_ids(self, texts: Iterable[str]) -> Iterator[NDArray[np.int64]]:
+        """The ids of the tokens of texts, without special tokens: those of some texts at a time."""
+        return (self.ids(some)[0] for some in _batched(texts))
+
     def ids(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Token ids of texts, one text after the other, without special tokens; and the length of each."""
         if self.tokenizer.words is not None:
