@@ -467,6 +467,11 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
         {"encoding the vocabulary", "counting tokens"},
         {LOAD},
     ),
+    "mine": (
+        "{data}/pairs.jsonl --model {model} --negatives 1 --out {out}/mined.jsonl --long cut",
+        {"reading", "encoding candidates", "encoding anchors", "mining"},
+        {LOAD},
+    ),
     "pack": ("{out}/a.txt --model {model} --out {out}/packed", {"packing"}, set()),
     "pretrain": ("tiny --data {out}/packed --out {out}/pretrained {small}", set(), set()),
     "doctor": (

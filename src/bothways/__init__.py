@@ -71,6 +71,9 @@ if TYPE_CHECKING:
     from bothways.scoring.significance import Summary as Summary
     from bothways.search.cluster import Group as Group
     from bothways.search.cluster import cluster as cluster
+    from bothways.search.mining import HardNegatives as HardNegatives
+    from bothways.search.mining import NegativeRules as NegativeRules
+    from bothways.search.mining import mine_hard_negatives as mine_hard_negatives
     from bothways.search.nearest import nearest as nearest
     from bothways.search.pairs import SimilarPair as SimilarPair
     from bothways.search.pairs import near_duplicates as near_duplicates
@@ -122,6 +125,7 @@ _MODULES = {
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",
     "scoring.significance": "Comparison Summary",
     "search.cluster": "Group cluster",
+    "search.mining": "HardNegatives NegativeRules mine_hard_negatives",
     "search.nearest": "nearest",
     "search.pairs": "SimilarPair near_duplicates similar_pairs",
     "tasks.finetune": "Finetuned finetune",

@@ -19,6 +19,7 @@ from bothways.cli import (
     fill,
     finetune,
     info,
+    mine,
     pack,
     predict,
     pretrain,
@@ -46,6 +47,7 @@ app.command()(encode.encode)
 app.command()(similar.similar)
 app.command()(cluster.cluster)
 app.command()(static.static)
+app.command()(mine.mine)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
 app.command()(doctor.doctor)

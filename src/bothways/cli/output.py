@@ -149,7 +149,7 @@ def read_rows(file: Path, field: str) -> tuple[list[str], list[int]]:
 def shorten(text: str, most: int = 80) -> str:
     """A text on one line, cut after so many characters.
 
-    >>> shorten("The cat\nsleeps.", 9)
+    >>> shorten("The cat  sleeps.", 9)
     'The cat …'
     """
     line = " ".join(text.split())

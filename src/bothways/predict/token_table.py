@@ -85,7 +85,8 @@ def principal_components(vectors: Tensor, width: int) -> Tensor:
     axes = axes.flip(1)[:, :width]  # eigh sorts upwards
     # Either sign is right: the one that makes the largest entry positive is always the same.
     signs = axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
-    return (centred @ (axes * signs)).float()
+    found: Tensor = (centred @ (axes * signs)).float()
+    return found
 
 
 def _guessed(model: Model, kept: NDArray[np.int64]) -> Counts:
@@ -97,8 +98,9 @@ def _guessed(model: Model, kept: NDArray[np.int64]) -> Counts:
     if isinstance(bias, Tensor) and float(bias.detach().abs().sum()) > 0:
         found: Counts = bias.detach().double().cpu()[torch.from_numpy(kept)].softmax(0).numpy()
         return found
-    shares = 1.0 / np.arange(1, len(kept) + 1)
-    return shares / shares.sum()
+    shares: Counts = 1.0 / np.arange(1, len(kept) + 1)
+    shares /= shares.sum()
+    return shares
 
 
 def _counted(model: StaticModel, texts: Iterable[str], kept: NDArray[np.int64], watch: Watch) -> Counts:
@@ -106,5 +108,6 @@ def _counted(model: StaticModel, texts: Iterable[str], kept: NDArray[np.int64], 
     counts = np.zeros(model.tokenizer.size)
     for ids in model.token_ids(watch(texts, "counting tokens")):
         counts += np.bincount(ids, minlength=len(counts))
-    found = np.maximum(counts[kept], 0.5)
-    return found / found.sum()
+    found: Counts = np.maximum(counts[kept], 0.5)
+    found /= found.sum()
+    return found

@@ -63,10 +63,15 @@ def nearest_blocks(
     corpus: Matrix,
     k: int,
     *,
+    at_most: Scores | None = None,
     budget: int = BUDGET,
     device: Device | None = None,
 ) -> Iterator[tuple[Scores, Rows]]:
-    """`nearest` as a stream: the answers to some queries at a time, in order."""
+    """`nearest` as a stream: the answers to some queries at a time, in order.
+
+    `at_most`: for each query, the greatest score that counts. Where fewer than k rows have no more, the last answers
+    have the score -inf and the row -1.
+    """
     require_range("`k`", k, k >= 1, "at least 1")
     if queries.ndim != 2 or corpus.ndim != 2 or queries.shape[1] != corpus.shape[1]:
         raise BothwaysError(
@@ -78,7 +83,8 @@ def nearest_blocks(
     plan = plan_blocks(len(queries), queries.shape[1], min(k, len(corpus)), budget)
     for begin in range(0, len(queries), plan.queries):
         block = block_of(where, queries, slice(begin, begin + plan.queries))
-        best = _Best.empty(len(block.vectors), min(k, len(corpus)), where)
+        caps = at_most[begin : begin + plan.queries] if at_most is not None else np.full(len(block.vectors), np.inf)
+        best = _Best.empty(torch.from_numpy(caps.astype(np.float32)).to(where), min(k, len(corpus)))
         for first in range(0, len(corpus), plan.rows):
             best.add(block, block_of(where, corpus, slice(first, first + plan.rows)), first, plan.pairs)
         yield best.scores.cpu().numpy(), best.rows.cpu().numpy()
@@ -108,11 +114,13 @@ class _Best:
 
     scores: Tensor
     rows: Tensor
+    caps: Tensor
+    """(Q,) the greatest score that counts."""
 
     @classmethod
-    def empty(cls, queries: int, k: int, device: torch.device) -> "_Best":
-        scores = torch.full((queries, k), -torch.inf, device=device)
-        return cls(scores, torch.full((queries, k), -1, dtype=torch.int64, device=device))
+    def empty(cls, caps: Tensor, k: int) -> "_Best":
+        scores = torch.full((len(caps), k), -torch.inf, device=caps.device)
+        return cls(scores, torch.full((len(caps), k), -1, dtype=torch.int64, device=caps.device), caps)
 
     def add(self, queries: VectorBlock, corpus: VectorBlock, first: int, pairs: int) -> None:
         """Take in a block of the corpus whose first row is `first`. Blocks come in order."""
@@ -120,6 +128,10 @@ class _Best:
         if not len(places):
             return
         scores = exact_scores(queries.vectors, corpus.vectors, places, pairs)
+        is_low = scores <= self.caps[places[:, 0]]
+        places, scores = places[is_low], scores[is_low]
+        if not len(places):
+            return
         query, row = places.T
         self._merge(query, row + first, scores)
 
@@ -127,12 +139,13 @@ class _Best:
         """(candidates, 2): query and row of all that may belong to the best, by query and then by row."""
         products, k = queries.vectors @ corpus.vectors.T, self.scores.shape[1]
         margin = rounding_bound(queries, corpus)
-        bound = self.scores[:, -1:] - margin
-        found = products >= bound
+        bound, caps = self.scores[:, -1:] - margin, self.caps[:, None]
+        found = (products >= bound) & (products <= caps + margin)
         if int(found.sum()) > _CROWDED * k * len(products) and products.shape[1] > k:
             # k rows of this block alone have products as great as these, and so have exact scores almost as great.
-            own = products.topk(k, sorted=True).values[:, -1:]
-            found = products >= torch.maximum(bound, own - 2 * margin)
+            sure = torch.where(products <= caps - margin, products, -torch.inf)
+            own = sure.topk(k, sorted=True).values[:, -1:]
+            found &= products >= own - 2 * margin
         return found.nonzero()
 
     def _merge(self, query: Tensor, row: Tensor, scores: Tensor) -> None:
