@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bothways.search.nearest import exact_scores, nearest
+from bothways.search.nearest import nearest
+from bothways.search.products import BUDGET, exact_scores, pairs_at_once
 from bothways.search.segment import Segment
 
 Vectors = NDArray[np.float32]
@@ -109,5 +110,7 @@ def _of_segment(
     for query, rows in zip(queries, way.candidates(queries, many), strict=True):
         rows = np.sort(rows)  # read from disk in order
         vectors = torch.from_numpy(np.array(segment.vectors[rows]))
-        found.append((rows, exact_scores(torch.from_numpy(query[None]), vectors).numpy()))
+        places = torch.stack([torch.zeros(len(rows), dtype=torch.long), torch.arange(len(rows))], 1)
+        scores = exact_scores(torch.from_numpy(query[None]), vectors, places, pairs_at_once(len(query), BUDGET))
+        found.append((rows, scores.numpy()))
     return found
