@@ -111,6 +111,6 @@ def _of_segment(
         rows = np.sort(rows)  # read from disk in order
         vectors = torch.from_numpy(np.array(segment.vectors[rows]))
         places = torch.stack([torch.zeros(len(rows), dtype=torch.long), torch.arange(len(rows))], 1)
-        scores = exact_scores(torch.from_numpy(query[None]), vectors, places, pairs_at_once(len(query), BUDGET))
-        found.append((rows, scores.numpy()))
+        again = exact_scores(torch.from_numpy(query[None]), vectors, places, pairs_at_once(len(query), BUDGET))
+        found.append((rows, again.numpy()))
     return found
