@@ -15,7 +15,7 @@ import torch
 import transformers
 from sentence_transformers import MultiVectorEncoder
 
-from bothways.model.attention import Backend
+from bothways.model.attention import Backend, choose
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
@@ -282,6 +282,21 @@ def test_a_smaller_vocabulary(tokenizer: Tokenizer, tmp_path: Path, run: Run) ->
     facts = json.loads(run("info", folder, "--json").stdout)
     assert facts["parameters"] == sum(facts["parameters_by_part"].values())
     assert any("rerank" in ability for ability in facts["can"])
+
+
+def test_a_backend_without_biases_is_not_chosen_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flash attention has no bias, which hides the tokens that are not attended to."""
+    seen: list[bool] = []
+
+    def watched(wanted: Backend, *, bias: bool, **more: Any) -> Backend:
+        seen.append(bias)
+        return choose(wanted, bias=bias, **more)
+
+    monkeypatch.setattr("bothways.model.encoder.choose", watched)
+    encoder, batch = Model.new(ModelConfig(TINY, ())).eval().encoder, Batch.pack([[5, 6, 7]])
+    encoder(batch)
+    encoder(replace(batch, attended=torch.tensor([True, True, False])))
+    assert seen == [False, True]
 
 
 def test_other_models_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
