@@ -15,7 +15,7 @@ import torch
 import transformers
 from sentence_transformers import MultiVectorEncoder
 
-from bothways.model.attention import Backend
+from bothways.model.attention import Backend, choose
 from bothways.model.batch import Batch
 from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
@@ -251,6 +251,54 @@ def test_tokens_that_are_not_attended_to_change_nothing(family: str, backend: Ba
     assert not torch.allclose(other, alone, atol=1e-2)
 
 
+@pytest.mark.parametrize("name", ["attended masks", "punctuation"])
+def test_a_copy_of_a_colbert(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Saved as a MultiVectorEncoder, it gives the same scores here and there."""
+    folder = stanford(tmp_path / "colbert", tokenizer, METADATA[name])
+    save(load(folder), tmp_path / "copy")
+    assert_same(tmp_path / "copy")
+    expected = ours(folder).scores([*PAIRED, (QUERIES[0], LONG)])
+    assert ours(tmp_path / "copy").scores([*PAIRED, (QUERIES[0], LONG)]) == pytest.approx(expected, abs=LIMIT)
+    save(load(tmp_path / "copy"), tmp_path / "again")
+    assert ours(tmp_path / "again").scores(PAIRED) == pytest.approx(expected[:-1], abs=LIMIT)
+
+
+def test_a_copy_of_pylate(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = pylate(tmp_path, tokenizer, query_length=20, document_length=40, skiplist_words=["!", "cat"])
+    save(load(folder), tmp_path / "copy")
+    assert_same(tmp_path / "copy")
+
+
+def test_a_smaller_vocabulary(tokenizer: Tokenizer, tmp_path: Path, run: Run) -> None:
+    """It keeps the projection, the markers and the mask."""
+    folder, text = stanford(tmp_path / "colbert", tokenizer), tmp_path / "texts.txt"
+    text.write_text("\n".join([*QUERIES, *DOCUMENTS]), encoding="utf-8")
+    done = run("vocab", "shrink", folder, "--from", text, "--out", tmp_path / "small")
+    assert done.returncode == 0, done.stderr
+    small = load(tmp_path / "small")
+    assert small.config.encoder.vocab_size < tokenizer.size
+    found = LateInteraction(small).scores(PAIRED)
+    assert found == pytest.approx(ours(folder).scores(PAIRED), abs=LIMIT)
+    facts = json.loads(run("info", folder, "--json").stdout)
+    assert facts["parameters"] == sum(facts["parameters_by_part"].values())
+    assert any("rerank" in ability for ability in facts["can"])
+
+
+def test_a_backend_without_biases_is_not_chosen_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flash attention has no bias, which hides the tokens that are not attended to."""
+    seen: list[bool] = []
+
+    def watched(wanted: Backend, *, bias: bool, **more: Any) -> Backend:
+        seen.append(bias)
+        return choose(wanted, bias=bias, **more)
+
+    monkeypatch.setattr("bothways.model.encoder.choose", watched)
+    encoder, batch = Model.new(ModelConfig(TINY, ())).eval().encoder, Batch.pack([[5, 6, 7]])
+    encoder(batch)
+    encoder(replace(batch, attended=torch.tensor([True, True, False])))
+    assert seen == [False, True]
+
+
 def test_other_models_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with refused("not-a-colbert"):
         LateInteraction(Model.new(ModelConfig(replace(TINY, vocab_size=tokenizer.size), ()), tokenizer))
@@ -258,8 +306,6 @@ def test_other_models_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
     with refused("late-interaction", folder):
         encode(["the cat"], folder)
     assert encode(["the cat"], folder, pool="mean").shape == (1, 32)
-    with pytest.warns(UserWarning, match="written without"):
-        save(load(folder), tmp_path / "copy")
     theirs = judge(folder)
     theirs.save_pretrained(str(tmp_path / "theirs"))
     mask = tmp_path / "theirs" / "2_MultiVectorMask" / "config.json"

@@ -89,7 +89,7 @@ def test_scores_and_order_are_those_of_sentence_transformers(name: str, tokenize
         assert [hit.score for hit in hits] == pytest.approx([one["score"] for one in expected], abs=LIMIT)
 
 
-@pytest.mark.parametrize("family", ["roberta", "electra", "modernbert"])
+@pytest.mark.parametrize("family", ["xlm-roberta", "electra", "modernbert"])
 def test_other_families(family: str, tmp_path: Path) -> None:
     """bge-reranker is an XLM-RoBERTa, which reads pairs without segments."""
     tokenizer = tokenizer_of(family)

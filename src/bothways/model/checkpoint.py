@@ -24,7 +24,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow, setting
 from bothways.model.identify import find_family, find_heads, nameless, read_labels
-from bothways.model.late import PROJECTION, not_for_texts, read_late
+from bothways.model.late import PROJECTION, late_files, not_for_texts, read_late, with_markers, write_late
 from bothways.model.model import Model
 from bothways.model.sentence import lowers_case, names_of, read_sentence, transformer_folder, write_sentence
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
@@ -62,6 +62,8 @@ def with_sentence(model: Model, folder: Path, projection: Tensor | None = None) 
     try:
         model.late = read_late(folder, width, projection)
         if model.late is not None:
+            if model.tokenizer is not None:
+                model.tokenizer = with_markers(model.tokenizer, model.late.settings)
             raise not_for_texts(folder)
         model.sentence = read_sentence(folder, width)
     except BothwaysError as error:  # only `encode` needs the modules
@@ -101,7 +103,7 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
     others = [ADVICE] if model.config.advice else []
-    others += names_of(model.sentence) if model.sentence else []
+    others += names_of(model.sentence) if model.sentence else late_files(model.late) if model.late else []
     with atomic.new_folder(folder, replaces=(*_FILES, *others)) as fresh:
         kind = dtype or model.encoder.embeddings.tokens.weight.dtype
         # Tables that follow from config.json are not rounded.
@@ -121,13 +123,15 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
         if model.config.advice:
             (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
-        if model.sentence_error is not None:
-            warnings.warn(
-                f"{folder} is written without the modules after the encoder: {model.sentence_error}",
-                stacklevel=2,
-            )
         if model.sentence is not None:
             write_sentence(model.sentence, fresh, model.config.encoder.width)
+        elif model.late is not None:
+            write_late(model.late, fresh)
+        elif model.sentence_error is not None:
+            warnings.warn(
+                f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}",
+                stacklevel=2,
+            )
 
 
 # ---------------------------------------------------------------------- reading

@@ -1,22 +1,25 @@
-"""Reads what a ColBERT folder says about late interaction: one short vector for each token of a query or a document.
+"""Reads and writes what a ColBERT folder says about late interaction: a short vector for each token of a text.
 
 Three kinds of folders are read: those of Stanford's ColBERT (linear.weight beside the weights of the encoder, and
-artifact.metadata), of PyLate, and of sentence-transformers' MultiVectorEncoder.
+artifact.metadata), of PyLate, and of sentence-transformers' MultiVectorEncoder, which is also what is written.
 
 N tokens in the batch.
 """
 
+import json
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import safetensors.torch
 from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
 from bothways.model.sentence import MODULES, PROMPTS, SETTINGS, Dense, Normalize, listed, module_path, read_dense
 from bothways.model.weights import read_json
+from bothways.text.tokenizer import Tokenizer
 
 PROJECTION = "linear.weight"
 """The tensor of Stanford's ColBERT that projects hidden states to the vectors of tokens."""
@@ -24,6 +27,12 @@ METADATA = "artifact.metadata"
 _IDENTITY = "torch.nn.modules.linear.Identity"
 _TYPES = ("MultiVectorEncoder", "ColBERT")
 """The model_type of sentence-transformers and of PyLate."""
+_CLASSES = {
+    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
+    "Dense": "sentence_transformers.base.modules.dense.Dense",
+    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
+    "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
+}
 Side = Literal["query", "document"]
 
 
@@ -48,7 +57,7 @@ class LateSettings:
     """What is put before a query."""
     document: str = ""
     markers: tuple[str, ...] = ()
-    """Beginnings of these prompts that are one token each, however the tokenizer would read them."""
+    """Beginnings of these prompts that are one token each, if the vocabulary has them."""
     query_length: int | None = None
     """Maximum tokens of a query, special tokens included."""
     document_length: int | None = None
@@ -93,6 +102,15 @@ def read_late(folder: Path, width: int, projection: Tensor | None) -> Late | Non
             )
         width = dense.linear.out_features
     return late.eval()
+
+
+def with_markers(tokenizer: Tokenizer, settings: LateSettings) -> Tokenizer:
+    """The tokenizer with the markers as special tokens: it would read [unused0] in pieces."""
+    found = []
+    for marker in filter(None, settings.markers):
+        names = (marker, *marker.split(None, 1)[:1])  # PyLate's "[Q] " is one token, with its space
+        found += [name for name in names if tokenizer.backend.token_to_id(name) is not None][:1]
+    return tokenizer.with_special(found) if found else tokenizer
 
 
 def not_for_texts(folder: Path) -> BothwaysError:
@@ -199,3 +217,51 @@ def _pylate(settings: Mapping[str, Any]) -> LateSettings:
         expansion=Expansion(settings.get("query_length") or 32, attend=bool(attend)) if expands else None,
         skipped=tuple(string.punctuation if skipped is None else skipped),
     )
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def late_files(late: Late) -> list[str]:
+    """The files and folders that `write_late` writes."""
+    return [MODULES, SETTINGS, PROMPTS, *_places(late)]
+
+
+def write_late(late: Late, folder: Path) -> None:
+    """Write the files of a MultiVectorEncoder beside those of the transformer."""
+    settings, kinds = late.settings, ["MultiVectorMask", *(type(step).__name__ for step in late.steps)]
+    parts = [("Transformer", ""), *zip(kinds, _places(late), strict=True)]
+    _write(
+        folder / MODULES,
+        [{"idx": i, "name": str(i), "path": path, "type": _CLASSES[kind]} for i, (kind, path) in enumerate(parts)],
+    )
+    lengths = {"query_length": settings.query_length, "document_length": settings.document_length}
+    expansion = {"query_expansion": asdict(settings.expansion)} if settings.expansion else {}
+    kept = {name: length for name, length in lengths.items() if length is not None}
+    _write(folder / SETTINGS, {"transformer_task": "feature-extraction", **kept, **expansion})
+    prompts = {"query": settings.query, "document": settings.document}
+    similarity = "meanmaxsim" if settings.is_mean else "maxsim"
+    _write(folder / PROMPTS, {"model_type": _TYPES[0], "prompts": prompts, "similarity_fn_name": similarity})
+    mask, *others = (folder / place for place in _places(late))
+    mask.mkdir()
+    skipped = {"skiplist_words": list(settings.skipped), "skiplist_tasks": list(settings.skipped_in)}
+    _write(mask / "config.json", {**skipped, "keep_only_token_ids": None})
+    for place, step in zip(others, late.steps, strict=True):
+        place.mkdir()
+        tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+        if isinstance(step, Dense):
+            shape = {"in_features": step.linear.in_features, "out_features": step.linear.out_features}
+            more = {"bias": step.linear.bias is not None, "activation_function": step.activation}
+            _write(place / "config.json", {**shape, **more, **tokens})
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in step.state_dict().items()}
+            safetensors.torch.save_file(tensors, place / "model.safetensors", metadata={"format": "pt"})
+        else:
+            _write(place / "config.json", tokens)
+
+
+def _places(late: Late) -> list[str]:
+    return ["1_MultiVectorMask", *(f"{i}_{type(step).__name__}" for i, step in enumerate(late.steps, 2))]
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -86,7 +86,7 @@ class Model(nn.Module):
             model = Model(replace(self.config, heads=tuple(heads)), self.tokenizer)
         model.encoder = self.encoder
         model.heads.update({name: self.heads[name] for name in heads})
-        model.sentence, model.sentence_error = self.sentence, self.sentence_error
+        model.sentence, model.sentence_error, model.late = self.sentence, self.sentence_error, self.late
         return model.train(self.training)
 
     def with_layers(self, taken: int | Sequence[int]) -> "Model":
@@ -127,7 +127,7 @@ class Model(nn.Module):
             setattr(model.encoder, name, part)
         model.encoder.blocks = nn.ModuleList(self.encoder.blocks[block] for block in kept)
         model.heads = self.heads
-        model.sentence, model.sentence_error = self.sentence, self.sentence_error
+        model.sentence, model.sentence_error, model.late = self.sentence, self.sentence_error, self.late
         return model.train(self.training)
 
     def require_tokenizer(self) -> Tokenizer:

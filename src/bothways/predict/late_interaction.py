@@ -219,15 +219,16 @@ class _SideOf:
 
 
 def _side_of(side: Side, late: Late, tokenizer: Tokenizer) -> _SideOf:
-    settings, id_of = late.settings, tokenizer.backend.token_to_id
+    settings = late.settings
     prompt = settings.query if side == "query" else settings.document
     words = settings.skipped if side in settings.skipped_in else ()
-    skipped = np.array([found for word in words if (found := id_of(word)) is not None], np.int64)
-    for marker in settings.markers:
-        for prefix in (marker, *marker.split(None, 1)[:1]):  # PyLate's "[Q] " is one token, with its space
-            if marker and prompt.startswith(prefix) and (found := id_of(prefix)) is not None:
-                return _SideOf(found, prompt.removeprefix(prefix), skipped)
-    return _SideOf(None, prompt, skipped)
+    ids = [found for word in words if (found := tokenizer.backend.token_to_id(word)) is not None]
+    specials = {tokenizer.piece(i): i for i in tokenizer.special_ids}
+    marker = max((name for name in specials if prompt.startswith(name)), key=len, default=None)
+    skipped = np.array(ids, np.int64)
+    if marker is None:
+        return _SideOf(None, prompt, skipped)
+    return _SideOf(specials[marker], prompt.removeprefix(marker), skipped)
 
 
 def _expansion_id(expansion: Expansion | None, tokenizer: Tokenizer) -> int | None:
