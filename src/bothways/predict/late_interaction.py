@@ -178,7 +178,7 @@ class LateInteraction:
         counts &= ~np.isin(places.ids, own.skipped)
         sequences = Sequences(places.ids, places.lengths)
         if own.marker is not None:
-            before = places.starts + chunk.reads.around[0]
+            before = places.starts + self.model.require_tokenizer().around[0]
             # Later windows begin with the marker too, but it counts once.
             counts = np.insert(counts, before, first == 0)
             sequences = Sequences(np.insert(places.ids, before, own.marker), places.lengths + 1)
