@@ -3,6 +3,7 @@
 import copy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from bothways.model.config import EncoderConfig, Learned, ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.pretraining.pretrain import pretrain
+from bothways.search.nearest import nearest
 from helpers import EVEN, RAGGED, WINDOWS, distance_bias, random_batch
 
 pytestmark = pytest.mark.filterwarnings("default")  # torch's compiler warns about itself
@@ -185,3 +187,12 @@ def test_every_family_computes_and_learns_as_in_fp32(family: str, lengths: tuple
         if one is not None and other is not None:
             error = float((one.float() - other).norm() / (other.norm() + 1e-3 * above.norm()))
             assert error < 0.08, (name, error)
+
+
+def test_a_gpu_finds_the_same_nearest_rows() -> None:
+    draw = np.random.default_rng(0)
+    queries, corpus = draw.standard_normal((23, 48)), draw.standard_normal((5000, 48))
+    there = nearest(queries, corpus, 10, budget=300_000, device="cuda")
+    here = nearest(queries, corpus, 10, device="cpu")
+    np.testing.assert_array_equal(there[1], here[1])
+    np.testing.assert_array_equal(there[0], here[0])

@@ -223,6 +223,7 @@ FINETUNING = {
     "classify.focal_gamma": c("2.0"),
     "classify.class_weights": c("balanced"),
     "classify.metric": c("macro_f1", effect="result"),
+    "score.loss": c("listnet", "task=score", 'data.train=["{ranked}"]', 'data.dev=["{ranked}"]'),
     "answer.max_answer_length": c("1", *ANSWER),
     "embed.loss": c("triplet", *EMBED),
     "embed.scale": c("5.0", *EMBED),
@@ -311,6 +312,10 @@ def places(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> di
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     asked = [{"question": sentences(1), "context": (text := sentences(2)), "answers": [text[:9]]} for _ in range(4)]
     (folder / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    lists = [
+        {"query": sentences(1), "documents": [sentences(1) for _ in range(3)], "labels": [0, 1, 0]} for _ in range(4)
+    ]
+    (folder / "ranked.jsonl").write_text("\n".join(map(json.dumps, lists)))
     related = [{"anchor": sentences(1), "positive": sentences(1), "negative": sentences(1)} for _ in range(8)]
     (folder / "related.jsonl").write_text("\n".join(map(json.dumps, related)))
     found = {path.name.removesuffix(".jsonl"): str(path) for path in folder.iterdir()}

@@ -28,6 +28,7 @@ ORDER = [
     ["tasks"],
     ["doctor"],
     ["predict"],
+    ["search"],
     ["scale"],
     ["cli", "__main__"],
 ]
@@ -42,6 +43,8 @@ ALLOWED = {
     "matplotlib",
     "jieba",
     "ray",
+    "bm25s",
+    "usearch",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}

@@ -11,6 +11,7 @@ import typer
 from bothways.cli import (
     bertscore,
     blimp,
+    cluster,
     convert,
     doctor,
     encode,
@@ -18,9 +19,14 @@ from bothways.cli import (
     fill,
     finetune,
     info,
+    mine,
     pack,
     predict,
     pretrain,
+    rerank,
+    search,
+    similar,
+    static,
     suite,
     vocab,
 )
@@ -40,6 +46,10 @@ app.command()(info.info)
 app.command()(convert.convert)
 app.command()(fill.fill)
 app.command()(encode.encode)
+app.command()(similar.similar)
+app.command()(cluster.cluster)
+app.command()(static.static)
+app.command()(mine.mine)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
 app.command()(doctor.doctor)
@@ -48,6 +58,8 @@ app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)
+app.command()(rerank.rerank)
+app.add_typer(search.app, name="search")
 app.command()(suite.glue)
 app.command()(suite.squad)
 app.command()(suite.conll)

@@ -102,6 +102,9 @@ def finetune(
         samples, unused = _samples(task, train, watch)
         if unused:
             tell(f"{unused:,} of the {len(train):,} training examples have no target and are left out")
+        samples, alone = task.joined(samples)
+        if alone:
+            tell(f"{alone:,} of the {len(train):,} training examples have none to be compared with and are left out")
         tell(f"training data: {task.reader.tally}")
         work = FineTuning(
             model,

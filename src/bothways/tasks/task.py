@@ -178,6 +178,10 @@ class Task(ABC):
     def samples(self, item: EncodedExample) -> list[Sample]:
         """The training samples of one example."""
 
+    def joined(self, samples: Sequence[Sample]) -> tuple[list[Sample], int]:
+        """The samples of all examples, with those put together that a loss compares, and the number left out."""
+        return list(samples), 0
+
     @abstractmethod
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
         """The targets of a batch of these samples, and the number that the sum of its losses is divided by."""
