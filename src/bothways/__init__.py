@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bothways.predict.likelihood import read_minimal_pairs as read_minimal_pairs
     from bothways.predict.likelihood import score_minimal_pairs as score_minimal_pairs
     from bothways.predict.likelihood import sentence_scores as sentence_scores
+    from bothways.predict.mteb_encoder import mteb_encoder as mteb_encoder
     from bothways.predict.predictor import Predictor as Predictor
     from bothways.pretraining.pack import PackReport as PackReport
     from bothways.pretraining.pack import pack as pack
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
     from bothways.pretraining.recipe import read_recipe as read_recipe
     from bothways.scoring.significance import Comparison as Comparison
     from bothways.scoring.significance import Summary as Summary
+    from bothways.search.vector_evaluation import SetScores as SetScores
+    from bothways.search.vector_evaluation import VectorEvaluation as VectorEvaluation
+    from bothways.search.vector_evaluation import evaluate_vectors as evaluate_vectors
     from bothways.tasks.finetune import Finetuned as Finetuned
     from bothways.tasks.finetune import finetune as finetune
     from bothways.tasks.recipe import FinetuneData as FinetuneData
@@ -104,7 +108,9 @@ _MODULES = {
     "predict.evaluation": "Evaluation calibrate compare_models evaluate",
     "predict.fill": "Filled fill",
     "predict.likelihood": "MinimalPair MinimalPairScores read_minimal_pairs score_minimal_pairs sentence_scores",
+    "predict.mteb_encoder": "mteb_encoder",
     "predict.predictor": "Predictor",
+    "search.vector_evaluation": "SetScores VectorEvaluation evaluate_vectors",
     "pretraining.pack": "PackReport pack",
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",
