@@ -17,8 +17,10 @@ from bothways.progress import Watch, watch_nothing
 _AT_ONCE = 8_192
 """Vectors that are in 64 bits at a time."""
 _ROUNDS, _STEPS = 100, 20
-_FLAT = 1e-7
+_FLAT = 1e-8
 """The largest slope at which the minimum counts as found."""
+_NOISE = 1e-13
+"""A round that lowers the loss by a smaller share of it is the last one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +75,12 @@ def fit_probe(
     def loss() -> float:
         return _loss(vectors, gold, weight, bias, c)
 
+    before = float("inf")
     for _ in watch(range(_ROUNDS), "fitting the probe"):
-        optimizer.step(loss)
+        now = float(optimizer.step(loss))  # the loss before this round
+        if before - now <= _NOISE * now:
+            break
+        before = now
         if all(part.grad is not None and float(part.grad.abs().max()) <= _FLAT for part in (weight, bias)):
             break
     return LinearProbe(weight.detach(), bias.detach())

@@ -27,7 +27,8 @@ Similarity = Callable[[Tensor, Tensor], Tensor]
 SIMILARITIES: dict[str, Similarity] = {
     "cosine": lambda first, second: F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T,
     "dot": lambda first, second: first @ second.T,
-    "euclidean": lambda first, second: -torch.cdist(first, second, p=2.0),
+    # Without matrix products, whose rounding errors depend on the number of vectors.
+    "euclidean": lambda first, second: -torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist"),
     "manhattan": lambda first, second: -torch.cdist(first, second, p=1.0),
 }
 """All pairs, by the names of sentence-transformers: larger is more similar. (N, W), (M, W) → (N, M)."""
