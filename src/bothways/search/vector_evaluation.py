@@ -89,8 +89,9 @@ def evaluate_vectors(
     sets, left_out = find_vector_sets(folder)
     notes, found, read = notes if notes is not None else Notes(), [], []
     for number, one in enumerate([model] if against is None else [model, against]):
+        (engine,) = (Engine(source, device=device, dtype=dtype) for source in watch([one], "loading the model"))
         encoder = RoleEncoder(
-            Engine(one, device=device, dtype=dtype),
+            engine,
             prompt=prompt,
             query_prompt=query_prompt,
             document_prompt=document_prompt,
@@ -101,8 +102,9 @@ def evaluate_vectors(
         read.append(str(encoder.tally))
         if encoder.tally.cut:
             warnings.warn(str(encoder.tally), stacklevel=2)
-        del encoder, setting  # the first model leaves the memory before the second one is loaded
-    scored = [_scores(one, *mine) for one, *mine in zip(sets, *found, strict=True)]
+        del engine, encoder, setting  # the first model leaves the memory before the second one is loaded
+    resampled = watch(list(zip(sets, *found, strict=True)), "resampling")
+    scored = [_scores(one, *mine) for one, *mine in resampled]
     means = [_means(sets, some) for some in found]
     return VectorEvaluation(scored, means[0], means[1] if against is not None else {}, left_out, read)
 
