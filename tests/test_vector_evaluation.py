@@ -119,6 +119,8 @@ def test_sets_are_recognised_by_their_content(tmp_path: Path) -> None:
     write(tmp_path / "nli.tsv", "premise\thypothesis\tlabel\na\tb\tentailment\n")
     write(tmp_path / "plain.tsv", "text\nabc\n")
     write(tmp_path / "odd.tsv", "one\ttwo\na\tb\n")
+    write(tmp_path / "broken.jsonl", '{"text": "a", "lab\n')
+    write(tmp_path / "empty.jsonl", "")
     found, left_out = find_vector_sets(tmp_path)
     assert {one.name: one.kind for one in found} == {
         "a.tsv": "sts",
@@ -135,7 +137,9 @@ def test_sets_are_recognised_by_their_content(tmp_path: Path) -> None:
         "stsb": "test.tsv",
         "classes": "test.csv",
     }
-    assert set(left_out) == {"README.md", "nli.tsv", "plain.tsv", "odd.tsv"}
+    names = {"README.md", "nli.tsv", "plain.tsv", "odd.tsv", "stsb/dev.tsv", "broken.jsonl", "empty.jsonl"}
+    assert set(left_out) == names
+    assert "JSON" in left_out["broken.jsonl"]
     assert "entailment" in left_out["nli.tsv"]
 
 
@@ -147,7 +151,7 @@ def test_the_folder_itself_may_be_a_set(tmp_path: Path) -> None:
     (folder / "corpus.jsonl").unlink()
     (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "dev.tsv")
     (one,), _ = find_vector_sets(folder)
-    assert (one.kind, one.split) == ("retrieval", SPLITS[1])
+    assert (one.name, one.kind, one.split) == ("beir (dev)", "retrieval", SPLITS[1])
     (one,), _ = find_vector_sets(write_sts(tmp_path / "one.tsv"))
     assert (one.name, one.kind) == ("one.tsv", "sts")
 
@@ -251,7 +255,8 @@ def test_queries_and_documents_get_their_prompts(tmp_path: Path, model_folder: P
 
 
 def test_reranking_is_the_mean_average_precision(tmp_path: Path, model_folder: Path) -> None:
-    write(tmp_path / "sets" / "r.jsonl", lines([*RERANKING, {"query": "a", "positive": [], "negative": ["b"]}]))
+    none = {"query": "a", "positive": [], "negative": ["b"]}
+    write(tmp_path / "sets" / "r.jsonl", lines([*RERANKING, none]))
     one = evaluated(tmp_path / "sets", model_folder)
     precisions, ranks = [], []
     for row in RERANKING:
@@ -263,6 +268,13 @@ def test_reranking_is_the_mean_average_precision(tmp_path: Path, model_folder: P
     assert abs(one.scores["map"] - np.mean(precisions)) < 1e-9
     assert abs(one.scores["mrr@10"] - np.mean(1 / np.array(ranks))) < 1e-9
     assert one.counts == {"queries": 4, "documents": 12, "without a positive": 1}
+
+
+def test_of_equal_candidates_the_negative_comes_first(tmp_path: Path, model_folder: Path) -> None:
+    texts = ["the cat sleeps " * times for times in range(1, 6)]
+    rows = [{"query": "a dog", "positive": [text], "negative": [text, text]} for text in texts]
+    write(tmp_path / "sets" / "r.jsonl", lines(rows))
+    assert evaluated(tmp_path / "sets", model_folder).scores == pytest.approx({"map": 1 / 3, "mrr@10": 1 / 3})
 
 
 def test_clustering_is_the_mean_v_measure_of_the_seeds(tmp_path: Path, model_folder: Path) -> None:

@@ -81,7 +81,7 @@ def find_vector_sets(folder: Path | str) -> tuple[list[VectorSet], dict[str, str
 
 
 def _inside(path: Path, root: Path, left_out: dict[str, str]) -> Iterator[VectorSet]:
-    name = str(path.relative_to(root)) if path != root else path.resolve().name
+    name = path.relative_to(root).as_posix() if path != root else path.resolve().name
     if path.is_file():
         kind = _kind_of_file(path)
         if isinstance(kind, _Unknown):
@@ -89,9 +89,12 @@ def _inside(path: Path, root: Path, left_out: dict[str, str]) -> Iterator[Vector
         else:
             yield VectorSet(name, kind, path)
     elif _exists(path, "corpus.jsonl") and _exists(path, "queries.jsonl"):
-        yield VectorSet(name, "retrieval", path, split=_judged_split(path))
+        split = _judged_split(path)
+        yield VectorSet(name if split == "test" else f"{name} ({split})", "retrieval", path, split=split)
     elif (train := _split(path, "train")) and (test := _split(path, "test")):
         kind = _kind_of_file(test)
+        others = [child.name for child in sorted(path.iterdir()) if child not in (train, test)]
+        left_out |= {f"{name}/{other}": "beside a train and a test file" for other in others if other[0] != "."}
         if isinstance(kind, _Unknown):
             left_out[name] = kind.reason
         elif kind == "clustering":
@@ -132,7 +135,7 @@ def _kind_of_file(path: Path) -> Kind | _Unknown:
         return _Unknown(f"expected {', '.join(ROWS)}")
     row = next(iter(first_rows(path)), None)
     if not isinstance(row, dict):
-        return _Unknown("it has no rows with columns")
+        return _Unknown(_fault_of(path))
     if _column(row, ("query",)) and isinstance(row.get(_column(row, POSITIVES) or ""), list):
         return "reranking"
     if isinstance(row.get(_column(row, TEXTS) or ""), list) and _column(row, LABELS):
@@ -148,6 +151,15 @@ def _kind_of_file(path: Path) -> Kind | _Unknown:
     label = row[columns.label]
     is_score = label is None or label == "" or number_of(str(label).strip()) is not None
     return "sts" if is_score else _Unknown(f"its pairs have the label {label!r}: expected a score")
+
+
+def _fault_of(path: Path) -> str:
+    """Why a file has no row that can be read."""
+    try:
+        next(rows_of(path, kind_of(path), read_plain(path), Notes()), None)
+    except BothwaysError as error:
+        return str(error)
+    return "it has no rows"
 
 
 def _column(row: dict[str, Any], names: tuple[str, ...]) -> str | None:

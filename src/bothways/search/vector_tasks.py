@@ -124,7 +124,8 @@ def _score_reranking(one: VectorSet, setting: Setting) -> Scored:
         texts = [*row.positives, *row.negatives]
         gold = [1] * len(row.positives) + [0] * len(row.negatives)
         first, second = (torch.from_numpy(vectors) for vectors in (queries[[row.query]], documents[texts]))
-        ranking.add(gold, setting.encoder.similarity(first, second)[0].numpy())
+        # One by one: a matrix product may give equal vectors scores that differ in their last bit.
+        ranking.add(gold, setting.encoder.similarity_pairwise(first.expand_as(second), second).numpy())
     counts = {"queries": len(rows), "documents": sum(len(row.positives) + len(row.negatives) for row in rows)}
     return Scored(ranking, counts | ({"without a positive": left} if (left := ranking.without_relevant) else {}))
 
