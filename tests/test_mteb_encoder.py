@@ -109,6 +109,15 @@ def test_prompts_by_task_and_role(model_folder: Path) -> None:
     assert np.abs(found - bothways.encode(["berlin"], folder, prompt="big ")).max() < 1e-6
 
 
+def test_the_default_prompt_is_not_for_queries_and_documents(model_folder: Path) -> None:
+    """As in sentence-transformers."""
+    folder = sentence_folder(model_folder, prompts={"usual": "paris "}, default_prompt_name="usual")
+    encoder = bothways.mteb_encoder(folder, device="cpu", dtype="fp32")
+    for role, expected in (("query", ""), ("document", ""), (None, "paris ")):
+        found = encoder.encode(batches(["berlin", "猫"]), prompt_type=role)
+        assert np.abs(found - bothways.encode(["berlin", "猫"], folder, prompt=expected)).max() < 1e-6, role
+
+
 def test_cut_texts_are_counted(model_folder: Path) -> None:
     encoder = bothways.mteb_encoder(model_folder, device="cpu", dtype="fp32")
     encoder.encode(batches(["the cat " * 60]))
