@@ -157,7 +157,7 @@ def toy_tasks() -> list[Any]:
             name=name, type=kind, main_score=score, dataset=where, description="toy", eval_langs=["eng-Latn"]
         )
 
-    class ToySTS(AbsTaskSTS):
+    class ToySTS(AbsTaskSTS):  # type: ignore[misc]
         metadata = described("ToySTS", "STS", "cosine_spearman")
 
         def load_data(self, *_: Any, **__: Any) -> None:
@@ -165,7 +165,7 @@ def toy_tasks() -> list[Any]:
             self.dataset = {"test": datasets.Dataset.from_list(rows)}
             self.data_loaded = True
 
-    class ToyRetrieval(AbsTaskRetrieval):
+    class ToyRetrieval(AbsTaskRetrieval):  # type: ignore[misc]
         metadata = described("ToyRetrieval", "Retrieval", "ndcg_at_10")
 
         def load_data(self, *_: Any, **__: Any) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.cluster import KMeans
-from sklearn.linear_model import LogisticRegression
+from sklearn.cluster import KMeans  # type: ignore[import-untyped]
+from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
 
 from bothways.predict import kmeans as kmeans_module
 from bothways.predict import linear_probe

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import pearsonr, spearmanr
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score, average_precision_score, f1_score, v_measure_score
+from scipy.stats import pearsonr, spearmanr  # type: ignore[import-untyped]
+from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, v_measure_score  # type: ignore[import-untyped]
 
 import bothways
 from bothways.data.notes import Notes
@@ -42,7 +42,7 @@ CITIES = [
     "巴黎是法国的首都",
     "beijing is big",
 ]
-RERANKING = [
+RERANKING: list[dict[str, Any]] = [
     {"query": "the cat", "positive": ["a black cat sleeps", "猫"], "negative": ["berlin", "the capital of france"]},
     {"query": "中国的首都", "positive": ["北京是中国的首都。"], "negative": ["狗", "a dog runs", "the tree"]},
     {"query": "a dog", "positive": ["the white dog walks"], "negative": ["paris", "北京"]},
@@ -172,7 +172,7 @@ def test_folders_without_sets(tmp_path: Path) -> None:
 def test_sts_is_the_correlation_of_cosines(tmp_path: Path, model_folder: Path) -> None:
     write_sts(tmp_path / "sets" / "sts.tsv")
     one = evaluated(tmp_path / "sets", model_folder)
-    first, second = (unit([pair[i] for pair in STS], model_folder) for i in (0, 1))
+    first, second = (unit([str(pair[i]) for pair in STS], model_folder) for i in (0, 1))
     cosines, gold = (first * second).sum(1), [score for *_, score in STS]
     assert abs(one.scores["spearman"] - spearmanr(cosines, gold).statistic) < 1e-9
     assert abs(one.scores["pearson"] - pearsonr(cosines, gold).statistic) < 1e-6
@@ -187,7 +187,7 @@ def corpus_with_ties() -> tuple[dict[str, str], dict[str, str], dict[str, dict[s
     queries = {"q1": "the cat", "d7": "the 北京 is dog", "d8": "中国", "q2": "a house"}
     judged = {
         "q1": {f"d{i}": 1 + i % 2 for i in range(0, 150, 7)},
-        "d7": {"d31": 1, "d2": 0},
+        "d7": {f"d{i}": 1 for i in range(150) if i != 7},
         "d8": {"d8": 2, "d9": 1},
         "q2": {"d149": 1, "d148": 1, "d3": 1, "missing": 1},
     }
@@ -290,7 +290,7 @@ def test_clustering_is_the_mean_v_measure_of_the_seeds(tmp_path: Path, model_fol
 
 def test_rows_of_lists_are_clustered_one_by_one(tmp_path: Path, model_folder: Path) -> None:
     """As in MTEB."""
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"sentences": [*ANIMALS, *CITIES], "labels": [0] * 6 + [1] * 6},
         {"sentences": [*ANIMALS[:3], *CITIES[:4]], "labels": ["a"] * 3 + ["b"] * 4},
     ]
