@@ -33,6 +33,8 @@ from bothways.text.tokenizer import Encoding
 Vectors = NDArray[np.float32]
 _TOKEN_SHARE = 0.125
 """Vectors of tokens take more memory than those of texts: their chunks are smaller."""
+_DEVICE_SHARE = 0.5
+"""The same where they stay on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ class PackedStates:
     """Tokens of each text, special tokens included."""
     ids: NDArray[np.int32]
     """(tokens of all texts,) token ids."""
-    states: Vectors
-    """(tokens of all texts, W)."""
+    states: Tensor
+    """(tokens of all texts, W), on the device of the model."""
 
 
 @dataclass(frozen=True)
@@ -200,8 +202,12 @@ def iter_tokens(
     """`encode_tokens` as a stream."""
     require_choice("`per`", per, get_args(Per))
 
-    for chunk, rows in _token_rows(texts, engine, features, tally, first, has_offsets=True):
-        begin = 0
+    def states(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
+        return _states(batch, engine, features)
+
+    chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=True, share=_TOKEN_SHARE)
+    for chunk, found in engine.run(chunks, states, one_per_token):
+        begin, rows = 0, found[chunk.own] if chunk.reads.has_windows else found
         for text, encoding in zip(chunk.texts, map(Encoding, chunk.reads.encodings), strict=True):
             yield _by_token(text, encoding, rows[begin : begin + len(encoding)], per)
             begin += len(encoding)
@@ -209,21 +215,25 @@ def iter_tokens(
 
 def iter_states(texts: Iterable[str], engine: Engine, features: Features, tally: Tally) -> Iterator[PackedStates]:
     """The hidden states of all tokens, special tokens included, as a stream: those of some texts at a time."""
-    for chunk, rows in _token_rows(texts, engine, features, tally, 0, has_offsets=False):
-        yield PackedStates(chunk.lengths, chunk.sequences.ids[chunk.own], rows)
+    held: dict[int, list[tuple[Indices, Tensor]]] = {}
 
+    def keep(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
+        states = _states(batch, engine, features)
+        held.setdefault(id(chunk), []).append((picked, states))
+        return states.new_empty(len(picked), 0)  # nothing leaves the device
 
-def _token_rows(
-    texts: Iterable[str], engine: Engine, features: Features, tally: Tally, first: int, has_offsets: bool
-) -> Iterator[tuple[TextChunk, Vectors]]:
-    """Chunks of texts, and the vectors of all their tokens."""
-
-    def states(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
-        return _states(batch, engine, features)
-
-    chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=has_offsets, share=_TOKEN_SHARE)
-    for chunk, rows in engine.run(chunks, states, one_per_token):
-        yield chunk, rows[chunk.own] if chunk.reads.has_windows else rows
+    share = _TOKEN_SHARE if engine.device.type == "cpu" else _DEVICE_SHARE
+    for chunk, _ in engine.run(text_chunks(texts, engine.model, features, tally, 0, share=share), keep):
+        found = chunk.sequences
+        picked, states = zip(*held.pop(id(chunk)), strict=True)
+        order = np.concatenate(picked)
+        # Where the tokens of each sequence are, in the order in which they were computed.
+        begins = np.empty(len(found), np.int64)
+        begins[order] = np.cumsum(found.lengths[order]) - found.lengths[order]
+        rows = ragged(begins, found.lengths)[chunk.own]
+        yield PackedStates(
+            chunk.lengths, found.ids[chunk.own], torch.cat(states).index_select(0, on_device(rows, engine.device))
+        )
 
 
 def _warn_of_losses(tally: Tally) -> None:
@@ -254,7 +264,7 @@ def text_chunks(
             some = list(map(_require_text, some))
         reads = reader(some, before)
         if not reads.sequences.lengths.all():
-            number = before + next(i for i, encoding in enumerate(reads.encodings, 1) if not len(encoding))
+            number = before + int(np.flatnonzero(reads.tokens.sequences.lengths == 0)[0]) + 1
             raise BothwaysError(
                 f"text {number} has no tokens, and this model's tokenizer adds no special tokens", "no-tokens", number
             )
