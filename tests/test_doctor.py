@@ -345,6 +345,39 @@ def test_leakage_and_unknown_labels(tmp_path: Path) -> None:
     assert "'odd'" in unknown.says
 
 
+def test_pairs_leak_whatever_their_order_and_punctuation(tmp_path: Path) -> None:
+    texts = list(english())
+    pairs = [(texts[2 * i], texts[2 * i + 1], f"{i % 6}.5") for i in range(len(texts) // 2)]
+    train = write_json(tmp_path / "train.jsonl", *_pairs(pairs[:60]))
+    first, second, score = pairs[7]
+    swapped = (second.upper().replace(".", " !"), first.rstrip("."), score)
+    dev = write_json(tmp_path / "dev.jsonl", *_pairs([*pairs[60:], swapped]))
+    leak = the(check_data([train], [dev]), "leakage")
+    assert leak.count == 1
+    assert leak.places[0].startswith(f"dev.jsonl, line {len(pairs) - 60 + 1} and train.jsonl, line 8")
+
+
+def test_single_sentences_of_pairs_that_stand_in_the_training_data(tmp_path: Path) -> None:
+    texts, chinese_texts = list(english()), list(chinese())
+    pairs = [(texts[2 * i], texts[2 * i + 1], f"{i % 6}.5") for i in range(len(texts) // 2)]
+    train = write_json(tmp_path / "train.jsonl", *_pairs(pairs[:60]), *_pairs([(chinese_texts[0], texts[0], "1.5")]))
+    mixed = [(pairs[3][0].lower().rstrip("."), pairs[70][1], "2.5"), (texts[-1], chinese_texts[0].rstrip("。"), "3.5")]
+    dev = write_json(tmp_path / "dev.jsonl", *_pairs([*pairs[60:], *mixed]))
+    found = check_data([train], [dev])
+    shared = the(found, "shared sentences")
+    assert (shared.severity, shared.count) == ("warning", 2)
+    assert "in 2 more rows" in shared.says
+    assert [place.partition(":")[0] for place in shared.places] == [
+        f"dev.jsonl, line {len(pairs) - 60 + i}" for i in (1, 2)
+    ]
+    clean = write_json(tmp_path / "clean.jsonl", *_pairs(pairs[60:]))
+    assert not [finding for finding in check_data([train], [clean]).findings if finding.what == "shared sentences"]
+
+
+def _pairs(rows: list[tuple[str, str, str]]) -> list[dict[str, object]]:
+    return [{"sentence1": first, "sentence2": second, "score": float(score)} for first, second, score in rows]
+
+
 def test_questions_on_the_same_text_leak_it(tmp_path: Path) -> None:
     def rows(words: str, contexts: list[str]) -> list[dict[str, object]]:
         return [

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
-from bothways.search.nearest import BUDGET, nearest, nearest_blocks, plan_blocks
+from bothways.search.nearest import nearest, nearest_blocks, plan_blocks
+from bothways.search.products import BUDGET
 
 
 def full_sort(
@@ -142,3 +143,18 @@ def test_what_cannot_be_searched(queries: NDArray[np.float32], corpus: NDArray[n
     with pytest.raises(BothwaysError) as error:
         nearest(queries, corpus, k, device="cpu")
     assert error.value.code == code
+
+
+@pytest.mark.parametrize("budget", [1, 20_000, 300_000, BUDGET])
+def test_scores_may_have_a_limit(budget: int) -> None:
+    queries, corpus = random(12, 16), np.tile(random(100, 16, 1), (3, 1))
+    limits = np.linspace(-9, 9, 12).astype(np.float32)
+    blocks = list(nearest_blocks(queries, corpus, 7, at_most=limits, budget=budget, device="cpu"))
+    scores, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    everything, order = full_sort(queries, corpus, len(corpus))
+    for i, limit in enumerate(limits):
+        low = everything[i] <= limit
+        expected = order[i][low][:7].tolist()
+        assert rows[i].tolist() == expected + [-1] * (7 - len(expected))
+        assert (scores[i][: len(expected)] <= limit).all()
+        assert np.isneginf(scores[i][len(expected) :]).all()

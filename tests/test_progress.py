@@ -456,6 +456,22 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     "convert": ("{model} {out}/converted", set(), {"converting"}),
     "fill": ("-", {"filling"}, {LOAD}),
     "encode": ("{out}/a.txt --out {out}/a.npy --model {model}", {"encoding"}, {LOAD}),
+    "similar": ("{out}/a.txt --model {model}", {"reading", "encoding", "comparing"}, {LOAD}),
+    "cluster": (
+        "{out}/a.txt --model {model} --threshold 0.99",
+        {"reading", "encoding", "comparing", "grouping"},
+        {LOAD},
+    ),
+    "static": (
+        "{model} --texts {out}/a.txt --out {out}/static",
+        {"encoding the vocabulary", "counting tokens"},
+        {LOAD},
+    ),
+    "mine": (
+        "{data}/pairs.jsonl --model {model} --negatives 1 --out {out}/mined.jsonl --long cut",
+        {"reading", "encoding candidates", "encoding anchors", "mining"},
+        {LOAD},
+    ),
     "pack": ("{out}/a.txt --model {model} --out {out}/packed", {"packing"}, set()),
     "pretrain": ("tiny --data {out}/packed --out {out}/pretrained {small}", set(), set()),
     "doctor": (

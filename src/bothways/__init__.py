@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from bothways.model.model import Model as Model
     from bothways.model.pooling import Pooling as Pooling
     from bothways.model.sentence import Sentence as Sentence
+    from bothways.model.static import StaticModel as StaticModel
+    from bothways.model.static import load_static as load_static
+    from bothways.model.static import save_static as save_static
     from bothways.model.vocabulary import Extended as Extended
     from bothways.model.vocabulary import Shrunk as Shrunk
     from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from bothways.predict.likelihood import sentence_scores as sentence_scores
     from bothways.predict.mteb_encoder import mteb_encoder as mteb_encoder
     from bothways.predict.predictor import Predictor as Predictor
+    from bothways.predict.token_table import distil_static as distil_static
     from bothways.pretraining.pack import PackReport as PackReport
     from bothways.pretraining.pack import pack as pack
     from bothways.pretraining.pretrain import Pretrained as Pretrained
@@ -66,6 +70,15 @@ if TYPE_CHECKING:
     from bothways.pretraining.recipe import read_recipe as read_recipe
     from bothways.scoring.significance import Comparison as Comparison
     from bothways.scoring.significance import Summary as Summary
+    from bothways.search.cluster import Group as Group
+    from bothways.search.cluster import cluster as cluster
+    from bothways.search.mining import HardNegatives as HardNegatives
+    from bothways.search.mining import NegativeRules as NegativeRules
+    from bothways.search.mining import mine_hard_negatives as mine_hard_negatives
+    from bothways.search.nearest import nearest as nearest
+    from bothways.search.pairs import SimilarPair as SimilarPair
+    from bothways.search.pairs import near_duplicates as near_duplicates
+    from bothways.search.pairs import similar_pairs as similar_pairs
     from bothways.search.vector_evaluation import SetScores as SetScores
     from bothways.search.vector_evaluation import VectorEvaluation as VectorEvaluation
     from bothways.search.vector_evaluation import evaluate_vectors as evaluate_vectors
@@ -99,6 +112,7 @@ _MODULES = {
     "model.model": "Model",
     "model.pooling": "Pooling",
     "model.sentence": "Sentence",
+    "model.static": "StaticModel load_static save_static",
     "model.vocabulary": "Extended Shrunk extend_vocabulary shrink_vocabulary",
     "engine.engine": "Engine",
     "engine.reader": "Tally",
@@ -111,10 +125,15 @@ _MODULES = {
     "predict.mteb_encoder": "mteb_encoder",
     "predict.predictor": "Predictor",
     "search.vector_evaluation": "SetScores VectorEvaluation evaluate_vectors",
+    "predict.token_table": "distil_static",
     "pretraining.pack": "PackReport pack",
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",
     "scoring.significance": "Comparison Summary",
+    "search.cluster": "Group cluster",
+    "search.mining": "HardNegatives NegativeRules mine_hard_negatives",
+    "search.nearest": "nearest",
+    "search.pairs": "SimilarPair near_duplicates similar_pairs",
     "tasks.finetune": "Finetuned finetune",
     "tasks.recipe": "FinetuneData FinetuneRecipe finetune_recipe read_finetune_recipe",
     "tasks.task": "TaskConfig",

@@ -11,6 +11,7 @@ import typer
 from bothways.cli import (
     bertscore,
     blimp,
+    cluster,
     convert,
     doctor,
     encode,
@@ -19,9 +20,12 @@ from bothways.cli import (
     fill,
     finetune,
     info,
+    mine,
     pack,
     predict,
     pretrain,
+    similar,
+    static,
     suite,
     vocab,
 )
@@ -41,6 +45,10 @@ app.command()(info.info)
 app.command()(convert.convert)
 app.command()(fill.fill)
 app.command()(encode.encode)
+app.command()(similar.similar)
+app.command()(cluster.cluster)
+app.command()(static.static)
+app.command()(mine.mine)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
 app.command()(doctor.doctor)

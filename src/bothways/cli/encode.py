@@ -103,10 +103,11 @@ def encode(
     from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
     from bothways.model.load import load
+    from bothways.model.static import is_static, load_static
     from bothways.predict.features import Features, text_recipe
     from bothways.predict.vectors import beside, write_vectors, writer_for
     from bothways.scale.bulk import encode_files, is_one_file
-    from bothways.scale.jobs import vector_blocks
+    from bothways.scale.jobs import static_blocks, vector_blocks
     from bothways.text.files import read_texts, require_files
 
     pools: Any = pool.split(",") if pool else None
@@ -149,6 +150,20 @@ def encode(
             "bad-combination",
             per,
         )
+    if model is not None and is_static(model):
+        if per != "text" or pool or prompt or prompt_name or layers != "last" or weights:
+            raise BothwaysError(
+                "a static model has one vector for each token: it takes no `per`, `pool`, `prompt`, `prompt_name`, "
+                "`layers` or `weights`",
+                "bad-combination",
+                model,
+            )
+        with Progress("loading the model"):
+            table = load_static(model)
+        with file_progress("encoding", [file]) as bar:
+            rows = write_vectors(out, static_blocks(bar.over(read_texts(file, field)), table), table.width)
+        _print_report(out, rows, table.width, Tally(texts=rows), as_json)
+        return
     with Progress("loading the model"):
         engine = Engine(load(model, base=base), device=device, dtype=dtype)
     loaded = engine.model

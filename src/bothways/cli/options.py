@@ -1,12 +1,16 @@
 """Options that several verbs share."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
+    from bothways.model.static import StaticModel
 
 _OR_BOX = "  [default: the model in the box]"
 
@@ -80,7 +84,29 @@ On = Annotated[
 RowsPerPart = Annotated[
     int, typer.Option("--rows-per-part", help="Rows that a worker does at a time, with --devices or --on.", min=1)
 ]
+TextFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="File of texts: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .parquet; - for standard "
+        "input.",
+        show_default=False,
+    ),
+]
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def vector_model(model: Path | None, base: Path | None, device: str, dtype: str) -> "Model | StaticModel":
+    """The model of --model that makes vectors of texts: an encoder on its device, or a static model."""
+    from bothways.engine.engine import Engine
+    from bothways.model.load import load
+    from bothways.model.static import is_static, load_static
+    from bothways.progress import Progress
+
+    with Progress("loading the model"):
+        if model is not None and is_static(model):
+            return load_static(model)
+        return Engine(load(model, base=base), device=device, dtype=dtype).model
 
 
 def answering(model: Path | None, task: str | None) -> Path:

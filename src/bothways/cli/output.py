@@ -111,6 +111,51 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
     return table
 
 
+def require_jsonl(out: Path | None, *inputs: Path) -> None:
+    """Refuse an output that is not .jsonl, or that would overwrite an input."""
+    from bothways.errors import BothwaysError
+
+    if out is None:
+        return
+    if out.suffix != ".jsonl":
+        raise BothwaysError(
+            f"results cannot be written to {out}: expected a name that ends in .jsonl", "unknown-format", out
+        )
+    for file in inputs:
+        if file.resolve() == out.resolve():
+            raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
+
+
+def write_jsonl(out: Path, rows: Iterable[Any]) -> None:
+    """Write one JSON object a line."""
+    from bothways import atomic
+
+    with atomic.new_file(out) as fresh, fresh.open("w", encoding="utf-8") as stream:
+        stream.writelines(json_text(row, None) + "\n" for row in rows)
+
+
+def read_rows(file: Path, field: str) -> tuple[list[str], list[int]]:
+    """The texts of a file that are not empty, and their numbers, counted from 0."""
+    from bothways.errors import BothwaysError
+    from bothways.text.files import read_texts, require_files
+
+    require_files([file])
+    found = [(text, i) for i, text in enumerate(watch(read_texts(file, field), "reading", [str(file)])) if text.strip()]
+    if not found:
+        raise BothwaysError(f"no text was found in {file}", "no-text", file)
+    return [text for text, _ in found], [i for _, i in found]
+
+
+def shorten(text: str, most: int = 80) -> str:
+    """A text on one line, cut after so many characters.
+
+    >>> shorten("The cat  sleeps.", 9)
+    'The cat …'
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 @contextmanager
 def file_progress(what: str, files: Iterable[Path | str]) -> Iterator[Progress]:
     """Progress of work on what is read from these files: items by number, the time left by bytes."""

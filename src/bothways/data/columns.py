@@ -14,6 +14,7 @@ PAIRS = (
     ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("question", "passage"),
     ("question", "context"), ("query", "passage"), ("query", "document"), ("query", "title"), ("text_a", "text_b"),
     ("text1", "text2"), ("text", "text_pair"), ("text", "pair"), ("sent1", "sent2"), ("#1 string", "#2 string"),
+    ("anchor", "positive"),
 )  # fmt: skip
 LABELS = (
     "label", "labels", "gold_label", "quality", "is_duplicate", "score", "similarity_score", "relatedness_score",

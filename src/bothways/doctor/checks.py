@@ -94,8 +94,11 @@ def find_conflicts(survey: Survey, kind: str) -> Finding:
 
 
 def find_leaks(train: Survey, dev: Survey) -> Iterator[Finding]:
-    """Development rows whose text, or whose shared text, is in the training data."""
-    known = np.isin(dev.text_hashes, train.text_hashes[train.text_hashes != 0])
+    """Development rows whose texts, whose shared text, or one of whose sentences is in the training data.
+
+    Case, white space and punctuation do not matter, nor the order of a pair.
+    """
+    known = np.isin(dev.loose_hashes, train.loose_hashes[train.loose_hashes != 0])
     leaked = np.flatnonzero(known)
     if len(leaked):
         yield _leak(train, dev, leaked)
@@ -110,6 +113,26 @@ def find_leaks(train: Survey, dev: Survey) -> Iterator[Finding]:
             )
             do = "Split by text, not by question, if the model is to read new texts."
             yield Finding("warning", "shared texts", says, do, shared)
+    yield from _shared_sentences(train, dev, known)
+
+
+def _shared_sentences(train: Survey, dev: Survey, leaked: NDArray[np.bool_]) -> Iterator[Finding]:
+    """Sentences of development pairs that stand in training pairs, beside those of rows that leak as a whole."""
+    sentences, owners = dev.sentence_hashes
+    rows = owners.astype(np.int64)
+    shared = np.isin(sentences, train.sentence_hashes[0]) & ~leaked[rows]
+    count, total = len(np.unique(sentences[shared])), len(np.unique(sentences))
+    if count <= _MANY_CONFLICTS * total:
+        return
+    found = np.unique(rows[shared])
+    shown = dev.show(found[:MAX_PLACES].tolist())
+    places = tuple(f"{short(row.where, (*train.files, *dev.files))}: {row.text}" for row in shown.values())
+    says = (
+        f"{count:,} of {total:,} sentences of the development pairs ({percent(count, total)}), in {len(found):,} more "
+        "rows, stand in pairs of the training data."
+    )
+    do = "Remove them from the training data if scores are to show skill on new sentences."
+    yield Finding("warning", "shared sentences", says, do, count, places)
 
 
 def _leak(train: Survey, dev: Survey, leaked: Rows) -> Finding:
@@ -118,7 +141,7 @@ def _leak(train: Survey, dev: Survey, leaked: Rows) -> Finding:
     share = longer / dev.rows
     severity: Severity = "error" if share > _MANY_LEAKS else "warning" if share > _FEW else "ok"
     first = leaked[np.argsort(dev.is_short[leaked], kind="stable")][:MAX_PLACES].tolist()
-    origins = [int(np.flatnonzero(train.text_hashes == dev.text_hashes[row])[0]) for row in first]
+    origins = [int(np.flatnonzero(train.loose_hashes == dev.loose_hashes[row])[0]) for row in first]
     in_train, in_dev = train.show(origins), dev.show(first)
     files = (*train.files, *dev.files)
     places = [_both(in_dev[row], in_train[origin], files) for row, origin in zip(first, origins, strict=True)]
@@ -167,7 +190,7 @@ def contradictions(texts: Hashes, golds: Hashes) -> tuple[Rows, list[tuple[int, 
 
 def _text_and_gold(survey: Survey) -> Hashes:
     """One hash for both."""
-    mixed: Hashes = survey.text_hashes * _MIX ^ survey.gold_hashes
+    mixed: Hashes = survey.loose_hashes * _MIX ^ survey.gold_hashes
     return mixed
 
 

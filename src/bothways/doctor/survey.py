@@ -19,6 +19,7 @@ from bothways.data.words import is_cjk
 from bothways.errors import BothwaysError
 from bothways.progress import Watch
 from bothways.tasks.task import Task
+from bothways.text.same_text import same_key
 
 _SHORT = 5.0
 """Texts with fewer words repeat by chance; two CJK characters count as a word."""
@@ -44,6 +45,7 @@ class Survey(DataCounts):
         self.characters = self.cjk = 0
         self._texts, self._golds, self._shared = array("Q"), array("Q"), array("Q")
         self._short = array("B")
+        self._loose, self._sentences, self._owners = array("Q"), array("Q"), array("Q")
 
     def read(self, notes: PlacedNotes | None = None) -> Iterable[Any]:
         """The examples, from the beginning each time."""
@@ -71,15 +73,31 @@ class Survey(DataCounts):
                 self.fault(what, where)
         self._texts.append(0 if is_empty else hashed(texts))
         self._short.append(len(whole.split()) + cjk / 2 < _SHORT)
+        keys = [same_key(text) for text in texts]
+        self._loose.append(0 if is_empty else hashed(sorted(keys)))
         self._golds.append(0 if gold is None else hashed([gold]))
         if shared is not None:
             self._shared.append(hashed([shared]) if shared.strip() else 0)
+        elif len(keys) > 1:
+            longer = [key for text, key in zip(texts, keys, strict=True) if _words(text) >= _SHORT]
+            self._sentences.extend(hashed([key]) for key in longer)
+            self._owners.extend([self.rows - 1] * len(longer))
         self.task.survey(example, self)
 
     @property
     def text_hashes(self) -> Hashes:
         """Of each row; 0 if it is empty."""
         return np.frombuffer(self._texts, np.uint64)
+
+    @property
+    def loose_hashes(self) -> Hashes:
+        """Of each row, whatever its punctuation and the order of its texts; 0 if it is empty."""
+        return np.frombuffer(self._loose, np.uint64)
+
+    @property
+    def sentence_hashes(self) -> tuple[Hashes, Hashes]:
+        """Of each text of pairs that is not short, whatever its punctuation; and the row of each."""
+        return np.frombuffer(self._sentences, np.uint64), np.frombuffer(self._owners, np.uint64)
 
     @property
     def gold_hashes(self) -> Hashes:
@@ -105,6 +123,10 @@ class Survey(DataCounts):
                 text = " | ".join(" ".join(part.split()) for part in self.task.texts_of(example) if part)
                 found[number] = Row(example.where, self.task.shown_gold(example), cut(text, 60))
         return found
+
+
+def _words(text: str) -> float:
+    return len(text.split()) + (0 if text.isascii() else sum(map(is_cjk, text)) / 2)
 
 
 def hashed(texts: Iterable[str]) -> int:

@@ -10,6 +10,7 @@ from bothways.model.device import Device, Precision, find_device, find_dtype
 from bothways.model.lora import with_adapter
 from bothways.model.model import Model
 from bothways.model.sentence import MODULES
+from bothways.model.static import is_static
 from bothways.text.tokenizer import Tokenizer
 
 
@@ -32,6 +33,12 @@ def load(
     if not folder.is_dir():
         what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
         raise BothwaysError(what, "no-folder", folder)
+    if is_static(folder):
+        raise BothwaysError(
+            f"{folder} is a static model, which has no encoder: use `encode`, or open it with `load_static`",
+            "static-model",
+            folder,
+        )
     if (found := base_of(folder, base)) is not None:
         model = with_adapter(load(found), folder)
         if (folder / MODULES).exists():  # an adapter of sentence-transformers has its own modules and tokenizer

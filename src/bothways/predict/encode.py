@@ -5,7 +5,7 @@ N tokens in a batch · S sequences of a chunk · W width of the result.
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -25,6 +25,7 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.pooling import Counted, Partial
+from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode_options import Combine, Long, Per, Pool
 from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe
 from bothways.progress import notebook_progress
@@ -106,7 +107,7 @@ class TextChunk:
 
 def encode(
     texts: Iterable[str],
-    model: Model | Path | str | None = None,
+    model: Model | StaticModel | Path | str | None = None,
     *,
     pool: Pool | Sequence[Pool] | None = None,
     prompt: str | None = None,
@@ -122,13 +123,23 @@ def encode(
 
     A folder of sentence-transformers makes the vector as its own files say: its prompts, pooling, Dense and Normalize
     modules and maximum length. Other folders give the mean over all tokens. `pool` names another pooling, or several
-    (see `Pooling`); then, or with other `layers`, there are no Dense and Normalize. `prompt` is put before every text;
+    (see `Pooling`); then, or with other `layers`, there are no Dense and Normalize. A static model, or its folder,
+    gives the mean of its token vectors, for texts of any length, on the CPU. `prompt` is put before every text;
     `prompt_name` is the name of one of the folder's prompts. For the rest see `Features`.
 
     `device` is cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. `dtype` is fp32, bf16, fp16, or auto: bf16 on a
     GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
+    if isinstance(model, str | Path) and is_static(Path(model)):
+        model = load_static(model)
+    if isinstance(model, StaticModel):
+        if pool or prompt or prompt_name or replace(features, long="error") != Features():
+            raise BothwaysError(
+                "a static model has one vector for each token: it takes no `pool`, `prompt`, `prompt_name` or `layers`",
+                "bad-combination",
+            )
+        return model.encode(texts)
     engine = Engine(model, device=device, dtype=dtype)
     recipe = text_recipe(engine.model, features, pool, prompt, prompt_name)
     require_several(texts)

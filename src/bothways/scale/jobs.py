@@ -16,6 +16,7 @@ from bothways.scale.units import Counts, Cursor, Unit, fingerprint, write_json
 if TYPE_CHECKING:
     from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
+    from bothways.model.static import StaticModel
     from bothways.predict.features import Features, TextRecipe
     from bothways.predict.vectors import VectorBlock
 
@@ -142,6 +143,13 @@ def vector_blocks(
     for i, tokens in enumerate(found, first):
         starts, ends = zip(*tokens.offsets, strict=True) if tokens.offsets else ((), ())
         yield {"text": [i] * len(starts), per: tokens.texts, "start": starts, "end": ends}, tokens.vectors
+
+
+def static_blocks(texts: Iterable[str], model: "StaticModel", first: int = 0) -> "Iterator[VectorBlock]":
+    """The same of a static model."""
+    for vectors in model.blocks(texts):
+        yield {"text": range(first, first + len(vectors))}, vectors
+        first += len(vectors)
 
 
 # ---------------------------------------------------------------------- predict

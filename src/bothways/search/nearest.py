@@ -1,9 +1,6 @@
 """The nearest rows of a matrix by inner product: exact, in bounded memory.
 
 Q queries of a block · C rows of the corpus of a block · W width.
-
-Matrix products differ in their last bits from one block size to another. So they only find candidates, with a margin
-for their rounding errors; each candidate is then scored again in one fixed way, which decides.
 """
 
 from collections.abc import Iterator
@@ -15,24 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.errors import BothwaysError, require_range
-from bothways.model.device import Device, find_device
+from bothways.model.device import Device
+from bothways.search.products import (
+    BUDGET,
+    BYTES_PER_SCORE,
+    Matrix,
+    Rows,
+    VectorBlock,
+    block_of,
+    compute_device,
+    exact_scores,
+    pairs_at_once,
+    rounding_bound,
+)
 
-BUDGET = 256 * 2**20
-"""Bytes of memory for blocks of vectors and scores."""
 _QUERIES_AT_ONCE = 1024
-_BYTES_PER_SCORE = 24  # a product, whether it is a candidate, its place, its final score and row
 _CROWDED = 8
 """If a block has more candidates for each answer, its own best answers tighten the bound."""
-_INPUT_ROUNDING = {"highest": 0.0, "high": 2.0**-10, "medium": 2.0**-7}
-"""Of factors, by `torch.get_float32_matmul_precision()`."""
-
 Scores = NDArray[np.float32]
-Rows = NDArray[np.int64]
 
 
 def nearest(
-    queries: NDArray[np.floating],
-    corpus: NDArray[np.floating],
+    queries: Matrix,
+    corpus: Matrix,
     k: int,
     *,
     budget: int = BUDGET,
@@ -57,14 +59,19 @@ def nearest(
 
 
 def nearest_blocks(
-    queries: NDArray[np.floating],
-    corpus: NDArray[np.floating],
+    queries: Matrix,
+    corpus: Matrix,
     k: int,
     *,
+    at_most: Scores | None = None,
     budget: int = BUDGET,
     device: Device | None = None,
 ) -> Iterator[tuple[Scores, Rows]]:
-    """`nearest` as a stream: the answers to some queries at a time, in order."""
+    """`nearest` as a stream: the answers to some queries at a time, in order.
+
+    `at_most`: for each query, the greatest score that counts. Where fewer than k rows have no more, the last answers
+    have the score -inf and the row -1.
+    """
     require_range("`k`", k, k >= 1, "at least 1")
     if queries.ndim != 2 or corpus.ndim != 2 or queries.shape[1] != corpus.shape[1]:
         raise BothwaysError(
@@ -75,17 +82,12 @@ def nearest_blocks(
     where = compute_device(device)
     plan = plan_blocks(len(queries), queries.shape[1], min(k, len(corpus)), budget)
     for begin in range(0, len(queries), plan.queries):
-        block = _on(where, queries, begin, plan.queries)
-        best = _Best.empty(len(block.vectors), min(k, len(corpus)), where)
+        block = block_of(where, queries, slice(begin, begin + plan.queries))
+        caps = at_most[begin : begin + plan.queries] if at_most is not None else np.full(len(block.vectors), np.inf)
+        best = _Best.empty(torch.from_numpy(caps.astype(np.float32)).to(where), min(k, len(corpus)))
         for first in range(0, len(corpus), plan.rows):
-            best.add(block, _on(where, corpus, first, plan.rows), first, plan.pairs)
+            best.add(block, block_of(where, corpus, slice(first, first + plan.rows)), first, plan.pairs)
         yield best.scores.cpu().numpy(), best.rows.cpu().numpy()
-
-
-def compute_device(device: Device | None) -> torch.device:
-    """The device that searches: on an Apple GPU, which has no float64, the CPU beside it."""
-    found = find_device("auto" if device is None else device)
-    return torch.device("cpu") if found.type == "mps" else found
 
 
 @dataclass(frozen=True)
@@ -102,39 +104,8 @@ def plan_blocks(queries: int, width: int, k: int, budget: int) -> BlockPlan:
     share = budget // 8
     at_once = min(queries, _QUERIES_AT_ONCE, share // (8 * width or 1), share // (36 * k or 1))
     at_once = max(1, at_once)
-    rows = 5 * share // (at_once * _BYTES_PER_SCORE + 12 * width)
-    return BlockPlan(at_once, max(1, rows), max(1, share // (24 * width or 1)))
-
-
-@dataclass(frozen=True)
-class VectorRows:
-    """Some rows of a matrix on a device in fp32, and the greatest of their lengths."""
-
-    vectors: Tensor
-    longest: Tensor
-
-
-def _on(device: torch.device, matrix: NDArray[np.floating], first: int, count: int) -> VectorRows:
-    """Some rows of a matrix, copied to a device."""
-    part = np.array(matrix[first : first + count], np.float32, order="C")  # a copy: torch refuses read-only maps
-    vectors = torch.from_numpy(part).to(device)
-    lengths = torch.linalg.vector_norm(vectors, dim=1)
-    if not bool(lengths.isfinite().all()):
-        row = first + int((~lengths.isfinite()).nonzero()[0])
-        raise BothwaysError(f"vector {row:,} holds NaN or infinity: expected finite numbers", "not-finite", row)
-    return VectorRows(vectors, lengths.max())
-
-
-def rounding_bound(queries: VectorRows, corpus: VectorRows) -> Tensor:
-    """By how much an entry of their matrix product in fp32 may differ from the exact one."""
-    width = queries.vectors.shape[1]
-    unit = _INPUT_ROUNDING[torch.get_float32_matmul_precision()] + (width + 2) * 2.0**-23
-    return queries.longest * corpus.longest * unit
-
-
-def exact_scores(left: Tensor, right: Tensor) -> Tensor:
-    """Inner products of the rows of two (pairs, W), in float64 and rounded once: the same in blocks of any size."""
-    return (left.double() * right.double()).sum(1).float()
+    rows = 5 * share // (at_once * BYTES_PER_SCORE + 12 * width)
+    return BlockPlan(at_once, max(1, rows), pairs_at_once(width, budget))
 
 
 @dataclass
@@ -143,36 +114,38 @@ class _Best:
 
     scores: Tensor
     rows: Tensor
+    caps: Tensor
+    """(Q,) the greatest score that counts."""
 
     @classmethod
-    def empty(cls, queries: int, k: int, device: torch.device) -> "_Best":
-        scores = torch.full((queries, k), -torch.inf, device=device)
-        return cls(scores, torch.full((queries, k), -1, dtype=torch.int64, device=device))
+    def empty(cls, caps: Tensor, k: int) -> "_Best":
+        scores = torch.full((len(caps), k), -torch.inf, device=caps.device)
+        return cls(scores, torch.full((len(caps), k), -1, dtype=torch.int64, device=caps.device), caps)
 
-    def add(self, queries: VectorRows, corpus: VectorRows, first: int, pairs: int) -> None:
+    def add(self, queries: VectorBlock, corpus: VectorBlock, first: int, pairs: int) -> None:
         """Take in a block of the corpus whose first row is `first`. Blocks come in order."""
         places = self._candidates(queries, corpus)
         if not len(places):
             return
+        scores = exact_scores(queries.vectors, corpus.vectors, places, pairs)
+        is_low = scores <= self.caps[places[:, 0]]
+        places, scores = places[is_low], scores[is_low]
+        if not len(places):
+            return
         query, row = places.T
-        scores = torch.cat(
-            [
-                exact_scores(queries.vectors[query[at : at + pairs]], corpus.vectors[row[at : at + pairs]])
-                for at in range(0, len(places), pairs)
-            ]
-        )
         self._merge(query, row + first, scores)
 
-    def _candidates(self, queries: VectorRows, corpus: VectorRows) -> Tensor:
+    def _candidates(self, queries: VectorBlock, corpus: VectorBlock) -> Tensor:
         """(candidates, 2): query and row of all that may belong to the best, by query and then by row."""
         products, k = queries.vectors @ corpus.vectors.T, self.scores.shape[1]
         margin = rounding_bound(queries, corpus)
-        bound = self.scores[:, -1:] - margin
-        found = products >= bound
+        bound, caps = self.scores[:, -1:] - margin, self.caps[:, None]
+        found = (products >= bound) & (products <= caps + margin)
         if int(found.sum()) > _CROWDED * k * len(products) and products.shape[1] > k:
             # k rows of this block alone have products as great as these, and so have exact scores almost as great.
-            own = products.topk(k, sorted=True).values[:, -1:]
-            found = products >= torch.maximum(bound, own - 2 * margin)
+            sure = torch.where(products <= caps - margin, products, -torch.inf)
+            own = sure.topk(k, sorted=True).values[:, -1:]
+            found &= products >= own - 2 * margin
         return found.nonzero()
 
     def _merge(self, query: Tensor, row: Tensor, scores: Tensor) -> None:

@@ -1,0 +1,152 @@
+"""bothways mine PAIRS --out FILE"""
+
+import warnings
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bothways.cli.options import (
+    AnyModel,
+    BaseModel,
+    Device,
+    Dtype,
+    PairColumn,
+    PrintJson,
+    RefusedLong,
+    TextColumn,
+    TextField,
+    vector_model,
+)
+from bothways.cli.output import print_json, require_jsonl, say, watch, write_jsonl
+from bothways.errors import BothwaysError
+
+
+def mine(
+    pairs: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PAIRS",
+            help="File of pairs: .jsonl, .csv or .tsv (also .gz, .xz) with the columns anchor and positive, or others.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file: .jsonl.", show_default=False)],
+    model: AnyModel = None,
+    base: BaseModel = None,
+    corpus: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File of texts that may be negatives too, beside the positives of all pairs.",
+            show_default=False,
+        ),
+    ] = None,
+    negatives: Annotated[int, typer.Option("--negatives", metavar="N", help="Negatives of each pair.", min=1)] = 3,
+    range_min: Annotated[int, typer.Option("--range-min", help="Skip so many of the most similar texts.", min=0)] = 0,
+    range_max: Annotated[
+        int | None,
+        typer.Option(
+            "--range-max",
+            help="Take negatives from so many of the most similar texts.  [default: as many as needed; random: 10 "
+            "for each negative]",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    max_score: Annotated[
+        float | None, typer.Option("--max-score", help="Greatest cosine of a negative.", show_default=False)
+    ] = None,
+    min_score: Annotated[
+        float | None, typer.Option("--min-score", help="Least cosine of a negative.", show_default=False)
+    ] = None,
+    absolute_margin: Annotated[
+        float | None,
+        typer.Option(
+            "--absolute-margin",
+            help="By how much the cosine of a negative must be below that of the positives.",
+            show_default=False,
+        ),
+    ] = None,
+    relative_margin: Annotated[
+        float | None,
+        typer.Option(
+            "--relative-margin",
+            help="The same as a share of the positive's cosine: 0.05 is 5 %.",
+            show_default=False,
+        ),
+    ] = None,
+    sampling: Annotated[
+        Literal["top", "random"], typer.Option(help="Take the most similar texts of the range, or random ones.")
+    ] = "top",
+    seed: Annotated[int, typer.Option(help="Seed of random sampling.", min=0)] = 0,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    field: TextField = "text",
+    long: RefusedLong = "error",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: PrintJson = False,
+) -> None:
+    """Find hard negatives for pairs of an anchor and a positive, to train sentence embeddings with.
+
+    A hard negative is a text that the model finds similar to the anchor, and that is no positive of it. If rows have
+    the labels 0 and 1, pairs are those with 1. The output has anchor, positive, negative_1, negative_2 and so on. Pairs
+    with too few negatives are left out. --field is for --corpus.
+
+    Example: bothways mine examples/pairs.jsonl --relative-margin 0.05 --negatives 1 --out triplets.jsonl
+    """
+    from bothways.search.mining import NegativeRules, mine_hard_negatives
+    from bothways.text.files import read_texts, require_files
+
+    require_jsonl(out, pairs, *([corpus] if corpus else []))
+    rules = NegativeRules(
+        num_negatives=negatives,
+        range_min=range_min,
+        range_max=range_max,
+        max_score=max_score,
+        min_score=min_score,
+        absolute_margin=absolute_margin,
+        relative_margin=relative_margin,
+        sampling=sampling,
+        seed=seed,
+    )
+    known, others = _read_pairs(pairs, text, pair)
+    if corpus is not None:
+        require_files([corpus])
+        others += [one for one in watch(read_texts(corpus, field), "reading", [str(corpus)]) if one.strip()]
+    loaded = vector_model(model, base, device, dtype)
+    found = mine_hard_negatives(known, loaded, corpus=others, rules=rules, long=long, device=device, watch=watch)
+    write_jsonl(out, (mined.row() for mined in found))
+    left_out = len(dict.fromkeys(known)) - len(found)
+    if as_json:
+        print_json({"out": str(out), "pairs": len(known), "rows": len(found), "left_out": left_out})
+    else:
+        say(f"{len(known):,} pairs → {len(found):,} rows in {out}; {left_out:,} with too few negatives are left out")
+
+
+def _read_pairs(file: Path, text: str | None, pair: str | None) -> tuple[list[tuple[str, str]], list[str]]:
+    """The pairs of a file, without those that have an empty text; of rows with the label 0, the second text."""
+    from bothways.data.columns import Columns
+    from bothways.data.texts import read_texts_labelled
+
+    found, golds = [], set()
+    for example in watch(read_texts_labelled([str(file)], Columns(text, pair)), "reading", [str(file)]):
+        if len(example.texts) != 2:
+            raise BothwaysError(
+                f"{example.where} has one text: mining needs pairs, so name the second text with `pair`",
+                "not-pairs",
+                example.where,
+            )
+        golds.add(example.gold)
+        if all(part.strip() for part in example.texts):
+            found.append((example.texts[0], example.texts[1], example.gold))
+    positives, others = [(first, second) for first, second, _ in found], list[str]()
+    if golds <= {"0", "1"}:
+        positives = [(first, second) for first, second, gold in found if gold == "1"]
+        others = [second for _, second, gold in found if gold == "0"]
+    elif golds != {None}:
+        warnings.warn(f"the labels of {file} are not used: each of its rows counts as a positive pair", stacklevel=2)
+    if not positives:
+        raise BothwaysError(f"no pairs were found in {file}", "no-text", file)
+    return positives, others

@@ -1,0 +1,17 @@
+"""Which texts count as the same, whatever their case, white space and punctuation."""
+
+import re
+import unicodedata
+
+_KEPT = re.compile(r"[^\W_]|(?<=\d)[.,:/-](?=\d)")
+"""Letters and digits, and what separates the digits of a number."""
+
+
+def same_key(text: str) -> str:
+    """A key that texts share if they have the same letters and digits; a text with neither is its own key.
+
+    >>> same_key("A cat sleeps!"), same_key("a CAT  sleeps ."), same_key("猫睡了。"), same_key("3.5"), same_key("?!")
+    ('acatsleeps', 'acatsleeps', '猫睡了', '3.5', '?!')
+    """
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(_KEPT.findall(folded)) or text.strip()
