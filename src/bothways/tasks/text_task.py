@@ -101,7 +101,7 @@ class TextTask(Task):
     def label_counts(cls, counts: DataCounts, kind: str) -> dict[str, int]:
         """The labels; numbers are counted in five intervals."""
         if kind == "regression":
-            return _intervals(counts.golds)
+            return intervals(counts.golds)
         names: Counter[str] = Counter()
         for gold, count in counts.golds.items():
             names.update(dict.fromkeys(names_of(gold), count))
@@ -164,7 +164,8 @@ def _as_number(name: str) -> str:
         return name
 
 
-def _intervals(golds: Mapping[Gold, int]) -> dict[str, int]:
+def intervals(golds: Mapping[Gold, int]) -> dict[str, int]:
+    """How many numbers are in each of five intervals."""
     numbers = [(number, count) for gold, count in golds.items() if (number := finite_number(gold)) is not None]
     if not numbers:
         return {}
