@@ -24,16 +24,21 @@ from bothways.data.notes import Notes
 from bothways.data.related import read_related
 from bothways.model.checkpoint import save
 from bothways.model.load import load
-from bothways.tasks.embed import EmbedSettings, SentenceVectors
+from bothways.progress import watch_nothing
+from bothways.tasks.embed import SentenceVectors
+from bothways.tasks.embed_settings import EmbedSet, EmbedSettings
 from bothways.tasks.finetune import finetune
+from bothways.tasks.folder import with_task
 from bothways.tasks.recipe import FinetuneRecipe
+from bothways.tasks.registry import make_task, plan_task
+from bothways.tasks.task import Sample
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
 from bothways.train.ranks import Ranks
 from bothways.train.settings import LoraSettings
 from helpers import WORDS, refused
-from helpers.tasks import LIMIT, RELATED_TEXTS, base_model, quiet, recipe_for, start
+from helpers.tasks import LIMIT, RELATED_TEXTS, base_model, quiet, recipe_for, start, take
 
 PAIRS = [replace(example, texts=example.texts[:2]) for example in RELATED_TEXTS]
 SCORED = [replace(example, gold=gold) for example, gold in zip(PAIRS, (0.9, 0.1, 0.5, 0.4), strict=True)]
@@ -51,9 +56,9 @@ def drawn(seed: int, count: int, words: int = 6) -> list[str]:
     return [" ".join(draws.choices(WORDS, k=draws.randint(1, words))) for _ in range(count)]
 
 
-def one_step(work: FineTuning) -> float:
-    """The loss of all samples, its gradients left in the module."""
-    step = work._step(work.samples, Ranks())
+def one_step(work: FineTuning, samples: Sequence[Sample] | None = None) -> float:
+    """The loss of samples, by default all, its gradients left in the module."""
+    step = work._step(samples if samples is not None else work.samples, Ranks())
     assert step.whole is not None
     work.module.train()
     vectors = torch.cat([work.module(micro.batch, micro.targets) for micro in step.micros])
@@ -115,6 +120,124 @@ def test_losses_and_gradients_are_those_of_sentence_transformers(
     assert sum(float(grad.abs().sum()) for grad in judged.values()) > 0.01
     for key, grad in judged.items():
         assert float((found[key] - grad).abs().max()) <= LIMIT * max(1.0, float(grad.abs().max())), key
+
+
+def prepared(recipe: FinetuneRecipe, examples: Sequence[Related]) -> FineTuning:
+    """The work that `finetune` would begin with, after its task has gathered what it needs."""
+    examples = SentenceVectors.assemble(examples, recipe.settings, False)
+    config, labels = plan_task("embed", recipe.settings, recipe.window, examples, 48)
+    model = with_task(load(recipe.model.init), config, labels)
+    task = make_task(model, recipe.settings, [])
+    task.gather(model, examples, torch.device("cpu"), watch_nothing, 0)
+    samples = [sample for item in task.encode(examples) for sample in task.samples(item)]
+    return FineTuning(model, task, samples, [], batch=len(samples), micro_tokens=2_000, seed=0)
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    """A bi-encoder of another width."""
+    folder = tmp_path_factory.mktemp("teacher")
+    base_model(folder / "base", tokenizer, 9, width=24, num_heads=2, dropout=0.0, attention_dropout=0.0)
+    recipe = recipe_for("embed", folder / "base", run=quiet(steps=1))
+    finetune(recipe, folder / "run", train=RELATED_TEXTS, dev=[])
+    return folder / "run" / "model"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_guide_hides_what_it_finds_similar(base: Path, teacher: Path, tmp_path: Path) -> None:
+    settings = EmbedSettings(guide=str(teacher), guide_margin=0.1)
+    work = prepared(recipe_for("embed", base, settings=settings), RELATED_TEXTS)
+    save(work.module.model, tmp_path / "ours")
+    theirs, guide = (SentenceTransformer(str(folder), device="cpu") for folder in (tmp_path / "ours", teacher))
+    judge = losses.GISTEmbedLoss(theirs.train(), guide, temperature=1 / 20, margin=0.1)
+    columns = [theirs.preprocess(list(some)) for some in zip(*(one.texts for one in RELATED_TEXTS), strict=True)]
+    plain = prepared(recipe_for("embed", base), RELATED_TEXTS)
+    assert one_step(work) == pytest.approx(
+        float(judge(columns, None).detach()), abs=2e-3
+    )  # the guide in half precision
+    assert abs(one_step(work) - one_step(plain)) > 1e-2
+
+
+RELATIONS = [
+    Related((a, b), gold)
+    for (a, b), gold in zip(
+        [one.texts[:2] for one in RELATED_TEXTS] + [("paris", "berlin"), ("the cat", "the dog")],
+        ["entailment", "neutral", "contradiction", "entailment", "neutral", "contradiction"],
+        strict=True,
+    )
+]
+
+
+def test_the_classifier_of_sbert_learns_as_theirs(base: Path, tmp_path: Path) -> None:
+    work = prepared(recipe_for("embed", base, settings=EmbedSettings(loss="softmax")), RELATIONS)
+    save(work.module.model, tmp_path / "ours")
+    theirs = SentenceTransformer(str(tmp_path / "ours"), device="cpu").train()
+    judge = losses.SoftmaxLoss(theirs, theirs.get_embedding_dimension(), 3)
+    assert work.module.model.sentence is not None
+    own = work.module.model.sentence.training_only["relation"]
+    assert isinstance(own, torch.nn.Linear)
+    with torch.no_grad():
+        own.bias.copy_(torch.tensor([0.1, -0.2, 0.3]))
+    judge.classifier.load_state_dict(own.state_dict())
+    names = ["contradiction", "entailment", "neutral"]
+    gold = torch.tensor([names.index(str(one.gold)) for one in RELATIONS])
+    loss = judge([theirs.preprocess([one.texts[i] for one in RELATIONS]) for i in (0, 1)], gold)
+    loss.backward()
+    assert take(work) == pytest.approx(float(loss.detach()), abs=LIMIT)
+    assert own.weight.grad is not None
+    assert torch.allclose(own.weight.grad, judge.classifier.weight.grad, atol=LIMIT)
+    found = dict(work.module.model.encoder.named_parameters())["embeddings.tokens.weight"].grad
+    wanted = dict(theirs[0].model.named_parameters())["embeddings.word_embeddings.weight"].grad
+    assert found is not None
+    assert float((found[: len(wanted)] - wanted[: len(found)]).abs().max()) <= LIMIT
+
+
+def test_vectors_become_those_of_the_teachers(base: Path, teacher: Path, tmp_path: Path) -> None:
+    """Any texts will do: here labelled pairs, of which each text is learned once."""
+    texts = sorted(set(drawn(4, 60)))
+    examples = [Related((a, b), 0.5) for a, b in zip(texts[::2], texts[1::2], strict=False)]
+    settings = EmbedSettings(teachers=(str(teacher), str(teacher)))
+    recipe = recipe_for("embed", base, settings=settings, run=quiet(steps=80, batch_size=16, save_every=40), optim=OptimSettings(lr=3e-3))  # fmt: skip
+    assert all(len(one.texts) == 1 for one in SentenceVectors.assemble(examples, settings, False))
+    run(recipe, tmp_path / "run", examples)
+    steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lost = [row["loss"] for row in steps if "loss" in row]
+    assert lost[-1] < 0.5 * lost[0]
+    student, taught = (bothways.encode(texts, folder) for folder in (tmp_path / "run" / "model", teacher))
+    before = bothways.encode(texts, base)
+    before /= np.linalg.norm(before, axis=1, keepdims=True)
+    upper = np.triu_indices(len(texts), 1)
+    near, far = (float(np.abs((some @ some.T - taught @ taught.T)[upper]).mean()) for some in (student, before))
+    assert near < 0.5 * far
+    assert student.shape[1] == before.shape[1]  # the projection belongs to the training
+    assert not (tmp_path / "run" / "model" / "training.safetensors").exists()
+    assert (tmp_path / "run" / "checkpoints" / "step-00000080" / "model" / "training.safetensors").exists()
+
+
+def test_a_distilled_run_goes_on_exactly_where_it_stopped(base: Path, teacher: Path, tmp_path: Path) -> None:
+    examples = [Related((text,)) for text in sorted(set(drawn(6, 20)))]
+    settings = EmbedSettings(teachers=(str(teacher),))
+    recipe = recipe_for("embed", base, settings=settings, run=quiet(steps=6, batch_size=4, save_every=3))
+    whole = run(recipe, tmp_path / "whole", examples)
+    stop_at(4, recipe, tmp_path / "parts", examples)
+    resumed = run(recipe, tmp_path / "parts", examples)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_sets_have_their_own_loss_weight_and_prompts(base: Path, tmp_path: Path) -> None:
+    scored = [replace(one, source="sts.tsv") for one in SCORED]
+    pairs = [replace(one, source="pairs.tsv") for one in RELATED_TEXTS]
+    own = EmbedSet("sts.tsv", loss="cosine", weight=3.0)
+    prompted = EmbedSet("pairs.tsv", query_prompt="paris ")
+    work = prepared(recipe_for("embed", base, settings=EmbedSettings(sets=(own, prompted))), [*scored, *pairs])
+    for step in work.task.epoch_steps(work.samples, 8, 0) or ():
+        assert len({work.samples[i].target.source for i in step}) == 1
+    halves = [work.samples[:4], work.samples[4:]]
+    found = [one_step(work, some) for some in halves]
+    alone = prepared(recipe_for("embed", base, settings=EmbedSettings(loss="cosine")), SCORED)
+    assert found[0] == pytest.approx(3 * one_step(alone), rel=1e-5)
+    asked = [replace(one, texts=("paris " + one.texts[0], *one.texts[1:])) for one in RELATED_TEXTS]
+    assert found[1] == pytest.approx(one_step(prepared(recipe_for("embed", base), asked)), rel=1e-5)
 
 
 # ---------------------------------------------------------------------- steps
@@ -209,18 +332,22 @@ def pairs_file(folder: Path) -> str:
     return str(path)
 
 
+def stop_at(step: int, recipe: FinetuneRecipe, out: Path, examples: Sequence[Related]) -> None:
+    def stop(event: Any) -> None:
+        if type(event).__name__ == "Stepped" and event.step == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finetune(recipe, out, train=examples, dev=[], listen=[stop])
+
+
 def test_a_run_goes_on_exactly_where_it_stopped(base: Path, tmp_path: Path) -> None:
     texts = drawn(9, 40)
     examples = [Related((a, b)) for a, b in zip(texts[::2], texts[1::2], strict=True)]
     recipe = recipe_for("embed", base, run=quiet(steps=8, batch_size=6, save_every=4))
     whole = run(recipe, tmp_path / "whole", examples)
 
-    def stop(event: Any) -> None:
-        if type(event).__name__ == "Stepped" and event.step == 6:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        finetune(recipe, tmp_path / "parts", train=examples, dev=[], listen=[stop])
+    stop_at(6, recipe, tmp_path / "parts", examples)
     resumed = run(recipe, tmp_path / "parts", examples)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
@@ -272,7 +399,7 @@ def test_files_of_all_kinds_are_read(tmp_path: Path) -> None:
     nli = tmp_path / "nli.tsv"
     nli.write_text("premise\thypothesis\tlabel\np\th\tentailment\np\tn\tcontradiction\np\tm\tneutral\nq\tr\t-\n")
     assert [one.gold for one in rows_of(nli)] == ["entailment", "contradiction", "neutral", None]
-    assert [one.texts for one in SentenceVectors.assemble(rows_of(nli), EmbedSettings())] == [("p", "h", "n")]
+    assert [one.texts for one in SentenceVectors.assemble(rows_of(nli), EmbedSettings(), False)] == [("p", "h", "n")]
     lines = tmp_path / "texts.txt"
     lines.write_text("the cat\n\n北京\n")
     assert [(one.texts, one.gold) for one in rows_of(lines)] == [

@@ -27,6 +27,8 @@ from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
+from bothways.model.pooling import Pooling
+from bothways.model.sentence import Normalize, Sentence
 from bothways.pretraining.objectives import OBJECTIVES
 from bothways.pretraining.pack import pack
 from bothways.pretraining.pretrain import pretrain
@@ -190,6 +192,7 @@ PRETRAINING = {
     "rtd.fill": c("9.0", *KEPT),
 }
 ANSWER = ("task=answer", 'data.train=["{asked}"]', 'data.dev=["{asked}"]')
+SETS = 'embed.sets=[{file = "related.jsonl"}]'
 EMBED = ("task=embed", 'data.train=["{related}"]', 'data.dev=["{related}"]')
 FINETUNING = {
     **OPTIM,
@@ -234,6 +237,15 @@ FINETUNING = {
     "embed.normalize": c("false", *EMBED, effect="files"),
     "embed.query_prompt": c("the cat", *EMBED),
     "embed.document_prompt": c("the cat", *EMBED),
+    "embed.guide": c("{vectors}", *EMBED),
+    "embed.guide_margin": c("0.9", *EMBED, "embed.guide={vectors}"),
+    "embed.teachers": c('["{vectors}"]', *EMBED),
+    "embed.similarity": c("1.0", *EMBED, 'embed.teachers=["{vectors}"]'),
+    "sets.file": c("related.jsonl", *EMBED, 'embed.sets=[{file = "none.jsonl", weight = 3.0}]'),
+    "sets.loss": c("triplet", *EMBED, SETS),
+    "sets.weight": c("3.0", *EMBED, SETS),
+    "sets.query_prompt": c("the cat", *EMBED, SETS),
+    "sets.document_prompt": c("the cat", *EMBED, SETS),
 }
 
 
@@ -293,6 +305,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> di
         model = Model.new(ModelConfig(shape, ("pooler", "masked", "sequence"), ("0", "1")), tokenizer, seed=seed)
         make_loud(model, seed)
         save(model, folder / name)
+    model.sentence = Sentence(Pooling(("mean",)), [Normalize()])
+    save(model, folder / "vectors")
     for name, count in (("packed", 24), ("other packed", 4)):
         for source in ("first", "second"):
             (folder / f"{source}.txt").write_text("\n\n".join(sentences(4) for _ in range(count)))
@@ -422,7 +436,7 @@ def test_every_key_changes_something_or_is_refused(
     base, changes = (PRETRAIN, PRETRAINING) if kind == "pretrain" else (FINETUNE, FINETUNING)
     change = changes[key]
     before = tuple(settings_of(base, change.given, places))
-    path = key.replace("phases.", "phases.0.")
+    path = key.replace("phases.", "phases.0.").replace("sets.", "embed.sets.0.")
     after = [*before, *settings_of([f"{path}={change.value}"], [], places)]
     if not hasattr(Seen(), change.effect):
         observe_refused(kind, after, tmp_path / "after", calls, change.effect)

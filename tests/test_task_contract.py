@@ -37,7 +37,7 @@ from helpers import TINY, make_loud, refused
 from helpers.cli import Run
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-FILES = sorted((file for file in EXAMPLES.iterdir() if "-dev" not in file.name and file.suffix not in (".py", ".txt")),
+FILES = sorted((file for file in EXAMPLES.iterdir() if file.is_file() and "-dev" not in file.name and file.suffix not in (".py", ".txt")),
                reverse=True)  # fmt: skip
 ROWS = 16
 

@@ -91,16 +91,16 @@ class SentenceVectors(Task):
         return Related(texts)
 
     @classmethod
-    def assemble(cls, examples: Sequence[Related], settings: EmbedSettings) -> list[Related]:
+    def assemble(cls, examples: Sequence[Related], settings: EmbedSettings, is_dev: bool) -> list[Related]:
         """Entailments with the contradictions of their premise; for teachers every text once; others as they are."""
         found: list[Related] = []
         for source in dict.fromkeys(example.source for example in examples):
             some = [example for example in examples if example.source == source]
             loss = loss_of(settings, source, some)
-            if loss == "distill":
+            if loss == "distill" and not is_dev:
                 texts = dict.fromkeys(text for example in some for text in example.texts)
                 some = [Related((text,), RELATED, some[0].where, source) for text in texts]
-            elif loss != "softmax" and is_inference(some):
+            elif is_inference(some) and (loss != "softmax" or is_dev):
                 some = from_inference(some)
             found += some
         return found
@@ -169,7 +169,7 @@ class SentenceVectors(Task):
         if settings.teachers and self.taught is not None:
             sentence.training_only["projection"] = _linear(width, self.taught.width, seed)
         if self.options.kind == "relations":
-            sentence.training_only["relation"] = _linear(3 * width, len(self.options.relations), seed)
+            sentence.training_only["relation"] = _linear(3 * width, len(self.options.relations), seed, bias=True)
 
     def encode(self, examples: Sequence[Related], before: int = 0) -> EncodedChunk:
         texts = []
@@ -349,7 +349,9 @@ class SentenceVectors(Task):
         return [Related((), gold) for gold in counts.golds] or [Related(())]
 
 
-def _linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, bias=False)
+def _linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
     nn.init.normal_(layer.weight, std=inputs**-0.5, generator=torch.Generator().manual_seed(seed))
     return layer

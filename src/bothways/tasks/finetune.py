@@ -72,7 +72,8 @@ def finetune(
         tell: Say = say if ranks.is_first else lambda words: None
         train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch)
         dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch)
-        train, dev = (list(TASKS[recipe.task].assemble(some, recipe.settings)) for some in (train, dev))
+        assemble = TASKS[recipe.task].assemble
+        train, dev = list(assemble(train, recipe.settings, False)), list(assemble(dev, recipe.settings, True))
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
         if not recipe.model.init:

@@ -139,8 +139,8 @@ class Task(ABC):
         """The task's config and label names, from the training data."""
 
     @classmethod
-    def assemble(cls, examples: Sequence[Any], settings: Any) -> Sequence[Any]:
-        """The examples of files as examples to learn from, where several rows make one."""
+    def assemble(cls, examples: Sequence[Any], settings: Any, is_dev: bool) -> Sequence[Any]:
+        """The examples of files as examples to learn from, or to be scored on, where several rows make one."""
         return examples
 
     @classmethod  # noqa: B027 (optional)
