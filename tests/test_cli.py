@@ -203,6 +203,8 @@ def test_help_does_not_wait_for_torch() -> None:
         ["--version"],
         ["fill", "--help"],
         ["encode", "--help"],
+        ["search", "--help"],
+        ["search", "build", "--help"],
         ["vocab", "train", "--help"],
     ):
         done = subprocess.run(

@@ -51,7 +51,7 @@ def test_a_folder_made_by_fine_tuning_is_theirs_too(
     assert not report["unexpected_keys"]
     item = predictor.task.encode(case.examples[:1])[0]
     for view in item.views:
-        ids, segments = torch.tensor([view.ids]), torch.tensor([view.segments])
+        ids, segments = torch.tensor([view.ids.tolist()]), torch.tensor([view.segments.tolist()])
         extra = {"token_type_ids": segments} if getattr(model.config, "type_vocab_size", 0) else {}
         many = {"input_ids": ids, **extra}
         if task == "choose":
@@ -59,7 +59,7 @@ def test_a_folder_made_by_fine_tuning_is_theirs_too(
         with torch.no_grad():
             out = model.eval()(**many)
             theirs = torch.stack([out.start_logits, out.end_logits], -1) if "start_logits" in out else out.logits
-            batch = Batch.pack([view.ids], [view.segments])
+            batch = Batch.pack([view.ids.tolist()], [view.segments.tolist()])
             ours = predictor.task.outputs(predictor.model, predictor.model.encoder(batch), batch)
         assert ours.flatten().tolist() == pytest.approx(theirs.flatten().tolist(), abs=LIMIT)
 

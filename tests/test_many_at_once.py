@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -26,9 +27,11 @@ from bothways.tasks.registry import make_task
 from bothways.tasks.spans import among_next
 from bothways.tasks.tag_paths import best_paths, transitions
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
+from bothways.text import word_cache
 from bothways.text.encode_batch import BatchEncoder
+from bothways.text.encoding import Encoding
 from bothways.text.tokenizer import Tokenizer, kept_lengths
-from bothways.text.word_cache import _KINDS, hashes_of, words_in
+from bothways.text.word_cache import hashes_of, kinds_of_characters, words_in
 from helpers import PIECES, config_for, make_loud, model_of, refused, tokenizer_of
 
 WORDS = [
@@ -127,13 +130,32 @@ def test_ids_from_a_cache_of_words_are_the_same(options: dict[str, Any], has_seg
     assert (tokenizer.words is None) == (options.get("added") == ["cat"])
     draws = random.Random(1)
     marks = "“”‘’–—…·、。，！？；：（）《》〈〉「」『』【】~!@#$%^&*()_+-=[]\\{}|;:,./<>?`'"
-    some = [*WORDS, "CAT", "<Cat>", "[MASK]", "a\tb", "\x7f", "㐀龥", "x" * 150, "a-" * 30, *marks, *[" "] * 20]
+    some = [*WORDS, "CAT", "<Cat>", "[MASK]", "[mask]", "a\tb", "\n", "㐀龥", "x" * 150, "a-" * 30, *marks, *[" "] * 20]
+    some += [
+        *"éÉ\u0301\u0327\x00\x7f\u200b\u00a0\u3000\ufffdßİıΣςﬁ①½€°«가か😀\U00020000\uf900KÅñ\u0338",
+        "e\u0301",
+        "Cafés",
+    ]
     texts = ["".join(draws.choices(some, k=draws.randint(0, 12))) for _ in range(300)]
     token_ids = TokenIds(tokenizer, has_segments)
+    ascii = [text.encode("ascii", "ignore").decode() for text in texts]
     pairs = list(zip(texts[::2], texts[1::2], strict=True))
-    given: list[list[Any]] = [texts[:150], texts, texts[::-1], pairs, pairs[::-1], [*texts[:9], *pairs[:9]], texts[:3]]
+    given: list[list[Any]] = [
+        ascii,
+        texts[:150],
+        texts,
+        texts[::-1],
+        pairs,
+        pairs[::-1],
+        [*texts[:9], *pairs[:9]],
+        texts[:3],
+    ]
     for inputs in given:
-        found, wanted = token_ids(inputs), tokenizer.backend.encode_batch(inputs)
+        tokens, wanted = token_ids(inputs, has_offsets=True), tokenizer.backend.encode_batch(inputs)
+        assert tokens.offsets is not None
+        assert list(map(tuple, tokens.offsets.tolist())) == [place for one in wanted for place in one.offsets]
+        found = token_ids(inputs).sequences
+        assert found.ids.tolist() == tokens.sequences.ids.tolist()
         assert found.lengths.tolist() == [len(one) for one in wanted]
         assert found.ids.tolist() == [id for one in wanted for id in one.ids]
         segments = [segment for one in wanted for segment in one.type_ids]
@@ -144,14 +166,13 @@ def test_ids_from_a_cache_of_words_are_the_same(options: dict[str, Any], has_seg
 
 
 def test_the_cache_of_words_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("word_cache", "word_table"):
-        monkeypatch.setattr(f"bothways.text.{module}.MOST", 120)
+    monkeypatch.setattr("bothways.text.word_table.MOST", 120)
     tokenizer = Tokenizer.from_pieces(PIECES)
     assert tokenizer.words is not None
     for chunk in range(9):
         # The last chunk has more words than are ever kept.
         texts = [f"cat{chunk} dog{chunk * i} {'y' * i}" for i in range(400 if chunk == 8 else 40)]
-        ids, lengths = tokenizer.words.ids(texts)
+        ids, lengths, _ = tokenizer.words.ids(texts)
         wanted = tokenizer.backend.encode_batch(texts, add_special_tokens=False)
         assert lengths.tolist() == [len(one) for one in wanted]
         assert ids.tolist() == [id for one in wanted for id in one.ids]
@@ -161,13 +182,56 @@ def test_the_cache_of_words_stays_small(monkeypatch: pytest.MonkeyPatch) -> None
     assert tokenizer.words.table.size > 0 == copied.words.table.size
 
 
+def test_no_word_takes_the_place_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These words share a hash for a base that everybody knows, so the base is another in each process."""
+    chosen = ["happy", "pihlmwfpqoqikpkrkm", "not", "hptllnoflpjpmlwlon", "free", "fvnlloomrffoiiqnqp"]
+    codes, ends = np.frombuffer("".join(chosen).encode(), np.uint8), np.cumsum(list(map(len, chosen)))
+    places = ends - list(map(len, chosen)), ends
+    assert len(set(hashes_of(codes, *places).tolist())) == 6
+    word_cache._powers.cache_clear()
+    monkeypatch.setattr(word_cache, "_BASE", 0x5851F42D4C957F2D)
+    assert len(set(hashes_of(codes, *places).tolist())) == 3
+    word_cache._powers.cache_clear()
+
+
+def test_long_words_are_not_kept() -> None:
+    """Words of this kind share a hash for any base, if they are long enough (Thue and Morse)."""
+    tokenizer = Tokenizer.from_pieces([*PIECES, "«", "»"])
+    morse, other = "«", str.maketrans("«»", "»«")
+    for _ in range(11):
+        morse += morse.translate(other)
+    texts = [morse, morse.translate(other), "the cat", "x" * 99] * 8
+    wanted = [one.ids for one in tokenizer.backend.encode_batch(texts, add_special_tokens=False)]
+    assert wanted[0] != wanted[1]
+    assert tokenizer.words is not None
+    for has_offsets in (True, False):
+        found = tokenizer.words.ids(texts, has_offsets)
+        assert found.ids.tolist() == list(itertools.chain.from_iterable(wanted))
+        assert found.lengths.tolist() == list(map(len, wanted))
+
+
+def test_a_mask_that_takes_spaces_has_them_in_its_span() -> None:
+    tokenizer = Tokenizer.from_pieces(PIECES)
+    tokenizer.backend.add_special_tokens([tokenizers.AddedToken("[MASK]", lstrip=True, rstrip=True, special=True)])
+    texts = ["the  [MASK]  cat", "paris", "[MASK] the"] * 8
+    found, wanted = TokenIds(tokenizer, True)(texts, has_offsets=True), tokenizer.backend.encode_batch(texts)
+    assert found.offsets is not None
+    assert list(map(tuple, found.offsets.tolist())) == [place for one in wanted for place in one.offsets]
+
+
+def test_the_place_of_an_empty_text_is_the_same_in_any_company() -> None:
+    token_ids = TokenIds(Tokenizer.from_pieces(PIECES), True)
+    pairs = [("", "the cat"), ("the cat", ""), ("", "")]
+    assert token_ids(pairs).ranges.tolist() == token_ids(pairs * 6).ranges[:3].tolist()
+
+
 def test_threads_share_a_cache_of_words() -> None:
     tokenizer = Tokenizer.from_pieces(PIECES)
     assert tokenizer.words is not None
     texts = [[f"cat{i * j % 997} paris{i} the {'x' * (i % 9)}" for i in range(200)] for j in range(24)]
     wanted = [[one.ids for one in tokenizer.backend.encode_batch(some, add_special_tokens=False)] for some in texts]
     with ThreadPoolExecutor(4) as pool:
-        for (ids, lengths), rows in zip(pool.map(tokenizer.words.ids, texts), wanted, strict=True):
+        for (ids, lengths, _), rows in zip(pool.map(tokenizer.words.ids, texts), wanted, strict=True):
             assert lengths.tolist() == list(map(len, rows))
             assert ids.tolist() == list(itertools.chain.from_iterable(rows))
 
@@ -176,30 +240,44 @@ def test_threads_share_a_cache_of_words() -> None:
 def test_words_in_arrays_are_words(texts: list[str]) -> None:
     joined = "".join(texts)
     codes = np.array([ord(character) for character in joined], np.uint32)
-    begins, ends = words_in(_KINDS[np.minimum(codes, 127)])
+    begins, ends = words_in(kinds_of_characters("", True)[codes])
     found = [joined[begin:end] for begin, end in zip(begins, ends, strict=True)]
-    assert found == re.findall("[a-z0-9]+|[^a-z0-9 ]", joined)
+    assert found == re.findall("[a-z0-9]+|[^a-z0-9 \\n]", joined)
     hashes = hashes_of(codes, begins, ends)
     assert len(set(hashes.tolist())) == len(set(found)) == len(set(zip(found, hashes.tolist(), strict=True)))
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert"])
 def test_cutting_ids_equals_cutting_texts(family: str) -> None:
-    """One that has no offsets is cut without being tokenized again."""
+    """Texts are cut in arrays, without being tokenized again."""
     model = model_of(family)
     texts: list[tuple[str, ...]] = [(text,) for text in drawn(4, 30, 20)]
     if model.config.encoder.segments != 1:
         texts += zip(drawn(5, 30, 12), drawn(6, 30, 12), strict=True)
     settings = WindowSettings(16, long="cut")
-    plain, placed = (Reader(model, settings, has_offsets=way) for way in (False, True))
-    fast, slow = plain(texts), placed(texts)
-    assert fast.sequences.ids.tolist() == slow.sequences.ids.tolist()
-    assert fast.sequences.lengths.tolist() == slow.sequences.lengths.tolist()
-    if slow.sequences.segments is not None and fast.sequences.segments is not None:
-        assert fast.sequences.segments.tolist() == slow.sequences.segments.tolist()
-    assert vars(plain.tally) == vars(placed.tally)
-    assert plain.tally.cut > 10
-    assert not fast.has_windows
+    reader, tokenizer = Reader(model, settings), model.require_tokenizer()
+    found = reader(texts)
+    given: list[Any] = [text if len(text) > 1 else text[0] for text in texts]
+    wanted = [
+        tokenizer.cut([text], 16)[0] if len(whole) > 16 else Encoding(whole)
+        for text, whole in zip(given, tokenizer.raw_batch(given), strict=True)
+    ]
+    for one, cut, whole in zip(found, wanted, tokenizer.raw_batch(given), strict=True):
+        places = list(map(tuple, one.offsets.tolist()))
+        assert set(places) <= set(whole.offsets)
+        assert cut.raw.n_sequences == 2 or places[:-1] == whole.offsets[: len(places) - 1]
+        assert one.ids.tolist() == cut.ids
+        assert found.sequences.segments is None or one.segments.tolist() == cut.segments
+        assert one.in_texts == len(one) - tokenizer.specials_around(cut.raw.n_sequences)
+        assert not any(cut.raw.special_tokens_mask[one.inside.start : one.inside.stop])
+        assert len(one.inside) >= one.in_texts / 2
+    assert [one.ids for one in found.encodings] == [cut.ids for cut in wanted]
+    plain = Reader(model, settings, has_offsets=False)
+    assert plain(texts).sequences.ids.tolist() == found.sequences.ids.tolist()
+    assert vars(plain.tally) == vars(reader.tally)
+    assert reader.tally.cut > 10
+    assert reader.tally.tokens == len(found.sequences.ids)
+    assert not found.has_windows
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=2), st.integers(2, 60))

@@ -46,7 +46,7 @@ def predictor_for(tokenizer: Tokenizer, name: str, seed: int = 0, **config: Any)
     return Predictor(model)
 
 
-SURE = ("tag", "score")  # tasks that have no second answer
+SURE = ("tag", "score", "embed")  # tasks that have no second answer
 
 
 def inputs_for(name: str, count: int, seed: int = 0) -> list[Any]:
@@ -58,6 +58,7 @@ def inputs_for(name: str, count: int, seed: int = 0) -> list[Any]:
 
     make: dict[str, Callable[[], Any]] = {
         "score": lambda: (text(10), text()),
+        "embed": lambda: (text(10), text()),
         "answer": lambda: {"question": text(8), "context": text()},
         "choose": lambda: {"context": text(), "question": text(4), "options": [text(6) for _ in range(3)]},
         "tag": text,
@@ -74,7 +75,7 @@ def test_an_answer_does_not_depend_on_its_neighbours(name: str, tokenizer: Token
     predictor = predictor_for(tokenizer, name)
     given, top = inputs_for(name, 50), 1 if KINDS[name][0] in SURE else 3
     among = predictor(given, top=top)
-    assert predictor.tally.in_windows > 0
+    assert predictor.tally.in_windows > 0 or (name == "embed" and predictor.tally.cut > 0)
     assert len({json.dumps(one) for one in among}) > 25  # answers that can be told apart
     for place in range(0, 50, 6):
         assert near(predictor(given[place], top=top), among[place]), given[place]
@@ -259,6 +260,7 @@ def test_empty_texts_get_an_answer(name: str, tokenizer: Tokenizer) -> None:
     predictor = predictor_for(tokenizer, name)
     empty: dict[str, Any] = {
         "score": ("", ""),
+        "embed": ("", ""),
         "answer": {"question": "", "context": ""},
         "choose": {"question": "", "options": ["", ""]},
     }

@@ -16,10 +16,14 @@ from typer.main import get_command
 from bothways import progress as module
 from bothways.cli import app
 from bothways.cli.output import file_progress, say
+from bothways.model.checkpoint import save
+from bothways.model.load import load
 from bothways.progress import Progress, in_notebook, notebook_progress, progress, taken_screen, tick
 from bothways.progress_displays import Display, Notebook, Plain, Snapshot, Terminal, in_jupyter
+from bothways.tasks.folder import with_task
 from bothways.text.files import read_texts
 from bothways.text.streams import follow
+from helpers import config_for
 from helpers.cli import Run, write_rows
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -489,6 +493,16 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     "predict": ("{data}/reviews-dev.tsv --model {out}/tuned/model", {"predicting"}, {LOAD}),
     "blimp": ("{data}/minimal-pairs.jsonl --model {model} --limit 2", {"scoring"}, {LOAD}),
     "bertscore": ("{out}/a.txt {out}/a.txt --model {model} --idf", {"reading", "counting tokens", "scoring"}, {LOAD}),
+    "search build": (
+        "{out}/a.txt --out {out}/index --model {model}",
+        {"reading", "embedding", "counting words"},
+        {"building the index"},
+    ),
+    "search add": ("{out}/index {out}/a.txt", {"reading", "embedding", "counting words"}, {"adding"}),
+    "search query": ("cat --index {out}/index", set(), {"searching"}),
+    "search delete": ("{out}/index --id 1", set(), {"deleting"}),
+    "search compact": ("{out}/index", set(), {"compacting"}),
+    "rerank": ("cat {out}/a.txt --model {out}/ranker", {"reading", "scoring"}, {LOAD}),
     "glue": (
         "{out}/glue --model {model} --out {out}/glue-run --seeds 1 --set run.steps=2 --set run.device=cpu",
         {"reading", "tokenizing", "RTE, seed 0"},
@@ -539,6 +553,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         stem, _, kind = name.partition(".")
         shutil.copy(EXAMPLES / name, tmp_path / suite / f"train.{kind}")
         shutil.copy(EXAMPLES / f"{stem}-dev.{kind}", tmp_path / suite / f"dev.{kind}")
+    save(with_task(load(model_folder), config_for("score"), ("score",)), tmp_path / "ranker")
     rows = [f"{i}\tthe cat\ta dog\t{('not_entailment', 'entailment')[i % 2]}" for i in range(8)]
     (tmp_path / "glue/RTE").mkdir(parents=True)
     for part in ("train", "dev"):
@@ -553,6 +568,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 NEEDS = {"pretrain": ["pack"], "evaluate": ["finetune"], "predict": ["finetune"]}
+NEEDS |= {f"search {part}": ["search build"] for part in ("add", "query", "delete", "compact")}
 
 
 @pytest.mark.parametrize("verb", VERBS)

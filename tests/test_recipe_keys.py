@@ -190,6 +190,7 @@ PRETRAINING = {
     "rtd.fill": c("9.0", *KEPT),
 }
 ANSWER = ("task=answer", 'data.train=["{asked}"]', 'data.dev=["{asked}"]')
+EMBED = ("task=embed", 'data.train=["{related}"]', 'data.dev=["{related}"]')
 FINETUNING = {
     **OPTIM,
     **RUN,
@@ -222,7 +223,17 @@ FINETUNING = {
     "classify.focal_gamma": c("2.0"),
     "classify.class_weights": c("balanced"),
     "classify.metric": c("macro_f1", effect="result"),
+    "score.loss": c("listnet", "task=score", 'data.train=["{ranked}"]', 'data.dev=["{ranked}"]'),
     "answer.max_answer_length": c("1", *ANSWER),
+    "embed.loss": c("triplet", *EMBED),
+    "embed.scale": c("5.0", *EMBED),
+    "embed.symmetric": c("true", *EMBED),
+    "embed.margin": c("1.0", *EMBED, "embed.loss=triplet"),
+    "embed.matryoshka": c("[8]", *EMBED),
+    "embed.pooling": c("cls", *EMBED),
+    "embed.normalize": c("false", *EMBED, effect="files"),
+    "embed.query_prompt": c("the cat", *EMBED),
+    "embed.document_prompt": c("the cat", *EMBED),
 }
 
 
@@ -301,6 +312,12 @@ def places(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> di
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     asked = [{"question": sentences(1), "context": (text := sentences(2)), "answers": [text[:9]]} for _ in range(4)]
     (folder / "asked.jsonl").write_text("\n".join(map(json.dumps, asked)))
+    lists = [
+        {"query": sentences(1), "documents": [sentences(1) for _ in range(3)], "labels": [0, 1, 0]} for _ in range(4)
+    ]
+    (folder / "ranked.jsonl").write_text("\n".join(map(json.dumps, lists)))
+    related = [{"anchor": sentences(1), "positive": sentences(1), "negative": sentences(1)} for _ in range(8)]
+    (folder / "related.jsonl").write_text("\n".join(map(json.dumps, related)))
     found = {path.name.removesuffix(".jsonl"): str(path) for path in folder.iterdir()}
     table = settings_of(PRETRAIN, [*RTD, "rtd.width=1.0"], found)
     pretrain(pretrain_recipe({}, table), folder / "electra")

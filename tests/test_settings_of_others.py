@@ -251,17 +251,6 @@ def test_splinter_s_head_is_left_out_aloud(tmp_path: Path) -> None:
     assert_close(our_logits(ours, IDS, ""), their_logits_of_states(model.splinter, IDS))
 
 
-def test_a_colbert_is_refused_by_its_name(tmp_path: Path) -> None:
-    import safetensors.torch
-
-    theirs("Bert", "ForMaskedLM").save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    body = {name: t for name, t in safetensors.torch.load_file(file).items() if name.startswith("bert.")}
-    safetensors.torch.save_file({**body, "linear.weight": torch.zeros(16, 32)}, file)
-    with refused("unknown-family", "linear.weight", names="ColBERT"):
-        load(tmp_path)
-
-
 def test_sizes_that_are_missing_are_named(tmp_path: Path) -> None:
     theirs("Bert", "Model").save_pretrained(tmp_path)
     with refused("missing-setting", ("num_attention_heads",)):

@@ -43,6 +43,8 @@ ALLOWED = {
     "matplotlib",
     "jieba",
     "ray",
+    "bm25s",
+    "usearch",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}

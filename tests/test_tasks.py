@@ -79,7 +79,7 @@ def their_step(model: Any, tokenizer: Any, case: Case, labels: Sequence[str]) ->
 
 
 def test_every_task_has_a_judge() -> None:
-    assert {case.task for case in CASES.values()} == set(TASKS)
+    assert {case.task for case in CASES.values()} == set(TASKS) - {"embed"}  # whose judge is in test_embed.py
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -221,7 +221,9 @@ def test_the_windows_of_a_long_text_count_as_one_text_together(base: Path, tmp_p
         each = []
         for view in item.views:
             with torch.no_grad():
-                row = model(torch.tensor([view.ids]), token_type_ids=torch.tensor([view.segments])).logits
+                row = model(
+                    torch.tensor([view.ids.tolist()]), token_type_ids=torch.tensor([view.segments.tolist()])
+                ).logits
             each.append(float(F.cross_entropy(row, torch.tensor([labels.index(str(example.gold))]))))
         means.append(sum(each) / len(each))
     assert len(each) > 2
@@ -231,7 +233,7 @@ def test_the_windows_of_a_long_text_count_as_one_text_together(base: Path, tmp_p
 def their_logits(model: Any, view: Any) -> Tensor:
     """Of one sequence."""
     with torch.no_grad():
-        ids, segments = torch.tensor([[view.ids]]), torch.tensor([[view.segments]])
+        ids, segments = torch.tensor([[view.ids.tolist()]]), torch.tensor([[view.segments.tolist()]])
         if not isinstance(model, transformers.BertForMultipleChoice):
             ids, segments = ids[0], segments[0]
         logits: Tensor = model(ids, token_type_ids=segments).logits[0]

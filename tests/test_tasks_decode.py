@@ -72,10 +72,10 @@ def decide_tags(
     """Tags for words whose first tokens have these logits, everything else being noise that must not count."""
     item = task.encode([Tagged(*join_words(WORDS[:count]))])[0]
     read = item.reads[0]
-    rows = np.full((len(read.encoding), len(task.labels)), 1e3, np.float32)
+    rows = np.full((len(read), len(task.labels)), 1e3, np.float32)
     rows[:, ::2] *= -1
     begins = {start for start, _ in item.example.words}
-    first = [i for i in read.inside if read.encoding.offsets[i][0] in begins]
+    first = [i for i in read.inside if read.offsets[i][0] in begins]
     rows[first] = logits
     tags, chances = task.decode(item, [rows])
     return [task.labels[tag] for tag in tags], chances
@@ -191,7 +191,7 @@ def test_the_best_answer_is_the_best_of_all_spans(example: Question, data: st.Da
     assert found.margin == pytest.approx(null - best, abs=1e-5)
     ((start, end, chance),) = found.best()
     assert chance == pytest.approx(math.exp(best - everything), abs=1e-9)
-    offsets = item.reads[0].encoding.offsets
+    offsets = item.reads[0].offsets.tolist()
     winners = {(offsets[i][0], offsets[j][1]) for (i, j), score in spans.items() if score >= best - 1e-9}
     assert (start, end) in winners
 
@@ -212,7 +212,7 @@ def test_further_answers_are_the_best_that_overlap_no_better(data: st.DataObject
     for (a, b, _), (c, d, _) in itertools.combinations(listed, 2):
         assert b <= c or d <= a
     left, expected = all_spans(item, rows, longest), []
-    offsets = item.reads[0].encoding.offsets
+    offsets = item.reads[0].offsets.tolist()
     while left:  # take the best, drop all that overlap it, and again
         (i, j), score = max(left.items(), key=lambda one: one[1])
         expected.append(score)
@@ -251,7 +251,7 @@ def test_all_chances_add_up_to_one(thresholds: dict[str, float]) -> None:
 def two_answers(task: QuestionAnswering, margin: float) -> tuple[EncodedExample, SpanScores]:
     """ "Paris" before "北京", and no answer ahead of both by this much."""
     item = task.encode([SHORT])[0]
-    offsets = item.reads[0].encoding.offsets
+    offsets = item.reads[0].offsets.tolist()
     rows = np.full((len(item.views[0]), 2), -20, np.float32)
     inside = list(item.reads[0].inside)
     for begin, end, logit in ((0, 5, 2.0), (27, 29, 1.0)):

@@ -81,7 +81,7 @@ def run(predictor: Predictor, example: Any) -> Any:
     from bothways.model.batch import Batch
 
     views = predictor.task.encode([example])[0].views
-    batch = Batch.pack([view.ids for view in views], [view.segments for view in views])
+    batch = Batch.pack([view.ids.tolist() for view in views], [view.segments.tolist() for view in views])
     with torch.no_grad():
         return predictor.task.outputs(predictor.model, predictor.model.encoder(batch), batch).numpy()
 

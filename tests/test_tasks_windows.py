@@ -103,20 +103,20 @@ def test_windows_hold_the_text_as_it_is(tokenizer: Tokenizer, part: Literal["lon
     assert model.config.encoder.max_length == limit
     for texts in ((beside, text), (text, beside)) if part == "longer" else ((beside, text),):
         read = Reader(model, WindowSettings(overlap=10), part)([texts])[0]
-        inside = [read.encoding.ids[i] for i in read.inside]
+        inside = [int(read.ids[i]) for i in read.inside]
         assert inside == tokenizer(text).ids[1:-1]
         whole = tokenizer(beside).ids[1:-1]
         seen: set[int] = set()
         for view in read.views:
             assert len(view) <= limit
-            piece = read.encoding.ids[view.window.start : view.window.end]
+            piece = read.ids[view.window.start : view.window.end].tolist()
             cls, sep = tokenizer.id("[CLS]"), tokenizer.id("[SEP]")
             both = [whole, piece] if texts[0] == beside else [piece, whole]
-            assert view.ids == [cls, *both[0], sep, *both[1], sep]
-            assert view.segments == [0] * (len(both[0]) + 2) + [1] * (len(both[1]) + 1)
+            assert view.ids.tolist() == [cls, *both[0], sep, *both[1], sep]
+            assert view.segments.tolist() == [0] * (len(both[0]) + 2) + [1] * (len(both[1]) + 1)
             seen |= set(range(view.window.start, view.window.end))
             for token in range(view.window.start, view.window.end):
-                assert view.ids[token - view.shift] == read.encoding.ids[token]
+                assert view.ids[token - view.shift] == read.ids[token]
         assert seen == set(read.inside)
 
 
@@ -142,7 +142,7 @@ def test_no_token_has_a_part_of_two_words(family: str) -> None:
 
     assert len(torn(reader.tokenizer(text).offsets)) > 3
     plain, read = reader.by_words(["The sun", text], [((0, 3), (4, 7)), words])
-    assert plain.encoding.ids == reader.tokenizer("The sun").ids
+    assert plain.ids.tolist() == reader.tokenizer("The sun").ids
     assert reader.tally.texts == 2
     places = [(int(start), int(end)) for start, end in read.places()]
     assert torn(places) == []
@@ -294,8 +294,8 @@ def test_the_answer_span_is_taught_where_characters_say(tokenizer: Tokenizer) ->
     ]:
         item = task.encode([Question("1", "what?", context, ((text, begin),))])[0]
         (sample,) = task.samples(item)
-        offsets = item.reads[0].encoding.offsets[sample.target[0] : sample.target[1] + 1]
-        assert [(context[a:b], a) for a, b in offsets] == wanted
+        offsets = item.reads[0].offsets[sample.target[0] : sample.target[1] + 1]
+        assert [(context[a:b], a) for a, b in offsets.tolist()] == wanted
 
 
 # ---------------------------------------------------------------------- one answer for the whole
@@ -307,7 +307,7 @@ def judged(model: Model, folder: Path, kind: str) -> Callable[[Any], Tensor]:
     theirs = getattr(transformers, kind).from_pretrained(folder).eval()
 
     def logits(view: Any) -> Tensor:
-        grid = torch.tensor([view.ids]), torch.tensor([view.segments])
+        grid = torch.tensor([view.ids.tolist()]), torch.tensor([view.segments.tolist()])
         if kind == "BertForMultipleChoice":
             grid = grid[0][None], grid[1][None]
         with torch.no_grad():
@@ -362,7 +362,7 @@ def test_a_short_text_is_one_sequence_as_it_is(task: str, tokenizer: Tokenizer) 
         predictor = Predictor(model_for(tokenizer, task, labels, window))
         some = list(predictor.decode_all(SHORT[task]))
         assert all(len(read.views) == 1 for item, _ in some for read in item.reads)
-        assert all(read.views[0].ids == read.encoding.ids for item, _ in some for read in item.reads)
+        assert all(read.views[0].ids.tolist() == read.ids.tolist() for item, _ in some for read in item.reads)
         found.append(repr([predictor.task.answer(*one) for one in some]))
     assert len(set(found)) == 1
     assert predictor.tally.in_windows == predictor.tally.cut == 0
@@ -377,7 +377,7 @@ def test_cut_reads_the_beginning_and_says_what_was_lost(tokenizer: Tokenizer) ->
     predictor = Predictor(model_for(tokenizer, "classify", ("a", "b"), WindowSettings(long="cut")))
     item, _ = next(iter(predictor.decode_all([Text((long,))])))
     (view,) = item.views
-    assert view.ids == [*tokenizer(long).ids[:47], tokenizer.id("[SEP]")]
+    assert view.ids.tolist() == [*tokenizer(long).ids[:47], tokenizer.id("[SEP]")]
     assert predictor.tally.cut == 1
     assert predictor.tally.tokens_cut == count - 48
     assert f"{count - 48} tokens lost" in str(predictor.tally)

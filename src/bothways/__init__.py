@@ -52,12 +52,15 @@ if TYPE_CHECKING:
     from bothways.predict.evaluation import evaluate as evaluate
     from bothways.predict.fill import Filled as Filled
     from bothways.predict.fill import fill as fill
+    from bothways.predict.late_interaction import LateInteraction as LateInteraction
     from bothways.predict.likelihood import MinimalPair as MinimalPair
     from bothways.predict.likelihood import MinimalPairScores as MinimalPairScores
     from bothways.predict.likelihood import read_minimal_pairs as read_minimal_pairs
     from bothways.predict.likelihood import score_minimal_pairs as score_minimal_pairs
     from bothways.predict.likelihood import sentence_scores as sentence_scores
     from bothways.predict.predictor import Predictor as Predictor
+    from bothways.predict.rerank import Hit as Hit
+    from bothways.predict.rerank import Reranker as Reranker
     from bothways.predict.token_table import distil_static as distil_static
     from bothways.pretraining.pack import PackReport as PackReport
     from bothways.pretraining.pack import pack as pack
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     from bothways.scoring.significance import Summary as Summary
     from bothways.search.cluster import Group as Group
     from bothways.search.cluster import cluster as cluster
+    from bothways.search.index import Index as Index
     from bothways.search.mining import HardNegatives as HardNegatives
     from bothways.search.mining import NegativeRules as NegativeRules
     from bothways.search.mining import mine_hard_negatives as mine_hard_negatives
@@ -78,6 +82,7 @@ if TYPE_CHECKING:
     from bothways.search.pairs import SimilarPair as SimilarPair
     from bothways.search.pairs import near_duplicates as near_duplicates
     from bothways.search.pairs import similar_pairs as similar_pairs
+    from bothways.search.ranking import SearchHit as SearchHit
     from bothways.tasks.finetune import Finetuned as Finetuned
     from bothways.tasks.finetune import finetune as finetune
     from bothways.tasks.recipe import FinetuneData as FinetuneData
@@ -117,13 +122,17 @@ _MODULES = {
     "predict.encode": "TokenVectors encode encode_tokens",
     "predict.evaluation": "Evaluation calibrate compare_models evaluate",
     "predict.fill": "Filled fill",
+    "predict.late_interaction": "LateInteraction",
     "predict.likelihood": "MinimalPair MinimalPairScores read_minimal_pairs score_minimal_pairs sentence_scores",
     "predict.predictor": "Predictor",
+    "predict.rerank": "Hit Reranker",
     "predict.token_table": "distil_static",
     "pretraining.pack": "PackReport pack",
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",
     "scoring.significance": "Comparison Summary",
+    "search.index": "Index",
+    "search.ranking": "SearchHit",
     "search.cluster": "Group cluster",
     "search.mining": "HardNegatives NegativeRules mine_hard_negatives",
     "search.nearest": "nearest",

@@ -6,6 +6,7 @@ old content or the new, never a mixture.
 
 import contextlib
 import ctypes
+import fcntl
 import glob
 import os
 import platform
@@ -64,6 +65,30 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
             _flush(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)  # after an exchange, the old folder
+
+
+@contextlib.contextmanager
+def only_writer(home: Path) -> Iterator[None]:
+    """Refuse a second writer in the same folder, which is made if there is none.
+
+    The lock ends with the process, however it ends.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        handle = os.open(home, os.O_RDONLY)
+    except OSError as error:
+        raise BothwaysError(f"{home} could not be written: {error.strerror}", "unwritable", home) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def _require_ours(path: Path, replaces: Collection[str]) -> None:

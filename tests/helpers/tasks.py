@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from bothways.data.examples import Choice, Question, Tagged, Text
+from bothways.data.examples import Choice, Question, Related, Tagged, Text
 from bothways.data.words import join_words
 from bothways.engine.reader import WindowSettings
 from bothways.model.checkpoint import save
@@ -88,6 +88,14 @@ CHOICES = [
     Choice("the cat runs.", "what runs?", ("the dog", "the cat", "a big black house"), 1),
     Choice("", "北京是", ("法国的首都", "中国的首都"), 1),
     Choice("berlin is in germany", "", ("walking", "unbelievable talks", "germany", "中国"), 2),
+]
+
+
+RELATED_TEXTS = [
+    Related(("the cat runs.", "a cat is running", "the house is big")),
+    Related(("北京是中国的首都", "中国的首都是北京", "巴黎在法国")),
+    Related(("berlin is in germany", "germany has berlin", "the dog walks")),
+    Related(("unbelievable talks", "talking", "the cat sleeps")),
 ]
 
 
@@ -273,6 +281,7 @@ KINDS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "tag": ("tag", "", ("O", "B-X", "I-X")),
     "answer": ("answer", "", ()),
     "choose": ("choose", "", ()),
+    "embed": ("embed", "related", ()),
 }
 
 
@@ -293,6 +302,7 @@ EXAMPLES: dict[str, Sequence[Any]] = {
     "tag": TAGGED,
     "answer": ASKED,
     "choose": CHOICES,
+    "embed": RELATED_TEXTS,
 }
 
 
@@ -314,6 +324,8 @@ def written(folder: Path, name: str) -> Path:
             for asked in ASKED:
                 answers = {"text": [t for t, _ in asked.gold or ()], "answer_start": [s for _, s in asked.gold or ()]}
                 rows.append({"id": asked.id, "question": asked.question, "context": asked.context, "answers": answers})
+        case "embed":
+            rows += [dict(zip(("anchor", "positive", "negative"), one.texts, strict=False)) for one in RELATED_TEXTS]
         case "choose":
             for choice in CHOICES:
                 options = list(choice.options)

@@ -23,6 +23,8 @@ from bothways.cli import (
     pack,
     predict,
     pretrain,
+    rerank,
+    search,
     similar,
     static,
     suite,
@@ -56,6 +58,8 @@ app.command()(evaluate.evaluate)
 app.command()(predict.predict)
 app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)
+app.command()(rerank.rerank)
+app.add_typer(search.app, name="search")
 app.command()(suite.glue)
 app.command()(suite.squad)
 app.command()(suite.conll)

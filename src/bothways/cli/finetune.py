@@ -88,8 +88,9 @@ def finetune(
     """Fine-tune a model on labelled files. After an interruption, the same command continues exactly where it was.
 
     Tasks: classify (text classification), tag (token classification, NER), answer (extractive question answering),
-    choose (multiple choice), score (cross-encoder, reranker). Other names are accepted: text-classification, ner,
-    token-classification, pos, qa, question-answering, multiple-choice, cross-encoder, reranker.
+    choose (multiple choice), score (cross-encoder, reranker), embed (sentence vectors, bi-encoder). Other names are
+    accepted: text-classification, ner, token-classification, pos, qa, question-answering, multiple-choice,
+    cross-encoder, reranker, bi-encoder, sentence-transformer.
 
     The run folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/, the
     best model on --dev, which transformers opens too.

@@ -70,3 +70,24 @@ class Choice:
         """Those that a model reads: the context and the question with every option."""
         each = len(self.context) + len(self.question)
         return each * len(self.options) + sum(map(len, self.options))
+
+
+RELATED = "related"
+"""The gold of texts that belong together."""
+
+
+@dataclass(frozen=True)
+class Related:
+    """A text, one that belongs to it, and perhaps some that do not: for sentence vectors."""
+
+    texts: tuple[str, ...]
+    """The anchor, its positive, and hard negatives."""
+    gold: float | str | None = RELATED
+    """RELATED; how similar the two are; or their relation in natural language inference."""
+    where: str = ""
+    group: int = 0
+    """The number of the file that it came from."""
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.texts))

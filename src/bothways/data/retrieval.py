@@ -27,6 +27,10 @@ class Document:
     where: str = ""
     """The file and line it came from."""
 
+    @property
+    def characters(self) -> int:
+        return len(self.text)
+
 
 @dataclass(frozen=True)
 class Collection:

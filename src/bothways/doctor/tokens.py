@@ -87,11 +87,10 @@ def _encode(task: Task, examples: Sequence[Any], found: _Pass) -> Iterator[Encod
 
 
 def _count(task: Task, item: EncodedExample, found: _Pass) -> None:
-    encodings = [read.encoding for read in item.reads]
-    longest = max(map(len, encodings))
+    longest = max(map(len, item.reads))
     found.counts.rows += 1
-    found.tokens += sum(map(len, encodings))
-    found.unknown += sum(encoding.ids.count(task.reader.unknown) for encoding in encodings)
+    found.tokens += sum(map(len, item.reads))
+    found.unknown += sum(int((read.ids == task.reader.unknown).sum()) for read in item.reads)
     found.beyond += longest > task.reader.length
     if longest > found.longest:
         found.longest, found.where = longest, item.example.where
@@ -103,7 +102,7 @@ def _count(task: Task, item: EncodedExample, found: _Pass) -> None:
         found.first += samples
     if found.counts.rows <= _COUNTED_ROWS:
         found.words += sum(len(split_words(text)) for text in task.texts_read(item.example))
-        found.word_tokens += sum(source is not None for encoding in encodings for source in encoding.sources)
+        found.word_tokens += sum(read.in_texts for read in item.reads)
     task.survey_tokens(item, found.counts)
 
 

@@ -1,7 +1,7 @@
 """Texts as token sequences that fit the model: whole, cut, or as overlapping windows."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -12,12 +12,12 @@ import numpy as np
 import tokenizers
 
 from bothways.data.words import Place
-from bothways.engine.reads import Part, Reads, View, inside_of, text_ranges, with_views
-from bothways.engine.sequences import Sequences
+from bothways.engine.reads import Part, Read, Reads, View, with_views
 from bothways.engine.token_ids import TokenIds
+from bothways.engine.tokens import Tokens
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
-from bothways.text.tokenizer import Encoding, TextInput, kept_lengths
+from bothways.text.encoding import TextInput
 from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
@@ -103,7 +103,7 @@ class Reader:
     ) -> None:
         """Windows divide the longer text of a pair, or its second. Errors call the setting `long` by `long_setting`.
 
-        Without offsets of tokens and words, tokenizing takes two thirds of the time.
+        Without the offsets of tokens, tokenizing takes less time.
         """
         limit = model.config.encoder.max_length
         if settings.length > limit:
@@ -122,68 +122,46 @@ class Reader:
     def __call__(self, texts: Sequence[str] | Sequence[tuple[str, ...]], before: int = 0) -> Reads:
         """Each item is one text or a pair. `before`: the number of texts before them, for errors."""
         plain = [text if isinstance(text, str) else text[0] if len(text) == 1 else (text[0], text[1]) for text in texts]
-        if self.has_offsets:
-            return self._read_encodings(plain, self.tokenizer.raw_batch(plain), before)
         self._require_segments(plain)
-        return self._read(
-            plain, self.token_ids(plain), lambda: self.tokenizer.raw_batch(plain, has_offsets=False), before
-        )
+        return self._read(plain, self.token_ids(plain, self.has_offsets), before)
 
     def by_words(self, texts: Sequence[str], words: Sequence[Sequence[Place]], before: int = 0) -> Reads:
         """Texts in given words. No token spans two: "don't" as "do" and "n't" is not cut into "don" and "'t"."""
-        found = self.tokenizer.raw_batch(texts)
-        parted = {i: places for i, places in enumerate(map(_split_points, texts, words, found)) if places}
+        found = self.token_ids(texts, has_offsets=True)
+        parted = split_points(texts, words, found)
         spaced = list(texts)
         for i, places in parted.items():
             spaced[i] = _with_spaces(texts[i], places)
-        for i, encoding in zip(parted, self.tokenizer.raw_batch([spaced[i] for i in parted]), strict=True):
-            found[i] = encoding
-        return replace(self._read_encodings(spaced, found, before), parted=parted)
+        if parted:
+            found = found.replaced(list(parted), self.token_ids([spaced[i] for i in parted], has_offsets=True))
+        return replace(self._read(spaced, found, before), parted=parted)
 
-    def _read_encodings(self, texts: Sequence[TextInput], encodings: list[tokenizers.Encoding], before: int) -> Reads:
-        """With offsets. What is cut is tokenized again, so that an encoding has no more tokens than are read."""
-        self._require_segments(texts)
-        lost, cut = 0, 0
-        for i, encoding in enumerate(encodings):
-            if self.settings.long == "cut" and len(encoding) > self.length:
-                encodings[i] = self.tokenizer.cut([texts[i]], self.length)[0].raw
-                lost, cut = lost + len(encoding) - self.length, cut + 1
-        segments = (encoding.type_ids for encoding in encodings) if self.segments > 0 else None
-        lengths = np.fromiter(map(len, encodings), np.int64, len(encodings))
-        # One after the other: each list of numbers is freed before the next is made.
-        sequences = Sequences.of((encoding.ids for encoding in encodings), segments, lengths)
-        self.tally.add(Tally(cut=cut, tokens_cut=lost))
-        return self._read(texts, sequences, lambda: encodings, before)
-
-    def _read(
-        self,
-        texts: Sequence[TextInput],
-        whole: Sequences,
-        encode: Callable[[], Sequence[tokenizers.Encoding]],
-        before: int,
-    ) -> Reads:
-        """From the sequences of whole texts. Those that are too long are divided, or cut."""
-        counts = Tally(texts=len(texts), empty=_count_empty(texts), tokens=len(whole.ids))
-        counts.unknown = int((whole.ids == self.unknown).sum())
-        long = np.flatnonzero(whole.lengths > self.length).tolist()
+    def _read(self, texts: Sequence[TextInput], tokens: Tokens, before: int) -> Reads:
+        """From the tokens of whole texts. Those that are too long are divided, or cut."""
+        counts = Tally(texts=len(texts), empty=_count_empty(texts))
+        long = np.flatnonzero(tokens.sequences.lengths > self.length)
         views: dict[int, tuple[View, ...]] = {}
-        encodings = encode() if self.has_offsets else ()
-        again = [] if self.has_offsets else self.tokenizer.raw_batch([texts[i] for i in long], has_offsets=False)
-        for number, i in enumerate(long):
-            encoding = Encoding(encodings[i] if self.has_offsets else again[number])
-            if self.settings.long == "cut":
-                views[i] = (self._cut(encoding),)
-                counts.unknown += views[i][0].ids.count(self.unknown) - encoding.ids.count(self.unknown)
-                counts.cut += 1
-                counts.tokens_cut += len(encoding) - self.length
-            else:
-                views[i] = tuple(self._windows(encoding, before + i + 1))
-                counts.in_windows += 1
-        counts.tokens -= counts.tokens_cut
-        sequences = with_views(whole, views)
-        counts.windows = len(sequences)
+        if self.settings.long == "cut" and len(long):
+            whole, tokens = len(tokens.sequences.ids), tokens.cut(self.length)
+            counts.cut, counts.tokens_cut = len(long), whole - len(tokens.sequences.ids)
+        counts.tokens = len(tokens.sequences.ids)
+        counts.unknown = int((tokens.sequences.ids == self.unknown).sum())
+        found = Reads(tokens, tokens.sequences, lambda: self._encodings(texts), self.part, views)
+        if self.settings.long != "cut" and len(long):
+            views |= {i: tuple(self._windows(found[i], before + i + 1)) for i in long.tolist()}
+            counts.in_windows = len(views)
+            found = replace(found, sequences=with_views(tokens.sequences, views))
+        counts.windows = len(found.sequences)
         self.tally.add(counts)
-        return Reads(encode, sequences, len(texts), self.part, views, around=self.tokenizer.around)
+        return found
+
+    def _encodings(self, texts: Sequence[TextInput]) -> list[tokenizers.Encoding]:
+        """As the tokenizer makes them; what is cut has no more tokens than are read."""
+        found = self.tokenizer.raw_batch(texts)
+        for i, encoding in enumerate(found):
+            if self.settings.long == "cut" and len(encoding) > self.length:
+                found[i] = self.tokenizer.cut([texts[i]], self.length)[0].raw
+        return found
 
     def _require_segments(self, texts: Sequence[TextInput]) -> None:
         """Refuse pairs if the model has too few segments."""
@@ -194,38 +172,23 @@ class Reader:
                 self.segments,
             )
 
-    def _cut(self, encoding: Encoding) -> View:
-        """The sequence of a text or pair that is truncated as by `Tokenizer.cut`, without tokenizing it again."""
-        ids, segments, whole = encoding.ids, encoding.segments, TextWindow(0, self.length, 0, self.length)
-        if encoding.raw.n_sequences == 1:
-            before, after = self.tokenizer.around
-            kept_lengths([len(ids)], self.length - before - after, self.length)
-            first, rest = self.length - after, len(ids) - after
-            return View(ids[:first] + ids[rest:], segments[:first] + segments[rest:], 0, whole)
-        texts = text_ranges(encoding)
-        room = self.length - (len(encoding) - sum(map(len, texts)))
-        kept = kept_lengths(list(map(len, texts)), room, self.length)
-        dropped = {i for text, length in zip(texts, kept, strict=True) for i in text[length:]}
-        places = [i for i in range(len(encoding)) if i not in dropped]
-        return View([ids[i] for i in places], [segments[i] for i in places], 0, whole)
-
     @cached_property
     def _segments_of_pairs(self) -> int:
         """The highest segment id that a pair of texts gets."""
         return max(self.tokenizer("a", "a").segments, default=0)
 
-    def _windows(self, encoding: Encoding, number: int) -> Iterator[View]:
+    def _windows(self, read: Read, number: int) -> Iterator[View]:
         """`number`: which text it is, counted from 1, for errors."""
-        inside = inside_of(encoding, self.part)
-        outside = len(encoding) - len(inside)
+        inside = read.inside
+        outside = len(read) - len(inside)
         room = self.length - outside
         if self.settings.long == "error":
             raise BothwaysError(
-                f"text {number:,} has {len(encoding):,} tokens and this model reads at most {self.length}: set "
+                f"text {number:,} has {len(read):,} tokens and this model reads at most {self.length}: set "
                 f"{self.long_setting} to window to read it in windows, or to cut to drop "
-                f"{len(encoding) - self.length:,} tokens",
+                f"{len(read) - self.length:,} tokens",
                 "too-long",
-                (number, len(encoding)),
+                (number, len(read)),
             )
         if room < self.length // 8:
             raise BothwaysError(
@@ -234,15 +197,12 @@ class Reader:
                 "no-room-for-windows",
                 (number, outside),
             )
-        ids, segments = encoding.ids, encoding.segments
+        ids, segments = read.ids, read.segments
         for w in windows(len(inside), room, min(self.settings.overlap, room // 4)):
             start, end = inside.start + w.start, inside.start + w.end
-            yield View(
-                [*ids[: inside.start], *ids[start:end], *ids[inside.stop :]],
-                [*segments[: inside.start], *segments[start:end], *segments[inside.stop :]],
-                w.start,
-                TextWindow(start, end, inside.start + w.own, inside.start + w.own_end),
-            )
+            rows = np.r_[: inside.start, start:end, inside.stop : len(read)]
+            window = TextWindow(start, end, inside.start + w.own, inside.start + w.own_end)
+            yield View(ids[rows], segments[rows], w.start, window)
 
 
 def _count_empty(texts: Sequence[TextInput]) -> int:
@@ -253,11 +213,25 @@ def _count_empty(texts: Sequence[TextInput]) -> int:
     )
 
 
-def _split_points(text: str, words: Sequence[Place], encoding: tokenizers.Encoding) -> tuple[int, ...]:
-    """Where words begin inside a token that began with another word."""
-    offsets = encoding.offsets
-    if {start for start, _ in offsets}.issuperset([first for first, _ in words]):
-        return ()
+def split_points(texts: Sequence[str], words: Sequence[Sequence[Place]], tokens: Tokens) -> dict[int, tuple[int, ...]]:
+    """Where words begin inside a token that began with another word, by the number of the text."""
+    assert tokens.offsets is not None
+    counts = np.fromiter(map(len, words), np.int64, len(words))
+    firsts = np.fromiter((first for some in words for first, _ in some), np.int64, int(counts.sum()))
+    stretch = max(firsts.max(initial=0), tokens.offsets.max(initial=0)) + 1
+    numbers = np.arange(len(texts))
+    begins = tokens.offsets[:, 0] + np.repeat(numbers, tokens.sequences.lengths) * stretch
+    owners = np.repeat(numbers, counts)
+    doubtful = np.unique(owners[~np.isin(firsts + owners * stretch, begins)])
+    starts, lengths = tokens.sequences.starts, tokens.sequences.lengths
+    found = {
+        i: _split_points(texts[i], words[i], tokens.offsets[starts[i] : starts[i] + lengths[i]].tolist())
+        for i in doubtful.tolist()
+    }
+    return {i: places for i, places in found.items() if places}
+
+
+def _split_points(text: str, words: Sequence[Place], offsets: Sequence[Sequence[int]]) -> tuple[int, ...]:
     found = []
     tokens = sorted((start, end) for start, end in offsets if start < end)
     for first, _ in words:

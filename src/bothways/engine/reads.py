@@ -10,7 +10,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bothways.engine.sequences import Indices, Sequences
-from bothways.text.encoding import Encoding
+from bothways.engine.tokens import NO_TEXT, Offsets, Tokens
 from bothways.text.windows import TextWindow
 
 Part = Literal["longer", "second"]
@@ -20,12 +20,12 @@ Part = Literal["longer", "second"]
 class View:
     """One sequence: a text or a pair, or one window of it."""
 
-    ids: list[int]
-    segments: list[int]
+    ids: NDArray[np.int32]
+    segments: NDArray[np.uint8]
     shift: int
-    """Token t of the encoding, if the window holds it, is token t - shift of this sequence."""
+    """Token t of the whole text, if the window holds it, is token t - shift of this sequence."""
     window: TextWindow
-    """The tokens of the encoding that are read here, and those whose results count here."""
+    """The tokens of the whole text that are read here, and those whose results count here."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -35,57 +35,97 @@ class View:
 class Read:
     """A text or a pair as the model reads it."""
 
-    encoding: Encoding
-    part: Part = "longer"
-    given: tuple[View, ...] = ()
-    """The sequences of a text that is not one sequence as it stands: windows, or a cut one."""
-    parted: tuple[int, ...] = ()
-    """Character positions before which a space was inserted, so that no token spans two words."""
+    source: "Reads"
+    """Those of many texts."""
+    number: int
+    """Which of them it is."""
 
-    @cached_property
+    def __len__(self) -> int:
+        """The number of its tokens, however many windows it has."""
+        return int(self.source.tokens.sequences.lengths[self.number])
+
+    @property
+    def _rows(self) -> slice:
+        start = int(self.source.tokens.sequences.starts[self.number])
+        return slice(start, start + len(self))
+
+    @property
+    def ids(self) -> NDArray[np.int32]:
+        return self.source.tokens.sequences.ids[self._rows]
+
+    @property
+    def segments(self) -> NDArray[np.uint8]:
+        segments = self.source.tokens.sequences.segments
+        return np.zeros(len(self), np.uint8) if segments is None else segments[self._rows]
+
+    @property
+    def offsets(self) -> Offsets:
+        """(tokens, 2) the span of each token in its own text, as it was tokenized."""
+        offsets = self.source.tokens.offsets
+        assert offsets is not None  # the reader was made with offsets
+        return offsets[self._rows]
+
+    @property
+    def in_texts(self) -> int:
+        """The number of its tokens without special tokens."""
+        ranges = self.source.tokens.ranges[self.number]
+        return int((ranges[:, 1] - ranges[:, 0]).sum())
+
+    @property
     def inside(self) -> range:
-        """The tokens of the encoding that windows divide: those of one text, without special tokens."""
-        return inside_of(self.encoding, self.part)
+        """The tokens that windows divide: those of one text, without special tokens."""
+        first, stop = self.source.inside[self.number].tolist()
+        return range(first, stop)
 
-    @cached_property
+    @property
+    def given(self) -> tuple[View, ...]:
+        """The windows of a long text; none if it is one sequence."""
+        return self.source.views.get(self.number, ())
+
+    @property
     def views(self) -> Sequence[View]:
         """Its sequences: one, or several windows."""
-        inside, encoding = self.inside, self.encoding
+        inside = self.inside
         whole = TextWindow(inside.start, inside.stop, inside.start, inside.stop)
-        return self.given or (View(encoding.ids, encoding.segments, 0, whole),)
+        return self.given or (View(self.ids, self.segments, 0, whole),)
 
     def places(self) -> NDArray[np.int64]:
         """(tokens inside, 2) start and end of each in the original text."""
-        found = np.array(self.encoding.offsets, np.int64).reshape(-1, 2)[self.inside.start : self.inside.stop]
-        spaces = np.array(self.parted, np.int64) + np.arange(len(self.parted))
-        return found - np.searchsorted(spaces, found)
+        found = self.offsets[self.inside.start : self.inside.stop].astype(np.int64)
+        parted = self.source.parted.get(self.number, ())
+        return found - np.searchsorted(np.array(parted, np.int64) + np.arange(len(parted)), found)
 
 
 @dataclass(frozen=True)
 class Reads(Sequence[Read]):
     """Many texts or pairs as the model reads them. A `Read` is made when it is asked for."""
 
+    tokens: Tokens
+    """Those of all texts; what was cut is not among them."""
+    sequences: Sequences
+    """Those of all texts, with windows for long ones."""
     encode: Callable[[], Sequence[tokenizers.Encoding]]
     """Makes the encodings of all texts."""
-    sequences: Sequences
-    """Those of all texts."""
-    size: int
-    """The number of texts."""
     part: Part = "longer"
     views: Mapping[int, tuple[View, ...]] = field(default_factory=dict)
-    """The windows of long texts, and cut texts, by the number of the text."""
+    """The windows of long texts, by the number of the text."""
     parted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """As in `Read`, by the number of the text."""
-    around: tuple[int, int] = (0, 0)
-    """The number of special tokens before and after a text that is not a pair."""
+    """Character positions before which a space was inserted, so that no token spans two words; by number."""
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.tokens)
 
     @cached_property
     def encodings(self) -> Sequence[tokenizers.Encoding]:
-        """Those of all texts. Where no offsets are needed, they are made only if they are asked for."""
-        return self.encode()
+        """Those of all texts, made only if they are asked for."""
+        return self.tokens.encodings or self.encode()
+
+    @cached_property
+    def inside(self) -> Indices:
+        """(texts, 2) the tokens of each that windows divide: the first, and the one after the last."""
+        first, second = self.tokens.ranges[:, 0], self.tokens.ranges[:, 1]
+        is_longer = (second[:, 1] - second[:, 0] > first[:, 1] - first[:, 0]) | (self.part == "second")
+        return np.where((is_longer & (second[:, 0] != NO_TEXT))[:, None], second, first)
 
     @overload
     def __getitem__(self, i: int) -> Read: ...
@@ -94,8 +134,7 @@ class Reads(Sequence[Read]):
     def __getitem__(self, i: int | slice) -> Read | list[Read]:
         if isinstance(i, slice):
             return [self[n] for n in range(*i.indices(len(self)))]
-        i = range(len(self))[i]
-        return Read(Encoding(self.encodings[i]), self.part, self.views.get(i, ()), self.parted.get(i, ()))
+        return Read(self, range(len(self))[i])
 
     @cached_property
     def counts(self) -> Indices:
@@ -119,27 +158,9 @@ def with_views(whole: Sequences, views: Mapping[int, Sequence[View]]) -> Sequenc
     for i in [*sorted(views), len(whole)]:
         first, last = (int(whole.lengths[:n].sum()) for n in (done, i))
         own = views.get(i, ())
-        ids += [whole.ids[first:last], *(np.array(view.ids, np.int32) for view in own)]
+        ids += [whole.ids[first:last], *(view.ids for view in own)]
         lengths += [whole.lengths[done:i], np.array([len(view) for view in own], np.int64)]
         if whole.segments is not None:
-            segments += [whole.segments[first:last], *(np.array(view.segments, np.uint8) for view in own)]
+            segments += [whole.segments[first:last], *(view.segments for view in own)]
         done = i + 1
     return Sequences(np.concatenate(ids), np.concatenate(lengths), np.concatenate(segments) if segments else None)
-
-
-def text_ranges(encoding: Encoding) -> list[range]:
-    """The tokens of the first text and of the second, without special tokens."""
-    sources = encoding.sources
-    found = []
-    for number in (0, 1):
-        count = sources.count(number)  # which are consecutive
-        start = sources.index(number) if count else 0
-        found.append(range(start, start + count))
-    return found
-
-
-def inside_of(encoding: Encoding, part: Part) -> range:
-    ranges = text_ranges(encoding)
-    if not ranges[1] and 1 not in encoding.segments:
-        return ranges[0] or range(min(1, len(encoding)), min(1, len(encoding)))
-    return ranges[1] if part == "second" or len(ranges[1]) > len(ranges[0]) else ranges[0]

@@ -1,15 +1,18 @@
-"""Token ids of many texts in arrays, with special tokens: from a cache of words where texts are plain.
+"""Many texts as tokens in arrays, with special tokens: from a cache of words where the tokenizer has one.
 
 T texts · N tokens of all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
+import tokenizers
 
-from bothways.engine.sequences import Sequences, ragged
+from bothways.engine.sequences import Indices, Sequences, ragged
+from bothways.engine.tokens import NO_TEXT, Tokens
 from bothways.text.encoding import TextInput
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.word_cache import Ids
@@ -19,20 +22,21 @@ _SEVERAL = 16
 
 
 class TokenIds:
-    """Encodes texts, or pairs of texts, to the ids of the tokenizer. Several threads may share one."""
+    """Encodes texts, or pairs of texts, as the tokenizer does. Several threads may share one."""
 
     def __init__(self, tokenizer: Tokenizer, has_segments: bool) -> None:
         self.tokenizer, self.has_segments = tokenizer, has_segments
         self._frames: dict[int, _Frame | None] = {}
 
-    def __call__(self, texts: Sequence[TextInput]) -> Sequences:
+    def __call__(self, texts: Sequence[TextInput], has_offsets: bool = False) -> Tokens:
         kinds, words = set(map(type, texts)), self.tokenizer.words if len(texts) >= _SEVERAL else None
         frame = self.frame(1 if kinds == {str} else 2) if kinds in ({str}, {tuple}) else None
         if words is None or frame is None:
-            return self._from_encodings(texts)
+            return self._from_encodings(texts, has_offsets)
         given: Sequence[Any] = texts
         parts = [given] if kinds == {str} else list(zip(*given, strict=True))
-        return frame.around([words.ids(part) for part in parts], self.has_segments and frame.has_segments)
+        found = [words.ids(part, has_offsets) for part in parts]
+        return frame.around(found, self.has_segments and frame.has_segments)
 
     def frame(self, texts: int) -> "_Frame | None":
         """What stands around one text, or two."""
@@ -40,12 +44,27 @@ class TokenIds:
             self._frames[texts] = _Frame.of(self.tokenizer, texts)
         return self._frames[texts]
 
-    def _from_encodings(self, texts: Sequence[TextInput]) -> Sequences:
-        found = self.tokenizer.raw_batch(texts, has_offsets=False)
+    def _from_encodings(self, texts: Sequence[TextInput], has_offsets: bool) -> Tokens:
+        found = self.tokenizer.raw_batch(texts, has_offsets=has_offsets)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         # One after the other: each list of numbers is freed before the next is made.
         segments = (one.type_ids for one in found) if self.has_segments else None
-        return Sequences.of((one.ids for one in found), segments, lengths)
+        sequences = Sequences.of((one.ids for one in found), segments, lengths)
+        ranges = self._ranges(texts, found, lengths)
+        if not has_offsets:
+            return Tokens(sequences, ranges)
+        numbers = np.fromiter(_flat(one.offsets for one in found), np.int32, 2 * int(lengths.sum()))
+        return Tokens(sequences, ranges, numbers.reshape(-1, 2), found)
+
+    def _ranges(self, texts: Sequence[TextInput], found: list[tokenizers.Encoding], lengths: Indices) -> Indices:
+        before, after = self.tokenizer.around
+        ranges = np.full((len(texts), 2, 2), NO_TEXT, np.int64)
+        ranges[:, 0, 0], ranges[:, 0, 1] = np.minimum(before, lengths), np.maximum(lengths - after, before)
+        pairs = [i for i, text in enumerate(texts) if not isinstance(text, str)]
+        frame = self.frame(2) if pairs else None
+        for i in pairs:
+            ranges[i] = _ranges_of(found[i], frame)
+        return ranges
 
 
 @dataclass(frozen=True)
@@ -78,17 +97,39 @@ class _Frame:
         """Whether a token has another segment than 0."""
         return any(self.segments) or any(segment for some in self.specials for _, segment in some)
 
-    def around(self, parts: Sequence[Ids], has_segments: bool) -> Sequences:
+    def around(self, parts: Sequence[Ids], has_segments: bool) -> Tokens:
         """Texts, or the first and the second texts of pairs, with the special tokens."""
-        lengths = np.sum([length for _, length in parts], axis=0) + sum(map(len, self.specials))
-        total, at = int(lengths.sum()), np.cumsum(lengths) - lengths
-        ids, segments = np.empty(total, np.int32), np.zeros(total, np.uint8)
+        lengths = np.sum([part.lengths for part in parts], axis=0) + sum(map(len, self.specials))
+        total, starts = int(lengths.sum()), np.cumsum(lengths) - lengths
+        ids, segments, at = np.empty(total, np.int32), np.zeros(total, np.uint8), starts
+        offsets = None if parts[0].offsets is None else np.zeros((total, 2), np.int32)
+        ranges = np.full((len(lengths), 2, 2), NO_TEXT, np.int64)
         for number, specials in enumerate(self.specials):
             for id, segment in specials:
                 ids[at], segments[at] = id, segment
                 at = at + 1
             if number < len(parts):
-                rows = ragged(at, parts[number][1])
-                ids[rows], segments[rows] = parts[number][0], self.segments[number]
-                at = at + parts[number][1]
-        return Sequences(ids, lengths, segments if has_segments else None)
+                own = parts[number]
+                rows = ragged(at, own.lengths)
+                ids[rows], segments[rows] = own.ids, self.segments[number]
+                if offsets is not None and own.offsets is not None:
+                    offsets[rows] = own.offsets
+                ranges[:, number] = np.stack([at, at + own.lengths], 1) - starts[:, None]
+                at = at + own.lengths
+        return Tokens(Sequences(ids, lengths, segments if has_segments else None), ranges, offsets)
+
+
+def _ranges_of(encoding: tokenizers.Encoding, frame: _Frame | None) -> list[tuple[int, int]]:
+    """The tokens of the first text of a pair, and of the second, without special tokens."""
+    sources = encoding.sequence_ids
+    counts = [sources.count(number) for number in (0, 1)]  # which are consecutive
+    if frame is None:
+        starts = [sources.index(number) if count else 0 for number, count in enumerate(counts)]
+    else:
+        first = len(frame.specials[0])
+        starts = [first, first + counts[0] + len(frame.specials[1])]
+    return [(start, start + count) for start, count in zip(starts, counts, strict=True)]
+
+
+def _flat(rows: Iterable[Iterable[tuple[int, int]]]) -> Iterator[int]:
+    return chain.from_iterable(chain.from_iterable(rows))

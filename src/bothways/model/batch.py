@@ -29,6 +29,8 @@ class Batch:
     """(B+1,) int32: cumulative sequence lengths, that is the start of each sequence, and N at the end."""
     max_seqlen: int
     """Length of the longest sequence, or an upper bound of it."""
+    attended: Tensor | None = None
+    """(N,) False for tokens that no token attends to, such as ColBERT's query expansion; None: all are attended to."""
 
     @classmethod
     def pack(cls, ids: Sequence[Numbers], segments: Sequence[Numbers] | None = None) -> "Batch":
@@ -84,12 +86,14 @@ class Batch:
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on another device."""
         ids, segments, positions, cu_seqlens = (tensor.to(device, non_blocking=True) for tensor in self._tensors)
-        return Batch(ids, segments, positions, cu_seqlens, self.max_seqlen)
+        attended = None if self.attended is None else self.attended.to(device, non_blocking=True)
+        return Batch(ids, segments, positions, cu_seqlens, self.max_seqlen, attended)
 
     def pin(self) -> "Batch":
         """The same batch in page-locked memory, from which a GPU copies asynchronously."""
         ids, segments, positions, cu_seqlens = (tensor.pin_memory() for tensor in self._tensors)
-        return Batch(ids, segments, positions, cu_seqlens, self.max_seqlen)
+        attended = None if self.attended is None else self.attended.pin_memory()
+        return Batch(ids, segments, positions, cu_seqlens, self.max_seqlen, attended)
 
     @property
     def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

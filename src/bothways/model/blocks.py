@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bothways.model.activations import ACTIVATIONS
-from bothways.model.attention import AttentionPlan, Bias, Window, attend, attention_weights
+from bothways.model.attention import AttentionPlan, Bias, GridBias, Pairwise, Window, attend, attention_weights
 from bothways.model.batch import Batch
 from bothways.model.config import EncoderConfig
 from bothways.model.dropout import Dropout
@@ -104,7 +104,8 @@ class SelfAttention(nn.Module):
         q, k = self.positions.rotate(q, k, plan)
         if self.kv_heads < self.num_heads:  # grouped-query attention: neighbouring queries share keys and values
             k, v = (y.repeat_interleave(self.num_heads // self.kv_heads, 1) for y in (k, v))
-        return q, k, v, self.positions.bias(q, k, plan, lambda table: self._project(table)[:2])
+        bias = self.positions.bias(q, k, plan, lambda table: self._project(table)[:2])
+        return q, k, v, bias if plan.batch.attended is None else _only_attended(bias, plan.batch.attended)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads = self.qkv(x).unflatten(1, (-1, self.head_width))
@@ -113,6 +114,17 @@ class SelfAttention(nn.Module):
         else:
             q, k, v = heads.split([self.num_heads, self.kv_heads, self.kv_heads], 1)
         return q, k, v
+
+
+def _only_attended(bias: Bias | None, attended: Tensor) -> Pairwise:
+    """The bias of attention scores with -inf for keys that no token attends to. attended: (N,)."""
+    before = bias.pairwise() if isinstance(bias, GridBias) else bias
+    hidden = torch.zeros_like(attended, dtype=torch.float32).masked_fill(~attended, float("-inf"))
+
+    def biased(h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return hidden[j] if before is None else before(h, i, j) + hidden[j]
+
+    return biased
 
 
 class FeedForward(nn.Module):

@@ -24,6 +24,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow, setting
 from bothways.model.identify import find_family, find_heads, nameless, read_labels
+from bothways.model.late import PROJECTION, late_files, not_for_texts, read_late, with_markers, write_late
 from bothways.model.model import Model
 from bothways.model.sentence import lowers_case, names_of, read_sentence, transformer_folder, write_sentence
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
@@ -35,6 +36,8 @@ ADVICE = "finetune.toml"
 """A part of a recipe: recommended settings for fine-tuning the model."""
 _FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
 """The files that `save` writes and replaces, besides ADVICE."""
+_MODULES = ("sentence.", "late.")
+"""Parameters that are in files of their own."""
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
@@ -46,16 +49,23 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32) -> Model:
     tokenizer = Tokenizer.load(inner) if has_tokenizer else None
     if tokenizer is not None and lowers_case(folder):
         tokenizer = tokenizer.lower_cased()
+    projection = tensors.pop(PROJECTION, None)
     model = assemble(raw, tensors, tokenizer, inner, dtype=dtype)
     if (folder / ADVICE).is_file():
         model.config = replace(model.config, advice=(folder / ADVICE).read_text("utf-8", "replace"))
-    return with_sentence(model, folder).to(dtype)
+    return with_sentence(model, folder, projection).to(dtype)
 
 
-def with_sentence(model: Model, folder: Path) -> Model:
-    """The model with the modules of a folder of sentence-transformers, if it is one."""
+def with_sentence(model: Model, folder: Path, projection: Tensor | None = None) -> Model:
+    """The model with the modules of a folder of sentence-transformers or ColBERT, if it is one."""
+    width = model.config.encoder.width
     try:
-        model.sentence = read_sentence(folder, model.config.encoder.width)
+        model.late = read_late(folder, width, projection)
+        if model.late is not None:
+            if model.tokenizer is not None:
+                model.tokenizer = with_markers(model.tokenizer, model.late.settings)
+            raise not_for_texts(folder)
+        model.sentence = read_sentence(folder, width)
     except BothwaysError as error:  # only `encode` needs the modules
         model.sentence_error = error
     return model
@@ -93,7 +103,7 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
     others = [ADVICE] if model.config.advice else []
-    others += names_of(model.sentence) if model.sentence else []
+    others += names_of(model.sentence) if model.sentence else late_files(model.late) if model.late else []
     with atomic.new_folder(folder, replaces=(*_FILES, *others)) as fresh:
         kind = dtype or model.encoder.embeddings.tokens.weight.dtype
         # Tables that follow from config.json are not rounded.
@@ -113,13 +123,15 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
         if model.config.advice:
             (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
-        if model.sentence_error is not None:
+        if model.sentence is not None:
+            write_sentence(model.sentence, fresh, model.config.encoder.width)
+        elif model.late is not None:
+            write_late(model.late, fresh)
+        elif model.sentence_error is not None:
             warnings.warn(
                 f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}",
                 stacklevel=2,
             )
-        if model.sentence is not None:
-            write_sentence(model.sentence, fresh, model.config.encoder.width)
 
 
 # ---------------------------------------------------------------------- reading
@@ -277,7 +289,7 @@ def key_table(family: Family, config: ModelConfig, names: Collection[str]) -> li
 def tensors_of(model: Model) -> dict[str, Tensor]:
     """A model's tensors under Hugging Face's names."""
     family, config = FAMILIES[model.config.family], model.config
-    state = {n: tensor.detach().cpu() for n, tensor in model.state_dict().items() if not n.startswith("sentence.")}
+    state = {n: tensor.detach().cpu() for n, tensor in model.state_dict().items() if not n.startswith(_MODULES)}
     body_only = all(family.heads[name].in_body for name in config.heads)
     without_prefix = {
         part

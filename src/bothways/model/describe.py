@@ -30,6 +30,7 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
     config, tokenizer = model.config, model.tokenizer
     parts = {name: sum(p.numel() for p in head.parameters()) for name, head in model.heads.items()}
     can = [_ABILITIES[name] for name in config.heads if name in _ABILITIES]
+    can += ["rank documents by late interaction (bothways rerank)"] if model.late is not None else []
     return {
         "folder": str(folder),
         "adapter_of": str(found) if (found := base_of(folder, base)) else None,
@@ -46,6 +47,7 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
             "layers": sum(p.numel() for n, p in model.encoder.named_parameters() if not n.startswith("embeddings.")),
             **{f"{name} head": count for name, count in parts.items()},
             **({"sentence modules": own} if (own := _count(model.sentence)) else {}),
+            **({"projection of tokens": own} if (own := _count(model.late)) else {}),
         },
         "heads": list(config.heads),
         "sentence": _sentence(model),

@@ -19,10 +19,12 @@ def find_device(device: Device) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(device)
-    except RuntimeError:
+    except (RuntimeError, TypeError):
+        found = torch.device("meta")
+    if found.type == "meta" or (found.type == "cpu" and found.index):  # cpu:3 is no device: there is one CPU
         raise BothwaysError(
             f"`device` cannot be {device!r}: expected auto, cpu, cuda, cuda:1 or mps", "unknown-choice", device
-        ) from None
+        )
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
         raise BothwaysError(f"`device` is {device}, and torch finds no such GPU", "no-gpu", str(device))
     if found.type == "mps" and not torch.backends.mps.is_available():

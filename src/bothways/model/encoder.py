@@ -106,7 +106,7 @@ class Encoder(nn.Module):
             dtype=dtype,
             is_even=batch.is_even,
             window=self.config.causal or any(self.config.windows),
-            bias=self.config.has_score_bias,
+            bias=self.config.has_score_bias or batch.attended is not None,
             dropout=self.training and self.config.attention_dropout > 0,
         )
         return x, make_plan(batch, backend, self.embeddings.positions.relative)

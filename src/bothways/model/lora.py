@@ -33,6 +33,7 @@ from bothways.model.adapter_config import (
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Head, KeyRow
 from bothways.model.model import Model
+from bothways.model.sentence import MODULES, names_of, write_sentence
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
 
 _ROOT = "base_model.model."  # PEFT's prefix of every name
@@ -141,11 +142,14 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
         "bias": "none",
         "inference_mode": True,
     }
-    with atomic.new_folder(folder, replaces=(CONFIG, WEIGHTS, "config.json")) as fresh:
+    others = names_of(model.sentence) if model.sentence else []
+    with atomic.new_folder(folder, replaces=(CONFIG, WEIGHTS, "config.json", *others)) as fresh:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         safetensors.torch.save_file(plain, fresh / WEIGHTS, metadata={"format": "pt"})
         _write_json(fresh / CONFIG, config)
         _write_json(fresh / "config.json", checkpoint.describe(model))
+        if model.sentence is not None:
+            write_sentence(model.sentence, fresh, model.config.encoder.width)
 
 
 def _module_to_save(name: str, head: Head) -> str:
@@ -171,9 +175,8 @@ def copy_adapter(source: Path, target: Path, base: str) -> None:
     if not is_adapter(source):
         return
     config = read_json(source / CONFIG) | {"base_model_name_or_path": name_of_base(base, target)}
-    with atomic.new_folder(target, replaces=(CONFIG, WEIGHTS, "config.json")) as fresh:
-        for name in (WEIGHTS, "config.json"):
-            shutil.copyfile(source / name, fresh / name)
+    with atomic.new_folder(target, replaces=tuple(path.name for path in source.iterdir())) as fresh:
+        shutil.copytree(source, fresh, dirs_exist_ok=True)
         _write_json(fresh / CONFIG, config)
 
 
@@ -307,6 +310,10 @@ def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, A
     needed = {need for name in possible for need in family.heads[name].needs}
     possible = [name for name in possible if name not in needed]
     ranked = [n for n in (*identify.heads_of(family, raw), *task, *model.heads, *possible) if n in possible]
+    if not ranked and "bothways" in raw and (folder / MODULES).exists():  # a bi-encoder, which has no head
+        plain = Model.new(replace(model.config, heads=(), labels=(), hf_config=raw), model.tokenizer)
+        plain.encoder = model.encoder
+        return plain
     if not ranked:
         return model
     chosen = family.heads[ranked[0]]

@@ -14,6 +14,7 @@ from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.encoder import Encoder, initialise
 from bothways.model.families import FAMILIES
+from bothways.model.late import Late
 from bothways.model.pooling import Pooling
 from bothways.model.sentence import Sentence
 from bothways.text.tokenizer import Encoding, Tokenizer
@@ -51,6 +52,8 @@ class Model(nn.Module):
         self.heads = nn.ModuleDict({name: known[name].build(config) for name in config.heads})
         self.sentence: Sentence | None = None
         """How a folder of sentence-transformers makes the vector of a text."""
+        self.late: Late | None = None
+        """How a ColBERT makes the vectors of tokens."""
         self.sentence_error: BothwaysError | None = None
         """Why the modules of such a folder are not supported."""
 
@@ -83,7 +86,7 @@ class Model(nn.Module):
             model = Model(replace(self.config, heads=tuple(heads)), self.tokenizer)
         model.encoder = self.encoder
         model.heads.update({name: self.heads[name] for name in heads})
-        model.sentence, model.sentence_error = self.sentence, self.sentence_error
+        model.sentence, model.sentence_error, model.late = self.sentence, self.sentence_error, self.late
         return model.train(self.training)
 
     def with_layers(self, taken: int | Sequence[int]) -> "Model":
@@ -124,7 +127,7 @@ class Model(nn.Module):
             setattr(model.encoder, name, part)
         model.encoder.blocks = nn.ModuleList(self.encoder.blocks[block] for block in kept)
         model.heads = self.heads
-        model.sentence, model.sentence_error = self.sentence, self.sentence_error
+        model.sentence, model.sentence_error, model.late = self.sentence, self.sentence_error, self.late
         return model.train(self.training)
 
     def require_tokenizer(self) -> Tokenizer:

@@ -124,9 +124,9 @@ class Sentence(nn.Module):
 def transformer_folder(folder: Path) -> Path:
     """The folder of the transformer itself: older folders of sentence-transformers have it inside."""
     if (folder / MODULES).exists() and not (folder / "config.json").exists():
-        for module in _listed(folder):
-            if _kind(module) == "Transformer" and (folder / _path(module) / "config.json").exists():
-                return folder / _path(module)
+        for module in listed(folder):
+            if _kind(module) == "Transformer" and (folder / module_path(module) / "config.json").exists():
+                return folder / module_path(module)
     return folder
 
 
@@ -134,7 +134,7 @@ def read_sentence(folder: Path, width: int) -> Sentence | None:
     """What the folder says about the vector of a text; None if it is not one of sentence-transformers."""
     if not (folder / MODULES).exists():
         return None
-    first, *others = _listed(folder)
+    first, *others = listed(folder)
     kinds = [_kind(module) for module in (first, *others)]
     if kinds == ["Transformer"]:  # a cross-encoder
         return None
@@ -145,20 +145,20 @@ def read_sentence(folder: Path, width: int) -> Sentence | None:
             "unsupported-modules",
             tuple(kinds),
         )
-    pooling = read_json(folder / _path(others[0]) / "config.json")
-    _require(pooling, "include_prompt", (True, False, None), folder / _path(others[0]))
+    pooling = read_json(folder / module_path(others[0]) / "config.json")
+    _require(pooling, "include_prompt", (True, False, None), folder / module_path(others[0]))
     steps: list[Dense | Normalize] = []
     for module in others[1:]:
-        place = folder / _path(module)
+        place = folder / module_path(module)
         config = read_json(place / "config.json") if (place / "config.json").exists() else {}
         for key in ("module_input_name", "module_output_name"):
             _require(config, key, ("sentence_embedding", None), place)
-        steps.append(Normalize() if _kind(module) == "Normalize" else _read_dense(place, config))
+        steps.append(Normalize() if _kind(module) == "Normalize" else read_dense(place, config))
     settings = read_json(folder / PROMPTS) if (folder / PROMPTS).exists() else {}
     sentence = Sentence(
-        Pooling(_modes(pooling, folder / _path(others[0]))),
+        Pooling(_modes(pooling, folder / module_path(others[0]))),
         steps,
-        max_length=_max_length(folder, folder / _path(first)),
+        max_length=max_length_of(folder, folder / module_path(first)),
         include_prompt=pooling.get("include_prompt") is not False,
         settings=settings,
     )
@@ -192,7 +192,7 @@ def lowers_case(folder: Path) -> bool:
     return bool(found) and read_json(found[0]).get("do_lower_case") is True
 
 
-def _listed(folder: Path) -> list[dict[str, Any]]:
+def listed(folder: Path) -> list[dict[str, Any]]:
     try:
         modules: list[dict[str, Any]] = json.loads((folder / MODULES).read_text(encoding="utf-8"))
         is_right = bool(modules) and all(isinstance(module[key], str) for module in modules for key in ("type", "path"))
@@ -211,7 +211,7 @@ def _kind(module: Mapping[str, Any]) -> str:
     return name if package.split(".")[0] == "sentence_transformers" else str(module["type"])
 
 
-def _path(module: Mapping[str, Any]) -> str:
+def module_path(module: Mapping[str, Any]) -> str:
     """The folder of a module, which is inside the model's."""
     path = Path(module["path"])
     if path.is_absolute() or ".." in path.parts:
@@ -234,7 +234,7 @@ def _modes(config: Mapping[str, Any], place: Path) -> tuple[PoolingMode, ...]:
     return modes
 
 
-def _read_dense(place: Path, config: Mapping[str, Any]) -> Dense:
+def read_dense(place: Path, config: Mapping[str, Any]) -> Dense:
     _require(config, "use_residual", (False, None), place)
     activation = config.get("activation_function") or "torch.nn.modules.activation.Tanh"
     if activation not in _ACTIVATIONS:
@@ -262,7 +262,7 @@ def _read_dense(place: Path, config: Mapping[str, Any]) -> Dense:
     return dense.eval()
 
 
-def _max_length(folder: Path, transformer: Path) -> int | None:
+def max_length_of(folder: Path, transformer: Path) -> int | None:
     """max_seq_length; without it, as in sentence-transformers, the tokenizer's model_max_length."""
     for place, file, key in (
         (folder, SETTINGS, "max_seq_length"),

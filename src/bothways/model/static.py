@@ -96,7 +96,7 @@ class StaticModel:
     def ids(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Token ids of texts, one text after the other, without special tokens; and the length of each."""
         if self.tokenizer.words is not None:
-            found, counts = self.tokenizer.words.ids(texts)
+            found, counts, _ = self.tokenizer.words.ids(texts)
             return found.astype(np.int64), counts
         encoded = self.tokenizer.raw_batch(texts, specials=False, has_offsets=False)
         counts = np.fromiter(map(len, encoded), np.int64, len(encoded))

@@ -141,11 +141,11 @@ def _named_ids(hf_config: Mapping[str, object], size: int) -> dict[str, int]:
 def _changed(model: Model, config: ModelConfig, tokenizer: Tokenizer, change: Callable[[Tensor], Tensor]) -> Model:
     """The model with `change` applied to every parameter that has one row per piece, in the encoder or in a head."""
     shape = model.config.encoder
-    old = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("sentence.")}
+    old = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(("sentence.", "late."))}
     longer = replace(model.config, encoder=replace(shape, vocab_size=shape.vocab_size + 1))
     with torch.device("meta"):
         fresh, probe = Model(config, tokenizer), Model(longer).state_dict()
     state = {name: change(old[name]) if probe[name].shape != old[name].shape else old[name] for name in old}
     fresh.load_state_dict(state, assign=True)
-    fresh.sentence, fresh.sentence_error = model.sentence, model.sentence_error
+    fresh.sentence, fresh.sentence_error, fresh.late = model.sentence, model.sentence_error, model.late
     return fresh.train(model.training)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bothways.engine.engine import Engine
@@ -271,17 +272,17 @@ class _Matcher:
     def _match(self) -> None:
         """Score the pairs whose texts are there, and forget texts that only they needed."""
         lengths, ids = (np.concatenate([getattr(part, name) for part in self.parts]) for name in ("lengths", "ids"))
-        states = np.concatenate([part.states for part in self.parts])
+        states = torch.cat([part.states for part in self.parts])
         ready = int(np.searchsorted(self.needed, self.seen, "right"))
         places = np.zeros(self.seen, np.int64)
         places[self.texts] = np.arange(len(self.texts))
-        vectors, weights = (on_device(values, self.device) for values in (states, self._shares(ids, lengths)))
-        texts = PackedTexts(vectors, lengths, weights).normalised()
+        texts = PackedTexts(states, lengths, on_device(self._shares(ids, lengths), self.device)).normalised()
         self.found[self.done : ready] = maxsim_both(texts, texts, places[self.numbers[self.done : ready]]).cpu().numpy()
         later = self.last_use[self.texts] >= ready
         rows = ragged((np.cumsum(lengths) - lengths)[later], lengths[later])
         self.texts, self.done = self.texts[later], ready
-        self.parts = [PackedStates(lengths[later], ids[rows], states[rows])]
+        kept = states.index_select(0, on_device(rows, self.device))
+        self.parts = [PackedStates(lengths[later], ids[rows], kept)]
         self.tokens = self.kept = len(rows)
 
     def _shares(self, ids: NDArray[np.int32], lengths: Indices) -> Floats:

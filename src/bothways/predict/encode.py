@@ -34,6 +34,8 @@ from bothways.text.tokenizer import Encoding
 Vectors = NDArray[np.float32]
 _TOKEN_SHARE = 0.125
 """Vectors of tokens take more memory than those of texts: their chunks are smaller."""
+_DEVICE_SHARE = 0.5
+"""The same where they stay on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class PackedStates:
     """Tokens of each text, special tokens included."""
     ids: NDArray[np.int32]
     """(tokens of all texts,) token ids."""
-    states: Vectors
-    """(tokens of all texts, W)."""
+    states: Tensor
+    """(tokens of all texts, W), on the device of the model."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ def encode(
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         rows = list(encode_blocks(bar.over(texts), engine, recipe, tally))
-    _warn_of_losses(tally)
+    warn_of_losses(tally)
     return np.concatenate(rows) if rows else np.zeros((0, recipe.width(engine.model.config.encoder)), np.float32)
 
 
@@ -168,7 +170,7 @@ def encode_tokens(
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         found = list(iter_tokens(bar.over(texts), engine, per=per, features=features, tally=tally))
-    _warn_of_losses(tally)
+    warn_of_losses(tally)
     return found
 
 
@@ -211,8 +213,12 @@ def iter_tokens(
     """`encode_tokens` as a stream."""
     require_choice("`per`", per, get_args(Per))
 
-    for chunk, rows in _token_rows(texts, engine, features, tally, first, has_offsets=True):
-        begin = 0
+    def states(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
+        return _states(batch, engine, features)
+
+    chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=True, share=_TOKEN_SHARE)
+    for chunk, found in engine.run(chunks, states, one_per_token):
+        begin, rows = 0, found[chunk.own] if chunk.reads.has_windows else found
         for text, encoding in zip(chunk.texts, map(Encoding, chunk.reads.encodings), strict=True):
             yield _by_token(text, encoding, rows[begin : begin + len(encoding)], per)
             begin += len(encoding)
@@ -220,24 +226,28 @@ def iter_tokens(
 
 def iter_states(texts: Iterable[str], engine: Engine, features: Features, tally: Tally) -> Iterator[PackedStates]:
     """The hidden states of all tokens, special tokens included, as a stream: those of some texts at a time."""
-    for chunk, rows in _token_rows(texts, engine, features, tally, 0, has_offsets=False):
-        yield PackedStates(chunk.lengths, chunk.sequences.ids[chunk.own], rows)
+    held: dict[int, list[tuple[Indices, Tensor]]] = {}
+
+    def keep(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
+        states = _states(batch, engine, features)
+        held.setdefault(id(chunk), []).append((picked, states))
+        return states.new_empty(len(picked), 0)  # nothing leaves the device
+
+    share = _TOKEN_SHARE if engine.device.type == "cpu" else _DEVICE_SHARE
+    for chunk, _ in engine.run(text_chunks(texts, engine.model, features, tally, 0, share=share), keep):
+        found = chunk.sequences
+        picked, states = zip(*held.pop(id(chunk)), strict=True)
+        order = np.concatenate(picked)
+        # Where the tokens of each sequence are, in the order in which they were computed.
+        begins = np.empty(len(found), np.int64)
+        begins[order] = np.cumsum(found.lengths[order]) - found.lengths[order]
+        rows = ragged(begins, found.lengths)[chunk.own]
+        yield PackedStates(
+            chunk.lengths, found.ids[chunk.own], torch.cat(states).index_select(0, on_device(rows, engine.device))
+        )
 
 
-def _token_rows(
-    texts: Iterable[str], engine: Engine, features: Features, tally: Tally, first: int, has_offsets: bool
-) -> Iterator[tuple[TextChunk, Vectors]]:
-    """Chunks of texts, and the vectors of all their tokens."""
-
-    def states(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
-        return _states(batch, engine, features)
-
-    chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=has_offsets, share=_TOKEN_SHARE)
-    for chunk, rows in engine.run(chunks, states, one_per_token):
-        yield chunk, rows[chunk.own] if chunk.reads.has_windows else rows
-
-
-def _warn_of_losses(tally: Tally) -> None:
+def warn_of_losses(tally: Tally) -> None:
     """Warn if texts were cut, even though the caller asked for it."""
     if tally.cut:
         warnings.warn(str(tally), stacklevel=3)
@@ -265,7 +275,7 @@ def text_chunks(
             some = list(map(_require_text, some))
         reads = reader(some, before)
         if not reads.sequences.lengths.all():
-            number = before + next(i for i, encoding in enumerate(reads.encodings, 1) if not len(encoding))
+            number = before + int(np.flatnonzero(reads.tokens.sequences.lengths == 0)[0]) + 1
             raise BothwaysError(
                 f"text {number} has no tokens, and this model's tokenizer adds no special tokens", "no-tokens", number
             )

@@ -140,7 +140,7 @@ class _Sentences:
         self.limit = model.config.encoder.max_length
 
     def __call__(self, texts: list[str], before: int) -> Sequences:
-        found = self.token_ids(texts)
+        found = self.token_ids(texts).sequences
         for i in np.flatnonzero(found.lengths > self.limit):
             raise BothwaysError(
                 f"{texts[i][:40]!r} … has {found.lengths[i]} tokens and this model reads at most {self.limit}",

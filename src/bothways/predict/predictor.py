@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 import torch
 
-from bothways.data.examples import Choice, Question, Tagged, Text
+from bothways.data.examples import Choice, Question, Related, Tagged, Text
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
@@ -119,7 +119,7 @@ class Predictor:
 
     def example(self, given: Any) -> Any:
         """An input as an example of the task."""
-        if isinstance(given, Text | Tagged | Question | Choice):
+        if isinstance(given, Text | Tagged | Question | Choice | Related):
             return given
         if isinstance(given, np.ndarray):  # a row of a table of pairs or words
             given = tuple(given.tolist())

@@ -1,15 +1,14 @@
 """The driver: plans units, has them done, and joins the parts of each output as soon as all are there."""
 
-import fcntl
 import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.scale.jobs import FileJob, Job
 from bothways.scale.units import (
@@ -79,7 +78,7 @@ def drive(
     """Do all units that are not done yet, and join the parts."""
     plan = {**job.plan(), "inputs": {str(file): state_of(file) for file in files}}
     plan["options"] = {**plan["options"], "rows_per_part": target.rows_per_part, "format": target.suffix}
-    with only_driver(target.home):
+    with atomic.only_writer(target.home):
         keep_plan(target.home, plan)
         outputs = _outputs(files, target)
         counts = _run(job, outputs, target, execute, on_progress)
@@ -155,24 +154,3 @@ def remove_parts(folder: Path) -> None:
     shutil.rmtree(removed, ignore_errors=True)
     os.rename(folder, removed)
     shutil.rmtree(removed)
-
-
-@contextmanager
-def only_driver(home: Path) -> Iterator[None]:
-    """Refuse a second driver on the same parts. The lock ends with the process, however it ends."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        handle = os.open(home, os.O_RDONLY)
-    except OSError as error:
-        raise BothwaysError(f"{home} could not be written: {error.strerror}", "unwritable", home) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
-    except OSError:
-        pass  # a file system without locks
-    try:
-        yield
-    finally:
-        os.close(handle)

@@ -14,7 +14,7 @@ from bothways import atomic
 from bothways.pretraining.pack import DocumentPlaces, PackReport, PackTally, find_inputs, parse_share, write_packed
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
-from bothways.scale.drive import Execute, OnProgress, only_driver, remove_parts, run_units
+from bothways.scale.drive import Execute, OnProgress, remove_parts, run_units
 from bothways.scale.jobs import Runner
 from bothways.scale.on_ray import run_ray
 from bothways.scale.processes import parse_processes, run_processes
@@ -120,7 +120,7 @@ def pack_files(
     held_out = [str(file) for (split, _), file in files if split == "valid"]
     plan = {**job.plan(), "inputs": {f"{source}={file}": state_of(file) for (_, source), file in files}}
     plan["options"] |= {"rows_per_part": rows_per_part, "valid": held_out}
-    with only_driver(home):
+    with atomic.only_writer(home):
         keep_plan(home, plan)
         units, rows = _plan(files, home, rows_per_part)
         for _ in run_units(job, [unit for _, unit in units], rows, execute, on_progress):

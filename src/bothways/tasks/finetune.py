@@ -72,6 +72,7 @@ def finetune(
         tell: Say = say if ranks.is_first else lambda words: None
         train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch)
         dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch)
+        train, dev = (list(TASKS[recipe.task].assemble(some)) for some in (train, dev))
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
         if not recipe.model.init:
@@ -101,6 +102,9 @@ def finetune(
         samples, unused = _samples(task, train, watch)
         if unused:
             tell(f"{unused:,} of the {len(train):,} training examples have no target and are left out")
+        samples, alone = task.joined(samples)
+        if alone:
+            tell(f"{alone:,} of the {len(train):,} training examples have none to be compared with and are left out")
         tell(f"training data: {task.reader.tally}")
         work = FineTuning(
             model,
@@ -114,6 +118,8 @@ def finetune(
             base=str(Path(recipe.model.init).resolve()),
             teacher=_teacher(recipe, model),
         )
+        if note := task.note(samples, work.batch):
+            tell(note)
         if ranks.is_first:
             claim(out, recipe, read_finetune_recipe, write_finetune_recipe, _identity(samples))
         ranks.wait()

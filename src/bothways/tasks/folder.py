@@ -49,6 +49,7 @@ def with_task(base: Model, config: TaskConfig, labels: Sequence[str] = (), *, se
         seed=seed,
     )
     model.encoder = base.encoder
+    TASKS[config.task].prepare(model, base, config)
     for name in heads:
         has_it = name in base.heads and (not family.heads[name].has_labels or base.config.labels == tuple(labels))
         if has_it:

@@ -11,6 +11,7 @@ from bothways.model.model import Model
 from bothways.tasks.answer import QuestionAnswering
 from bothways.tasks.choose import MultipleChoice
 from bothways.tasks.classify import TextClassification
+from bothways.tasks.embed import SentenceVectors
 from bothways.tasks.score import PairScoring
 from bothways.tasks.tag import TokenClassification
 from bothways.tasks.task import Task, TaskConfig
@@ -24,6 +25,7 @@ TASKS: dict[str, type[Task]] = {
         QuestionAnswering,
         MultipleChoice,
         PairScoring,
+        SentenceVectors,
     )
 }
 _KEY = "bothways"
@@ -72,7 +74,7 @@ def task_config(model: Model) -> TaskConfig:
         options: Any = read(task.Options, own, _KEY)
         return read(TaskConfig, {**shared, "options": options}, _KEY)
     for task in TASKS.values():
-        if task.head in model.heads and (config := task.infer(model)) is not None:
+        if (not task.head or task.head in model.heads) and (config := task.infer(model)) is not None:
             return config
     has = ", ".join(model.heads) or "none"
     raise BothwaysError(f"this model has no head for a task (it has: {has}): fine-tune it first", "no-task-head", has)

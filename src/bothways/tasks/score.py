@@ -16,18 +16,42 @@ from bothways.data.examples import Text
 from bothways.data.findings import DataCounts, Finding
 from bothways.data.labels import as_kind, as_number
 from bothways.data.notes import Notes
-from bothways.data.texts import read_texts_labelled
+from bothways.data.ranked import read_ranked
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.scoring.ranking import ScoredPairs
-from bothways.tasks.losses import binary_cross_entropy, binary_imitation
+from bothways.tasks.losses import binary_cross_entropy, binary_imitation, grouped_imitation
+from bothways.tasks.ranking_losses import OVER_PAIRS, RANKING_LOSSES, preferred
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
 from bothways.tasks.text_task import NUMBER, TextTask, as_text, named_activation, not_numbers, number_finding
 
 _ACTIVATIONS: dict[str, Literal["sigmoid", "identity"]] = {"Sigmoid": "sigmoid", "Identity": "identity"}
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """The `[score]` part of a recipe."""
+
+    loss: Literal["binary_cross_entropy", "softmax", "listnet", "ranknet", "lambda"] = "binary_cross_entropy"
+    """Each pair by itself; or all documents of a query together: listwise by softmax, ListNet or LambdaLoss, pairwise
+    by RankNet."""
+
+    def __post_init__(self) -> None:
+        require_choice("score.loss", self.loss, ("binary_cross_entropy", *RANKING_LOSSES))
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """The target of a sample for a loss that compares the documents of a query."""
+
+    query: str
+    golds: tuple[float, ...]
+    """Of each document, as in the data."""
+    windows: tuple[int, ...]
+    """Sequences of each document."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +75,12 @@ class PairScoring(TextTask):
     has_ranking = False
     pair_part = "second"
     metric = "spearman"
+    Settings = ScoreSettings
     Options = ScoreOptions
 
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Text]:
-        return read_texts_labelled(files, columns, "auto", notes)
+        return read_ranked(files, columns, notes)
 
     @classmethod
     def parse(cls, given: Any) -> Text:
@@ -64,6 +89,9 @@ class PairScoring(TextTask):
     def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
         super().__init__(model, config, settings)
         self.texts_wanted = self.options.texts
+        self.ranking_loss = RANKING_LOSSES.get(self.settings.loss)
+        if self.ranking_loss is not None:  # scores are then comparable within a query only
+            self.metric = "ndcg@10"
 
     @classmethod
     def infer(cls, model: Model) -> TaskConfig | None:
@@ -97,14 +125,63 @@ class PairScoring(TextTask):
         low, high = self.options.range
         return float((as_number(example) - low) / (high - low))
 
+    def samples(self, item: EncodedExample) -> list[Sample]:
+        if self.ranking_loss is None:
+            return super().samples(item)
+        views, gold = item.views, as_number(item.example)
+        return [Sample.of(views, _Listed(item.example.texts[0], (gold,), (len(views),)))]
+
+    def joined(self, samples: Sequence[Sample]) -> tuple[list[Sample], int]:
+        """All documents of a query in one sample. Those of a query without a preference between them are left out."""
+        if self.ranking_loss is None:
+            return super().joined(samples)
+        lists: dict[str, list[Sample]] = {}
+        for sample in samples:
+            lists.setdefault(sample.target.query, []).append(sample)
+        kept = [_list_of(some) for some in lists.values() if len({one.target.golds for one in some}) > 1]
+        if not kept:
+            raise BothwaysError(
+                f"score.loss is {self.settings.loss!r}, which compares the documents of a query, and no query has two "
+                "with different labels",
+                "no-lists",
+                self.settings.loss,
+            )
+        return kept, len(samples) - sum(len(one.target.golds) for one in kept)
+
+    def _collate_lists(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
+        """The document of each sequence, the place of each document in (Q, L), and the golds there; NaN is padding."""
+        sizes = [len(sample.target.golds) for sample in samples]
+        gold = torch.full((len(samples), max(sizes)), torch.nan)
+        for number, sample in enumerate(samples):
+            gold[number, : sizes[number]] = torch.tensor(sample.target.golds)
+        windows = torch.tensor([count for sample in samples for count in sample.target.windows])
+        targets = {
+            "document": torch.arange(len(windows)).repeat_interleave(windows),
+            "place": (~gold.isnan()).flatten().nonzero()[:, 0],
+            "gold": gold,
+        }
+        pairs = float(preferred(gold, ~gold.isnan()).sum())
+        return targets, max(pairs, 1.0) if self.settings.loss in OVER_PAIRS else float(len(samples))
+
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
+        if self.ranking_loss is not None:
+            return self._collate_lists(samples)
         gold, weight = torch.tensor([sample.target for sample in samples]).T
         return {"gold": gold.contiguous(), "weight": weight.contiguous()}, float(weight.sum())
 
     def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
-        return binary_cross_entropy(self.outputs(model, states, batch)[:, 0], targets["gold"], targets["weight"])
+        logits = self.outputs(model, states, batch)[:, 0]
+        if self.ranking_loss is None:
+            return binary_cross_entropy(logits, targets["gold"], targets["weight"])
+        gold, place = targets["gold"], targets["place"]
+        scores = torch.zeros(gold.numel(), device=gold.device).scatter(0, place, _best(logits, targets))
+        return self.ranking_loss(scores.view_as(gold), gold, ~gold.isnan())
 
     def imitation(self, own: Tensor, taught: Tensor, targets: Targets, temperature: float) -> Tensor:
+        if self.ranking_loss is not None:
+            ours, theirs = (_best(x[:, 0], targets) for x in (own, taught))
+            queries, longest = targets["gold"].shape
+            return grouped_imitation(ours, theirs, targets["place"] // longest, queries, temperature)
         return binary_imitation(own[:, 0], taught[:, 0], targets["weight"], temperature)
 
     def predictions(self, outputs: Outputs, counts: Indices) -> list[float]:
@@ -145,3 +222,19 @@ class PairScoring(TextTask):
         yield from counts.rows_with("pairs", "error", "only one text", do)
         if odd := not_numbers(counts):
             yield number_finding(counts, odd)
+
+
+def _list_of(samples: Sequence[Sample]) -> Sample:
+    """The documents of one query as one sample."""
+    golds, windows = ([part for one in samples for part in getattr(one.target, name)] for name in ("golds", "windows"))
+    return Sample(
+        [ids for one in samples for ids in one.ids],
+        [segments for one in samples for segments in one.segments],
+        _Listed(samples[0].target.query, tuple(golds), tuple(windows)),
+    )
+
+
+def _best(logits: Tensor, targets: Targets) -> Tensor:
+    """The score of each document: that of its best window, as in predictions."""
+    lowest = logits.new_full(targets["place"].shape, float("-inf"), dtype=torch.float32)
+    return lowest.scatter_reduce(0, targets["document"], logits.float(), "amax")

@@ -37,7 +37,7 @@ class SpanScores:
     total: float
     """The logarithm of the sum over all spans of the exponentials of their scores."""
     first: int
-    """The first token of the best span, in the encoding."""
+    """The first token of the best span, in the whole text."""
     more: int
     """The number of its other tokens."""
 
@@ -67,11 +67,9 @@ class SpanScores:
 
     def _in_characters(self, first: int, more: int, score: float) -> tuple[int, int, float] | None:
         """Start, end and probability of a span; None if it has no characters."""
-        raw = self.read.encoding.raw
-        begin, last = raw.token_to_chars(first), raw.token_to_chars(first + more)
-        if begin is None or last is None or last[1] <= begin[0]:
-            return None
-        return begin[0], last[1], float(np.exp(score - self.everything))
+        offsets = self.read.offsets
+        begin, end = int(offsets[first, 0]), int(offsets[first + more, 1])
+        return (begin, end, float(np.exp(score - self.everything))) if begin < end else None
 
     @cached_property
     def everything(self) -> float:
@@ -96,10 +94,10 @@ class SpanScores:
 
 @dataclass(frozen=True)
 class SpanWindow:
-    """The tokens of one sequence of a context: counted in the encoding, and in the sequence."""
+    """The tokens of one sequence of a context: counted in the whole text, and in the sequence."""
 
     own: int
-    """The first token of the encoding that the window predicts."""
+    """The first token of the whole text that the window predicts."""
     first: int
     """The same in the sequence."""
     stop: int

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from bothways.data.columns import Columns
@@ -137,6 +137,15 @@ class Task(ABC):
         """The task's config and label names, from the training data."""
 
     @classmethod
+    def assemble(cls, examples: Sequence[Any]) -> Sequence[Any]:
+        """The examples of files as examples to learn from, where several rows make one."""
+        return examples
+
+    @classmethod  # noqa: B027 (optional)
+    def prepare(cls, model: Model, base: Model, config: TaskConfig) -> None:
+        """Add to a new model of `base` what the task needs beside its head."""
+
+    @classmethod
     def normalise(cls, config: TaskConfig, example: Any) -> Any:
         """The example with its gold in the form that the task trains on."""
         return example
@@ -169,6 +178,10 @@ class Task(ABC):
     def samples(self, item: EncodedExample) -> list[Sample]:
         """The training samples of one example."""
 
+    def joined(self, samples: Sequence[Sample]) -> tuple[list[Sample], int]:
+        """The samples of all examples, with those put together that a loss compares, and the number left out."""
+        return list(samples), 0
+
     @abstractmethod
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
         """The targets of a batch of these samples, and the number that the sum of its losses is divided by."""
@@ -180,6 +193,14 @@ class Task(ABC):
     def imitation(self, own: Tensor, taught: Tensor, targets: Targets, temperature: float) -> Tensor:
         """The distillation loss between the outputs and a teacher's, summed as in `loss`."""
         raise NotImplementedError
+
+    def epoch_steps(self, samples: Sequence[Sample], batch: int, seed: ArrayLike) -> Sequence[NDArray[np.int64]] | None:
+        """The numbers of the samples of each step of an epoch, all samples once; None: in random order."""
+        return None
+
+    def note(self, samples: Sequence[Sample], batch: int) -> str:
+        """What a user should know about the steps before they begin."""
+        return ""
 
     def step_targets(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
         """For `whole_step`: the targets of all samples of a step, in this order, and the number that the sum of the

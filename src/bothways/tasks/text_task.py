@@ -101,7 +101,7 @@ class TextTask(Task):
     def label_counts(cls, counts: DataCounts, kind: str) -> dict[str, int]:
         """The labels; numbers are counted in five intervals."""
         if kind == "regression":
-            return _intervals(counts.golds)
+            return intervals(counts.golds)
         names: Counter[str] = Counter()
         for gold, count in counts.golds.items():
             names.update(dict.fromkeys(names_of(gold), count))
@@ -130,6 +130,12 @@ def as_text(given: Any) -> Text:
     if isinstance(given, str):
         return Text((given,))
     if isinstance(given, Mapping):
+        if unknown := [str(name) for name in given if name not in ("text", "text_pair")]:
+            raise BothwaysError(
+                f"an input has the key {unknown[0]!r}: expected text, and text_pair for a second text",
+                "bad-input",
+                given,
+            )
         given = (given["text"], given["text_pair"]) if "text_pair" in given else given.get("text")
     texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence | np.ndarray) else ()
     if not all(isinstance(text, str) for text in texts) or len(texts) not in (1, 2):
@@ -164,7 +170,8 @@ def _as_number(name: str) -> str:
         return name
 
 
-def _intervals(golds: Mapping[Gold, int]) -> dict[str, int]:
+def intervals(golds: Mapping[Gold, int]) -> dict[str, int]:
+    """How many numbers are in each of five intervals."""
     numbers = [(number, count) for gold, count in golds.items() if (number := finite_number(gold)) is not None]
     if not numbers:
         return {}

@@ -1,8 +1,10 @@
 """Fine-tuning for the training loop: a module with its loss, the steps, the evaluation."""
 
+import copy
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +115,10 @@ class FineTuning:
             self.losses = {"hard": teacher.settings.hard, **teacher.settings.weights}
         self.mean_length = sum(map(len, samples)) / sum(len(sample.ids) for sample in samples)
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.samples) // self.batch)
+        steps = self.task.epoch_steps(self.samples, self.batch, mix(self.seed, 0))
+        return -(-len(self.samples) // self.batch) if steps is None else len(steps)
 
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.module.model.encoder.blocks)
@@ -129,10 +132,17 @@ class FineTuning:
         """The steps of all epochs, each shuffled anew; the last step of an epoch may be smaller."""
         size = len(self.samples)
         for epoch in itertools.count(index // size):
-            # The whole order at once: in small parts it would take as long as the step on a GPU.
-            order = permute(np.arange(size), size, mix(self.seed, epoch))
-            for place in range(index % size, size, self.batch):
-                yield self._step([self.samples[i] for i in order[place : place + self.batch]], ranks)
+            seed, done = mix(self.seed, epoch), index % size
+            steps = self.task.epoch_steps(self.samples, self.batch, seed)
+            if steps is None:
+                # The whole order at once: in small parts it would take as long as the step on a GPU.
+                order = permute(np.arange(size), size, seed)
+                steps = [order[place : place + self.batch] for place in range(done, size, self.batch)]
+                done = 0
+            for step in steps:
+                if done <= 0:
+                    yield self._step([self.samples[i] for i in step], ranks)
+                done -= len(step)
             index = 0
 
     def _step(self, chosen: Sequence[Sample], ranks: Ranks) -> Step:
@@ -220,5 +230,6 @@ class FineTuning:
             model = Model(self.config, self.tokenizer)
             if self.lora is not None:
                 adapt(model, self.lora)
+            model.sentence = copy.deepcopy(self.module.model.sentence)
         model.load_state_dict({name.removeprefix("model."): t for name, t in weights.items()}, assign=True)
         return model

@@ -11,7 +11,7 @@ from bothways.tasks.encoded import EncodedChunk, EncodedExample
 
 
 def first_tokens(item: EncodedExample) -> NDArray[np.int64]:
-    """The first token of each word in the encoding; -1 if the tokenizer drops the word."""
+    """The first token of each word in the text; -1 if the tokenizer drops the word."""
     read = item.reads[0]
     offsets = read.places()
     words = np.array(item.example.words).reshape(-1, 2)
@@ -29,15 +29,15 @@ def first_tokens_of(items: EncodedChunk) -> tuple[Indices, Indices]:
     counts = np.fromiter((len(example.words) for example in items.examples), np.int64, len(items))
     words = np.fromiter(_flat(example.words for example in items.examples), np.int64, 2 * int(counts.sum()))
     lengths = items.sequences.lengths
-    offsets = np.fromiter(_flat(raw.offsets for raw in items.reads.encodings), np.int64, 2 * int(lengths.sum()))
-    words, offsets = words.reshape(-1, 2), offsets.reshape(-1, 2)
+    tokens = items.reads.tokens
+    assert tokens.offsets is not None  # words are read with offsets
+    words, offsets = words.reshape(-1, 2), tokens.offsets.astype(np.int64)
     starts = items.sequences.starts
     for i, places in items.reads.parted.items():
         own = offsets[starts[i] : starts[i] + lengths[i]]
         own -= np.searchsorted(np.array(places) + np.arange(len(places)), own)
     # All texts as one long text, in which each has a stretch of its own; tokens outside the texts are left out.
-    before, after = items.reads.around
-    texts = np.maximum(lengths - before - after, 0)
+    before, texts = tokens.ranges[:, 0, 0], tokens.ranges[:, 0, 1] - tokens.ranges[:, 0, 0]
     inside = ragged(starts + before, texts)
     offsets, stretch = offsets[inside], int(max(words.max(initial=0), offsets.max(initial=0))) + 1
     first = np.cumsum(texts) - texts
@@ -52,7 +52,7 @@ def first_tokens_of(items: EncodedChunk) -> tuple[Indices, Indices]:
     place += (place < 0) | (offsets[at, 1] <= words[:, 0])
     last = np.minimum(first[owner] + np.minimum(place, texts[owner] - 1), len(offsets) - 1)
     is_inside = has_tokens & (place < texts[owner]) & (offsets[last, 0] < words[:, 1])
-    return np.where(is_inside, place + before, -1), counts
+    return np.where(is_inside, place + before[owner], -1), counts
 
 
 def _flat(rows: Iterable[Iterable[tuple[int, int]]]) -> Iterator[int]:

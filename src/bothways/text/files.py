@@ -271,8 +271,12 @@ def _jsonl(path: Path, field: str, meter: Meter) -> Iterator[str]:
         ):  # null is an empty text, as an empty cell of a table
             value = ""
         if not isinstance(value, str):
-            has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
             where = f"{name_of(path)}, line {number}"
+            if isinstance(row, dict) and field in row:
+                raise BothwaysError(
+                    f"{where} has {str(value)[:80]} under {field!r}: expected a text", "not-text", where
+                )
+            has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
             raise BothwaysError(f"{where} has no text under {field!r}: its fields are {has}", "not-text", where)
         yield replace_surrogates(value)
 

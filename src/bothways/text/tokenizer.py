@@ -6,7 +6,7 @@ and older files. It truncates only on request, and then reports by how many toke
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -100,6 +100,12 @@ class Tokenizer:
     def with_backend(self, backend: tokenizers.Tokenizer) -> "Tokenizer":
         """A copy with another backend, and the same special tokens and settings."""
         return Tokenizer(backend, self.roles, self.extra_settings)
+
+    def with_special(self, pieces: Iterable[str]) -> "Tokenizer":
+        """This tokenizer, with some of its pieces as special tokens: a text is split at them before anything else."""
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in pieces])
+        return self.with_backend(backend)
 
     def lower_cased(self) -> "Tokenizer":
         """This tokenizer, with its texts lower-cased first."""

@@ -1,6 +1,6 @@
-"""A hash table from words to token ids, whose lookups are array operations: a million words at once.
+"""A hash table from words to their tokens, whose lookups are array operations: a million words at once.
 
-W words that are looked up · N their token ids.
+W words that are looked up · N tokens of all words.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,19 @@ from numpy.typing import NDArray
 from bothways.ragged import Indices
 
 Hashes = NDArray[np.uint64]
+Pieces = Sequence[tuple[int, tuple[int, int]]]
+"""The id of each token of a word, and where it begins and ends in the word."""
 
 MOST = 2**17
 """Words that are kept."""
+_TOKENS = 8
+"""Tokens that are kept, for each word that is."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _EMPTY = np.uint64(0)
 
 
 class WordTable:
-    """The token ids of words by the 64-bit hash of each. One thread at a time may look up or add words."""
+    """The tokens of words by the 64-bit hash of each. One thread at a time may look up or add words."""
 
     def __init__(self, most: int = 0) -> None:
         """`most`: the number of words for which there is room, or more."""
@@ -32,10 +36,17 @@ class WordTable:
         self.entries = np.zeros(2**self.bits, np.int64)
         """The number of the word in each place."""
         self.begins = np.zeros(self.most + 1, np.int64)
-        """Where the ids of each word begin in the pool, and where the last one's end."""
-        self.pool = np.zeros(4 * self.most, np.int32)
-        """The ids of all words, in the order in which they were added."""
+        """Where the tokens of each word begin in the two pools, and where the last one's end."""
+        self.ids = np.zeros(2 * self.most, np.int32)
+        """The ids of the tokens of all words, in the order in which they were added."""
+        self.places = np.zeros((2 * self.most, 2), np.int32)
+        """Where each of these tokens begins and ends in its word."""
         self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has more than is kept."""
+        return self.size > MOST or self.begins[self.size] > _TOKENS * MOST
 
     def find(self, hashes: Hashes) -> Indices:
         """(W,) the number of each word; -1 if it is not known."""
@@ -52,17 +63,22 @@ class WordTable:
     def _places(self, hashes: Hashes) -> Indices:
         return ((hashes * _SPREAD) >> np.uint64(64 - self.bits)).astype(np.int64)
 
-    def add(self, hashes: Hashes, ids: Sequence[Sequence[int]]) -> bool:
-        """Add different words that are not known, and their token ids. False if there is no room for them."""
-        if self.size + len(ids) > self.most:
-            return False
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-        ends = self.begins[self.size] + np.cumsum(lengths)
-        if len(ids) and ends[-1] > len(self.pool):
-            self.pool = np.concatenate([self.pool, np.zeros(ends[-1], np.int32)])
-        self.pool[self.begins[self.size] : self.begins[self.size] + lengths.sum()] = list(chain.from_iterable(ids))
-        self.begins[self.size + 1 : self.size + 1 + len(ids)] = ends
-        left, places = np.arange(len(ids)), self._places(hashes)
+    def has_room(self, words: int) -> bool:
+        """Whether so many more words can be added."""
+        return self.size + words <= self.most and not self.is_full
+
+    def add(self, hashes: Hashes, pieces: Sequence[Pieces]) -> None:
+        """Add different words that are not known, and their tokens."""
+        lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+        begin, total = int(self.begins[self.size]), int(lengths.sum())
+        while begin + total > len(self.ids):
+            self.ids = np.concatenate([self.ids, np.zeros_like(self.ids)])
+            self.places = np.concatenate([self.places, np.zeros_like(self.places)])
+        tokens = list(chain.from_iterable(pieces))
+        self.ids[begin : begin + total] = [id for id, _ in tokens]
+        self.places[begin : begin + total] = np.array([place for _, place in tokens], np.int32).reshape(-1, 2)
+        self.begins[self.size + 1 : self.size + 1 + len(pieces)] = begin + np.cumsum(lengths)
+        left, places = np.arange(len(pieces)), self._places(hashes)
         while len(left):
             is_free = self.hashes[places] == _EMPTY
             taken, first = np.unique(places[is_free], return_index=True)  # of several words, one gets the place
@@ -70,5 +86,4 @@ class WordTable:
             self.hashes[taken], self.entries[taken] = hashes[winners], self.size + winners
             goes_on = ~np.isin(left, winners)
             left, places = left[goes_on], (places[goes_on] + 1) % len(self.hashes)
-        self.size += len(ids)
-        return True
+        self.size += len(pieces)

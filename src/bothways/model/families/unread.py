@@ -61,13 +61,6 @@ def unread(kind: object, folder: Path) -> BothwaysError:
 
 def refuse_by_tensors(names: Collection[str], folder: Path) -> None:
     """Refuse architectures that pass for another by their config.json."""
-    if "linear.weight" in names and any(name.startswith("bert.") for name in names):
-        raise BothwaysError(
-            f"{folder}: this is a ColBERT, which bothways does not read; without its linear.weight, which projects "
-            "token vectors for late interaction, it is a BERT",
-            "unknown-family",
-            "linear.weight",
-        )
     for ending, what in _SIGNS.items():
         for name in names:
             if name.endswith(ending):

@@ -1,0 +1,263 @@
+"""bothways search "query" --index DIR; search build | add | delete | compact"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from bothways.cli.options import AnyModel, BaseModel, Device, Devices, Dtype, On, PrintJson, RowsPerPart, TextField
+from bothways.cli.output import parts_progress, print_json, print_table, say, watch
+from bothways.errors import BothwaysError
+from bothways.predict.encode_options import Long
+from bothways.progress import Progress
+from bothways.scale.bulk_options import DOCUMENTS_PER_PART
+from bothways.search.search_options import Mode, Quantize, Similarity
+
+if TYPE_CHECKING:
+    from bothways.search.index import Index
+    from bothways.search.ingest import PartMaker
+
+_SHOWN = 300  # characters of a passage in the table
+
+
+class _QueryByDefault(TyperGroup):
+    """Without the name of a subcommand, the first argument is a query."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = ["query", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_QueryByDefault,
+    help='Search a corpus by meaning, by words, or by both: bothways search "query" --index DIR.',
+    no_args_is_help=True,
+)
+
+Home = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False)]
+Corpus = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="CORPUS...",
+        help="Documents: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz) or .parquet with the columns id or "
+        "_id, title and text; a folder in BEIR's layout; a folder of .txt and .md files.",
+        show_default=False,
+    ),
+]
+
+
+@app.command()
+def query(
+    text: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.", show_default=False)],
+    index: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the index.", show_default=False)],
+    k: Annotated[int, typer.Option("-k", "--top", help="Number of documents to print.", min=1)] = 10,
+    mode: Annotated[
+        Mode,
+        typer.Option(help="By vectors (dense), by words (bm25, needs the extra bm25), or by rank fusion of both."),
+    ] = "dense",
+    rerank: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Cross-encoder that orders the best documents again.", show_default=False),
+    ] = None,
+    depth: Annotated[
+        int, typer.Option(help="Number of documents to rerank, and of each ranking to fuse.", min=1)
+    ] = 100,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Compare all vectors, even if the index is quantized or has a graph.")
+    ] = False,
+    model: AnyModel = None,
+    base: BaseModel = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    as_json: PrintJson = False,
+) -> None:
+    """Print the best documents for a query, each with its best passage.
+
+    The word query may be left out, unless the query is the name of another subcommand. --model is the model that built
+    the index, if its folder has moved.
+
+    Example: bothways search query "a trip to the sea" --index stories-index
+    """
+    from bothways.search.index import Index
+
+    with Progress("searching"):
+        opened = Index.open(index, model, base=base, device=device, dtype=dtype)
+        hits = opened.search(text, k, mode=mode, exact=exact, rerank=rerank, depth=depth)
+    if as_json:
+        found = [{"rank": rank, **vars(hit)} for rank, hit in enumerate(hits, 1)]
+        print_json({"query": text, "mode": mode, "documents": len(opened), "hits": found})
+        return
+    rows = [(rank, f"{hit.score:.4f}", hit.id, _shown(hit.passage)) for rank, hit in enumerate(hits, 1)]
+    print_table(("rank", "score", "id", "passage"), rows, right=("rank", "score"))
+    if not hits:
+        say(f"no document of {index} has a word of the query" if mode == "bm25" else f"{index} has no documents")
+
+
+def _shown(passage: str) -> str:
+    """A passage on one line; of a long one the beginning."""
+    line = " ".join(passage.split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+@app.command()
+def build(
+    corpus: Corpus,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the index.", show_default=False)],
+    model: AnyModel = None,
+    base: BaseModel = None,
+    field: TextField = "text",
+    long: Annotated[
+        Long, typer.Option(help="Documents longer than the model reads: divide them into passages, cut or refuse them.")
+    ] = "window",
+    similarity: Annotated[
+        Similarity | None,
+        typer.Option(
+            help="How to compare vectors.  [default: as the model's folder says, else cosine]", show_default=False
+        ),
+    ] = None,
+    query_prompt: Annotated[
+        str | None,
+        typer.Option(help="Text before queries.  [default: the folder's prompt `query`]", show_default=False),
+    ] = None,
+    document_prompt: Annotated[
+        str | None,
+        typer.Option(help="Text before documents.  [default: the folder's prompt `document`]", show_default=False),
+    ] = None,
+    quantize: Annotated[
+        Quantize | None,
+        typer.Option(help="Also store small vectors, which find candidates faster.", show_default=False),
+    ] = None,
+    ann: Annotated[
+        bool | None,
+        typer.Option(
+            "--ann/--no-ann",
+            help="Make a graph for approximate search (needs the extra ann).  [default: beyond a million passages, if "
+            "usearch is installed]",
+            show_default=False,
+        ),
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    devices: Devices = "",
+    on: On = "",
+    rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
+    as_json: PrintJson = False,
+) -> None:
+    """Build an index of a corpus. After a kill, the same command goes on.
+
+    Example: bothways search build examples/stories.txt --out stories-index
+    """
+    from bothways.search.index import Index
+
+    with Progress("building the index"), _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
+        built = Index.build(
+            corpus,
+            out,
+            model,
+            base=base,
+            field=field,
+            long=long,
+            similarity=similarity,
+            query_prompt=query_prompt,
+            document_prompt=document_prompt,
+            quantize=quantize,
+            ann=ann,
+            device=own,
+            dtype=dtype,
+            watch=watch,
+            make_parts=make_parts,
+        )
+    _report(built, as_json)
+
+
+@app.command()
+def add(
+    index: Home,
+    corpus: Corpus,
+    model: AnyModel = None,
+    base: BaseModel = None,
+    field: TextField = "text",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    devices: Devices = "",
+    on: On = "",
+    rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
+    as_json: PrintJson = False,
+) -> None:
+    """Add documents to an index. What it has is not embedded again. After a kill, the same command goes on.
+
+    --model is the model that built the index, if its folder has moved.
+
+    Example: bothways search add stories-index more-stories.txt
+    """
+    from bothways.search.index import Index
+
+    with Progress("adding"), _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
+        opened = Index.open(index, model, base=base, device=own, dtype=dtype)
+        opened.add(corpus, field=field, watch=watch, make_parts=make_parts)
+    _report(opened, as_json)
+
+
+@contextmanager
+def _parts(device: str, dtype: str, devices: str, on: str, rows_per_part: int) -> "Iterator[tuple[str, PartMaker]]":
+    """The device of this process, and what makes parts: this process, or workers."""
+    from bothways.scale.indexing import index_workers
+    from bothways.search.ingest import InOrder
+
+    if not devices and not on:
+        yield device, InOrder()
+        return
+    if device != "auto":
+        raise BothwaysError(
+            f"`device` is {device}, which is for one process: leave it out, or leave out `devices` and `on`",
+            "bad-combination",
+            device,
+        )
+    with parts_progress("embedding") as on_progress:
+        # The driver computes one vector only, and leaves the GPUs to the workers.
+        yield "cpu", index_workers(devices, on, rows_per_part=rows_per_part, dtype=dtype, on_progress=on_progress)
+
+
+@app.command()
+def delete(
+    index: Home,
+    id: Annotated[list[str], typer.Option("--id", metavar="ID", help="Id of a document.", show_default=False)],
+    as_json: PrintJson = False,
+) -> None:
+    """Delete documents from an index: all that are named, or none if it lacks one.
+
+    Example: bothways search delete stories-index --id 3 --id 7
+    """
+    from bothways.search.index import Index
+
+    opened = Index.open(index)
+    with Progress("deleting"):
+        opened.delete(id)
+    _report(opened, as_json)
+
+
+@app.command()
+def compact(index: Home, as_json: PrintJson = False) -> None:
+    """Free the space of deleted documents, and join what was added later to one matrix.
+
+    Example: bothways search compact stories-index
+    """
+    from bothways.search.index import Index
+
+    opened = Index.open(index)
+    with Progress("compacting"):
+        opened.compact()
+    _report(opened, as_json)
+
+
+def _report(index: "Index", as_json: bool) -> None:
+    tally = index.tally
+    counts = {"documents": len(index), "passages": index.passages, "width": index.width}
+    if as_json:
+        print_json({"index": str(index.home), **counts, "read": vars(tally)})
+    else:
+        say(f"{tally} → {len(index):,} documents, {index.passages:,} × {index.width} in {index.home}")

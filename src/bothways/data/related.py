@@ -1,0 +1,175 @@
+"""Reads texts that belong together, for sentence vectors: pairs, scored pairs, triplets, lists of negatives, NLI."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bothways.data.columns import LABELS, PAIRS, Columns, find_columns
+from bothways.data.examples import RELATED, Related
+from bothways.data.labels import number_of
+from bothways.data.notes import Notes, row_error
+from bothways.data.sources import (
+    ROWS,
+    TABLES,
+    Paths,
+    find_sources,
+    kind_of,
+    name_of,
+    peek,
+    read_plain,
+    rows_of,
+    text_of,
+)
+from bothways.errors import BothwaysError
+
+RELATED_PAIRS = (
+    ("anchor", "positive"), ("query", "positive"), ("query", "pos"), ("query", "positives"), ("question", "answer"),
+    ("title", "abstract"), ("title", "body"), ("title", "text"), ("source", "target"), ("a", "b"), ("post", "response"),
+    *PAIRS,
+)  # fmt: skip
+"""Usual names of a text and of one that belongs to it; the first that a table has are taken."""
+NLI = ("entailment", "neutral", "contradiction")
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """The columns of a table."""
+
+    anchor: str
+    positive: str | None
+    """None: each text belongs to itself only."""
+    negatives: tuple[str, ...]
+    label: str | None
+
+
+def read_related(paths: Paths, columns: Columns | None = None, notes: Notes | None = None) -> Iterator[Related]:
+    """Stream the examples of files, in constant memory.
+
+    A row has an anchor and a positive, which `columns` names as text and pair, or which have usual names; further
+    columns whose names begin with "neg" or "hard_neg" are negatives. A cell of positives or negatives may be a list.
+    A label is a score of similarity, or a relation of natural language inference. A file with one text per line, or
+    one column of texts, gives texts that belong to themselves only (SimCSE).
+    """
+    notes = notes if notes is not None else Notes()
+    for number, path in enumerate(find_sources(paths, (*ROWS, ".txt"))):
+        yield from _file(path, columns or Columns(), notes, number)
+
+
+def _file(path: Path, columns: Columns, notes: Notes, group: int) -> Iterator[Related]:
+    kind, lines = kind_of(path), read_plain(path)
+    if kind not in ROWS:
+        first, lines = peek(lines)
+        kind = ".jsonl" if first.startswith("{") else ".tsv" if "\t" in first else ".txt"
+    if kind == ".txt":
+        yield from _lines(path, lines, group)
+        return
+    known: dict[tuple[str, ...], _Roles] = {}
+    for where, row in rows_of(path, kind, lines, notes):
+        names = tuple(row)
+        if names not in known:
+            known[names] = find_roles(columns, names, name_of(path) if kind in TABLES else where)
+        yield from _examples(row, known[names], where, notes, group)
+
+
+def _lines(path: Path, lines: Iterable[str], group: int) -> Iterator[Related]:
+    for number, line in enumerate(lines, 1):
+        if text := line.strip():
+            yield Related((text, text), RELATED, f"{name_of(path)}, line {number}", group)
+
+
+def find_roles(columns: Columns, names: Sequence[str], where: str) -> _Roles:
+    """Which column is the anchor, which its positive, which are negatives, and which is the label."""
+    own = {name.strip().lower(): name for name in names}
+    negatives = tuple(name for key, name in own.items() if key.startswith(("neg", "hard_neg")))
+    if columns.text:
+        found = find_columns(columns, names, where)
+        if any(len(some) > 1 for some in found.texts):
+            raise BothwaysError(f"{where}: a text of several columns is not supported here", "bad-input", columns.text)
+        texts = [some[0] for some in found.texts]
+        return _Roles(texts[0], texts[1] if len(texts) > 1 else None, negatives, found.label)
+    label = find_label(columns, own, where)
+    rest = {key: name for key, name in own.items() if name not in negatives and name != label}
+    for first, second in RELATED_PAIRS:
+        if first in rest and second in rest:
+            return _Roles(rest[first], rest[second], negatives, label)
+    texts = [name for key, name in rest.items() if key not in ("id", "idx", "index", "guid", "_id", "relation")]
+    if len(texts) in (1, 2):
+        return _Roles(texts[0], texts[1] if len(texts) == 2 else None, negatives, label)
+    raise BothwaysError(
+        f"{where} has the columns {', '.join(names)}: name the first text with `text`, and the one that belongs to it "
+        "with `pair`",
+        "ambiguous-column",
+        tuple(names),
+    )
+
+
+def find_label(columns: Columns, own: dict[str, str], where: str) -> str | None:
+    """The column of the label, by name or among the usual ones."""
+    if columns.label:
+        if columns.label.lower() not in own:
+            raise BothwaysError(
+                f"{where} has no column {columns.label!r}, which `label` names: its columns are {', '.join(own)}",
+                "no-column",
+                columns.label,
+            )
+        return own[columns.label.lower()]
+    return next((own[name] for name in LABELS if name in own), None)
+
+
+def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, group: int) -> Iterator[Related]:
+    anchor = text_of(row[roles.anchor], where, roles.anchor)
+    positives = _texts(row, roles.positive, where) if roles.positive is not None else [anchor]
+    negatives = [text for name in roles.negatives for text in _texts(row, name, where)]
+    gold = RELATED if roles.label is None else _gold(row[roles.label], where)
+    if gold is None:
+        notes.add("empty-label", where)
+    if not anchor.strip() or not positives or not all(text.strip() for text in (*positives, *negatives)):
+        notes.add("empty-text", where)
+    for positive in positives:
+        yield Related((anchor, positive, *negatives), gold, where, group)
+
+
+def _texts(row: dict[str, Any], name: str, where: str) -> list[str]:
+    value = row[name]
+    if isinstance(value, list):
+        return [text_of(one, where, name) for one in value]
+    return [] if value is None else [text_of(value, where, name)]
+
+
+def _gold(value: Any, where: str) -> float | str | None:
+    if value is None or value in ("", "-"):  # "-": the annotators of NLI did not agree
+        return None
+    if isinstance(value, int | float):
+        return float(value)
+    if not isinstance(value, str):
+        raise row_error(where, f"has the label {value!r}: expected a number or the name of a relation", "bad-label")
+    number = number_of(value.strip())
+    return value.strip().lower() if number is None else number
+
+
+# ---------------------------------------------------------------------- natural language inference
+
+
+def is_inference(examples: Iterable[Related]) -> bool:
+    """Whether the labels are relations of natural language inference."""
+    found = {example.gold for example in examples if example.gold is not None}
+    return bool(found) and found <= {*NLI, "not_entailment", "non-entailment"}
+
+
+def from_inference(examples: Sequence[Related]) -> list[Related]:
+    """Entailed hypotheses as positives of their premise, and those that contradict it as hard negatives.
+
+    >>> rows = [Related(("a", "b"), "entailment"), Related(("a", "c"), "contradiction"), Related(("a", "d"), "neutral")]
+    >>> [example.texts for example in from_inference(rows)]
+    [('a', 'b', 'c')]
+    """
+    against: dict[str, list[str]] = {}
+    for example in examples:
+        if example.gold == "contradiction":
+            against.setdefault(example.texts[0], []).append(example.texts[1])
+    return [
+        Related((*example.texts[:2], *against.get(example.texts[0], ())), RELATED, example.where, example.group)
+        for example in examples
+        if example.gold == "entailment"
+    ]

@@ -1,0 +1,181 @@
+"""Reads the documents of a corpus: lines of text, rows of tables and JSON, and the files of a folder."""
+
+import glob
+import hashlib
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.data.notes import Notes, row_error
+from bothways.data.retrieval import Document
+from bothways.data.sources import ROWS, Paths, kind_of, name_of, read_plain, rows_of, text_of
+from bothways.errors import BothwaysError
+from bothways.text.files import visible_files
+from bothways.text.streams import COMPRESSED, STDIN, Meter, read_blocks
+
+WHOLE = (".txt", ".md")
+"""Files that are one document each, in a folder."""
+_KINDS = (".txt", ".md", *ROWS)
+_IDS = ("_id", "id")
+
+Hashes = NDArray[np.uint64]
+"""64 bits of a hash of each id: 8 bytes a document, where the ids themselves would fill the memory."""
+ReadAgain = Callable[[], Iterable[Document]]
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """A file of a corpus."""
+
+    path: Path
+    id: str = ""
+    """The id of the one document that this file is; empty: it has one document for each line or row."""
+
+
+def find_corpus(paths: Paths, but: Path) -> list[CorpusFile]:
+    """The files that these paths stand for: files, folders, and patterns such as `news/*.jsonl`.
+
+    A folder in BEIR's layout is its corpus.jsonl. In any other folder each .txt and .md file is a document. Files in
+    the folder `but` are left out: it is the index.
+    """
+    found: list[CorpusFile] = []
+    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
+        if path == STDIN:
+            raise BothwaysError("a corpus is read twice, and standard input once: put it into a file", "stdin-once")
+        if path.is_dir():
+            found += _in_folder(path)
+        elif not path.exists() and glob.has_magic(str(path)):
+            found += [_one(Path(name)) for name in sorted(glob.glob(str(path), recursive=True))]
+        elif path.exists():
+            found.append(_one(path))
+        else:
+            raise BothwaysError(f"there is no file {path}", "no-file", path)
+    found = [file for file in found if but.resolve() not in file.path.resolve().parents]
+    if not found:
+        raise BothwaysError("no input file was given", "no-input")
+    return found
+
+
+def _in_folder(folder: Path) -> list[CorpusFile]:
+    for suffix in ("", *COMPRESSED):
+        if (beir := folder / f"corpus.jsonl{suffix}").is_file():
+            return [CorpusFile(beir)]
+    files = [file for file in visible_files(folder) if kind_of(file) in _KINDS]
+    if not files:
+        raise BothwaysError(
+            f"there is no file of a known kind in {folder}: expected {', '.join(_KINDS)}", "no-known-files", folder
+        )
+    return [CorpusFile(file, file.relative_to(folder).as_posix() if kind_of(file) in WHOLE else "") for file in files]
+
+
+def _one(file: Path) -> CorpusFile:
+    if kind_of(file) not in _KINDS:
+        raise BothwaysError(
+            f"{file} is not of a known kind: expected {', '.join(_KINDS)}, or .gz or .xz of it",
+            "unknown-file-kind",
+            file,
+        )
+    return CorpusFile(file, file.name if kind_of(file) == ".md" else "")
+
+
+class Corpus:
+    """The documents of some files, as a stream that can be read several times.
+
+    Lines of .txt are documents, and blank lines none. Rows have a text under `field`, before which their `title` is
+    put, and an id under `_id` or `id`. Documents without an id have the number of their line or row as id, counted
+    from `first` + 1 through all files.
+    """
+
+    def __init__(self, files: Sequence[CorpusFile], field: str = "text", first: int = 0) -> None:
+        self.files, self.field, self.first = files, field, first
+        self.firsts: list[int] = []
+        """The number before the first document of each file, after all was read."""
+        self.last = first
+        """The last number, after all was read."""
+        self.count = 0
+        """The number of documents, after all was read."""
+
+    def __iter__(self) -> Iterator[Document]:
+        number, firsts, count = self.first, [], 0
+        for file in self.files:
+            first = number
+            firsts.append(first)
+            for number, document in self._read(file, first):  # noqa: B007 - the last one is used
+                if document is not None:
+                    count += 1
+                    yield document
+        self.firsts, self.last, self.count = firsts, number, count
+
+    def _read(self, file: CorpusFile, first: int) -> Iterator[tuple[int, Document | None]]:
+        """The documents of a file with their numbers; None for a blank line."""
+        kind, name = kind_of(file.path), name_of(file.path)
+        if file.id:
+            text = "".join(read_blocks(file.path, Meter())).replace("\r\n", "\n").strip()
+            yield first + 1, Document(file.id, text, name)
+        elif kind == ".txt":
+            for line, text in enumerate(map(str.strip, read_plain(file.path)), 1):
+                found = Document(str(first + line), text, f"{name}, line {line}") if text else None
+                yield first + line, found
+        else:
+            rows = rows_of(file.path, kind, read_plain(file.path), Notes(whole=True))
+            for number, (where, row) in enumerate(rows, first + 1):
+                yield number, Document(_id_of(row, where, number), _text_of(row, where, self.field), where)
+
+
+def _id_of(row: dict[str, Any], where: str, number: int) -> str:
+    name = next((name for name in _IDS if name in row), None)
+    if name is None:
+        return str(number)
+    value = row[name]
+    if not isinstance(value, str | int) or value == "":
+        raise row_error(where, f"has no id under {name!r}: expected a text or a whole number", "no-id")
+    return str(value)
+
+
+def _text_of(row: dict[str, Any], where: str, field: str) -> str:
+    if field not in row:
+        has = ", ".join(map(str, row)) or "none"
+        raise row_error(where, f"has no text under {field!r}: its fields are {has}", "not-text")
+    title = text_of(row.get("title"), where, "title") if field != "title" else ""
+    return f"{title} {text_of(row[field], where, field)}".strip()
+
+
+# ---------------------------------------------------------------------- ids
+
+
+def hash_of(id: str) -> int:
+    """64 bits of a hash of an id."""
+    return int.from_bytes(hashlib.blake2b(id.encode(), digest_size=8).digest(), "little")
+
+
+def hashes_of(documents: Iterable[Document]) -> Hashes:
+    """The hash of each id, in order."""
+    return np.frombuffer(array("Q", (hash_of(document.id) for document in documents)), np.uint64)
+
+
+def refuse_repeated(hashes: Hashes, known: Hashes, read: ReadAgain, where: Path) -> None:
+    """Refuse ids that two documents have, or a document of the corpus and one that the index `where` has.
+
+    `read` reads the corpus once more: that is needed only if there is such an id.
+    """
+    values, counts = np.unique(hashes, return_counts=True)
+    suspects = set(values[(counts > 1) | np.isin(values, known)].tolist())
+    if not suspects:
+        return
+    old = set(np.intersect1d(values, known).tolist())
+    seen: dict[str, str] = {}
+    for document in read():
+        if (value := hash_of(document.id)) not in suspects:
+            continue
+        if value in old:
+            says = f"has the id {document.id!r}, which {where} already has: delete that document first"
+            raise row_error(document.where, says, "repeated-id")
+        if document.id in seen:
+            says = f"has the id {document.id!r} of {seen[document.id]}: give each document its own id"
+            raise row_error(document.where, says, "repeated-id")
+        seen[document.id] = document.where

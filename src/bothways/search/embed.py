@@ -1,0 +1,125 @@
+"""Vectors of documents and of queries, each with the prompt of its role.
+
+W width of the vectors.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.data.notes import row_error
+from bothways.data.retrieval import Document
+from bothways.engine.engine import Engine
+from bothways.engine.reader import Tally
+from bothways.errors import BothwaysError
+from bothways.model.model import Model
+from bothways.predict.encode import encode_blocks
+from bothways.predict.features import Features, TextRecipe, text_recipe
+from bothways.search.documents import hashes_of
+from bothways.search.manifest import Settings
+from bothways.search.passages import PassageSplitter, Span
+from bothways.search.search_options import Similarity
+from bothways.search.segment import DocumentBlock, line_of
+
+Vectors = NDArray[np.float32]
+_ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
+"""The names of prompts for each role, as sentence-transformers looks for them."""
+_PROBE = "The model that read this text is known by its vector. 识别模型"
+_SAME = 0.99
+"""The least cosine of two vectors of the probe by one model: 16-bit numbers change it in the third digit."""
+
+
+def similarity_of(model: Model) -> Similarity:
+    """What the model's folder compares vectors by; cosine if it says nothing."""
+    named = model.sentence.settings.get("similarity_fn_name") if model.sentence is not None else None
+    if named in (None, "cosine"):
+        return "cosine"
+    if named in ("dot", "dot_product"):
+        return "dot"
+    raise BothwaysError(
+        f"the model's folder compares vectors by {named!r}: give `similarity` cosine or dot",
+        "unsupported-setting",
+        ("similarity_fn_name", named),
+    )
+
+
+def _recipe(model: Model, role: str, prompt: str | None, long: Any) -> TextRecipe:
+    features = Features(long=long)
+    known = model.sentence.prompts if model.sentence is not None else {}
+    name = next((name for name in _ROLES[role] if name in known), None) if prompt is None else None
+    return text_recipe(model, features, None, prompt, name)
+
+
+class Embedder:
+    """A model that makes the vectors of an index."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        model = engine.model
+        self.engine, self.settings = engine, settings
+        # Nothing of a query is lost; and a passage may have some tokens more alone than inside its document.
+        self._queries = _recipe(model, "query", settings.query_prompt, "window")
+        long = settings.long
+        self._documents = _recipe(model, "document", settings.document_prompt, long)
+        self.width = self._documents.width(model.config.encoder)
+        self._split = None
+        if long == "window":
+            max_length = self._documents.max_length or model.config.encoder.max_length
+            self._split = PassageSplitter(model.require_tokenizer(), max_length, self._documents.prompt)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """(queries, W)."""
+        return self._vectors(texts, self._queries, Tally())
+
+    def probe(self) -> list[float]:
+        """The vector of a fixed text, by which the model is known again."""
+        found: list[float] = self._vectors([_PROBE], self._documents, Tally())[0].tolist()
+        return found
+
+    def require_same(self, probe: Sequence[float], home: object) -> None:
+        """Refuse a model that is not the one that made an index."""
+        mine, theirs = np.array(self.probe()), np.array(probe)
+        sizes = np.linalg.norm(mine) * np.linalg.norm(theirs)
+        if len(mine) != len(theirs) or mine @ theirs < _SAME * sizes:
+            raise BothwaysError(
+                f"the vectors of {home} were made by another model, or by other settings of it: give that `model`, or "
+                "build the index again",
+                "other-model",
+                str(home),
+            )
+
+    def block(self, documents: Sequence[Document], tally: Tally) -> DocumentBlock:
+        """Documents with their passages and vectors."""
+        texts = [document.text for document in documents]
+        spans = self._split(texts) if self._split else [_whole(text) for text in texts]
+        rows = [(i, start, end) for i, own in enumerate(spans) for start, end in own]
+        counts = Tally()
+        try:
+            vectors = self._vectors([texts[i][start:end] for i, start, end in rows], self._documents, counts)
+        except BothwaysError as error:
+            if error.code != "too-long" or not isinstance(error.value, tuple):
+                raise
+            number, length = error.value
+            says = f"has {length:,} tokens and this model reads fewer: set `long` to window or to cut"
+            raise row_error(documents[rows[number - 1][0]].where, says, "too-long") from error
+        # Counts are those of documents, and a passage is a window of its document.
+        counts.texts, counts.empty = len(documents), sum(not own for own in spans)
+        counts.in_windows, counts.windows = sum(len(own) > 1 for own in spans), len(rows)
+        tally.add(counts)
+        lines = [line_of(document.id, document.text) for document in documents]
+        return DocumentBlock(lines, hashes_of(documents), np.array(rows, np.int64).reshape(-1, 3), vectors)
+
+    def _vectors(self, texts: Sequence[str], recipe: TextRecipe, tally: Tally) -> Vectors:
+        blocks = list(encode_blocks(texts, self.engine, recipe, tally))
+        vectors = np.concatenate([np.zeros((0, self.width), np.float32), *blocks])
+        if self.settings.similarity == "dot":
+            return vectors
+        # In float64: the same length 1 whatever the machine rounds.
+        lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+        found: Vectors = (vectors / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+        return found
+
+
+def _whole(text: str) -> list[Span]:
+    return [(0, len(text))] if text.strip() else []

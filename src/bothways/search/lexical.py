@@ -1,0 +1,148 @@
+"""BM25: documents ranked by the words they share with a query. Needs the extra bm25 (bm25s)."""
+
+import json
+import re
+import unicodedata
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.errors import BothwaysError
+from bothways.search.quantize import best_rows
+
+if TYPE_CHECKING:
+    import bm25s
+
+# Lucene's form and constants, so that scores are those that Elasticsearch and OpenSearch users know.
+METHOD, K1, B = "lucene", 1.2, 0.75
+
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+_PARTS = re.compile(rf"([{_CJK}]+)|([^\W_{_CJK}]+)")
+_PARAMETERS = "params.index.json"
+_OWN_FILES = ("documents.npy", "state.json")
+_ARRAYS = tuple(f"{name}.csc.index.npy" for name in ("data", "indices", "indptr"))
+FILES = (*_OWN_FILES, *_ARRAYS, _PARAMETERS, "vocab.index.json")
+"""Those of a saved index. If no document has a word, bm25s has nothing to save."""
+
+
+def tokens(text: str) -> list[str]:
+    """What BM25 counts: words in lower case; of Chinese, Japanese and Korean, characters and pairs of neighbours.
+
+    These scripts have no spaces between words. Most words have two characters, so pairs find them without a dictionary
+    that could divide a document and a query differently; characters find the words of one.
+
+    >>> tokens("The Cat's 北京市")
+    ['the', 'cat', 's', '北', '京', '市', '北京', '京市']
+    """
+    found: list[str] = []
+    for match in _PARTS.finditer(unicodedata.normalize("NFKC", text).lower()):
+        run, word = match.groups()
+        if word:
+            found.append(word)
+        else:
+            found += run
+            found += map(str.__add__, run, run[1:])
+    return found
+
+
+def has_bm25s() -> bool:
+    """Whether the extra is installed."""
+    try:
+        import bm25s  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _bm25s() -> Any:
+    if not has_bm25s():
+        raise BothwaysError("BM25 needs bm25s: pip install 'bothways[bm25]'", "missing-package", "bm25s")
+    import bm25s
+
+    return bm25s
+
+
+@dataclass(frozen=True)
+class _TokenIds:
+    """The tokens of all documents as bm25s reads them: 4 bytes each, and the list of one document at a time."""
+
+    ids: "_Lists"
+    vocab: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Lists:
+    flat: NDArray[np.int32]
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        start = 0
+        for end in self.ends.tolist():
+            yield self.flat[start:end].tolist()
+            start = end
+
+
+class Lexical:
+    """The BM25 index of some documents, which are known by numbers."""
+
+    def __init__(self, bm25: "bm25s.BM25 | None", documents: NDArray[np.int64]) -> None:
+        self._bm25, self._documents = bm25, documents
+
+    @classmethod
+    def build(cls, documents: Iterable[tuple[int, str]]) -> "Lexical":
+        """From the numbers and texts of documents, numbers ascending."""
+        module = _bm25s()
+        flat, ends, numbers = array("i"), array("q"), array("q")
+        vocabulary: dict[str, int] = {}
+        for number, text in documents:
+            flat.extend([vocabulary.setdefault(token, len(vocabulary)) for token in tokens(text)])
+            ends.append(len(flat))
+            numbers.append(number)
+        bm25 = None
+        if vocabulary:
+            bm25 = module.BM25(method=METHOD, k1=K1, b=B)
+            lists = _Lists(np.frombuffer(flat, np.int32), np.frombuffer(ends, np.int64))
+            bm25.index(_TokenIds(lists, vocabulary), create_empty_token=False, show_progress=False)
+        return cls(bm25, np.array(numbers, np.int64))
+
+    def save(self, folder: Path, state: object) -> None:
+        """Write to an empty folder. `state`: what the documents were, for `open`."""
+        if self._bm25 is not None:
+            self._bm25.save(folder, show_progress=False)
+        np.save(folder / "documents.npy", self._documents)
+        (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+    @classmethod
+    def open(cls, folder: Path, state: object) -> "Lexical | None":
+        """The index in a folder, memory-mapped; None if there is none of this state."""
+        if not all((folder / name).exists() for name in _OWN_FILES):
+            return None
+        if json.loads((folder / "state.json").read_text(encoding="utf-8")) != state:
+            return None
+        bm25 = _bm25s().BM25.load(folder, mmap=True) if (folder / _PARAMETERS).exists() else None
+        return cls(bm25, np.load(folder / "documents.npy", mmap_mode="r"))
+
+    def top(self, query: str, k: int) -> tuple[list[int], list[float]]:
+        """The k best documents with their scores. Documents without any word of the query are left out."""
+        ids = self._bm25.get_tokens_ids(tokens(query)) if self._bm25 is not None else []
+        if self._bm25 is None or not ids:
+            return [], []
+        scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(ids)
+        rows = best_rows(scores, k)
+        rows = rows[scores[rows] > 0]
+        return self._documents[rows].tolist(), scores[rows].tolist()
+
+
+def best_passage(query: str, passages: Sequence[str]) -> int:
+    """The passage with the most different words of the query, and of these the one with the most in all."""
+    wanted = set(tokens(query))
+    found = [[token for token in tokens(passage) if token in wanted] for passage in passages]
+    return max(range(len(passages)), key=lambda i: (len(set(found[i])), len(found[i]), -i))

@@ -1,0 +1,310 @@
+"""Sentence vectors learn what sentence-transformers' losses teach: the same values, gradients and folders."""
+
+import csv
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import losses
+from torch import Tensor
+
+import bothways
+from bothways.data.columns import Columns
+from bothways.data.examples import RELATED, Related
+from bothways.data.notes import Notes
+from bothways.data.related import read_related
+from bothways.model.checkpoint import save
+from bothways.model.load import load
+from bothways.tasks.embed import EmbedSettings, SentenceVectors
+from bothways.tasks.finetune import finetune
+from bothways.tasks.recipe import FinetuneRecipe
+from bothways.tasks.trainable import FineTuning
+from bothways.text.tokenizer import Tokenizer
+from bothways.train.optim import OptimSettings
+from bothways.train.ranks import Ranks
+from bothways.train.settings import LoraSettings
+from helpers import WORDS, refused
+from helpers.tasks import LIMIT, RELATED_TEXTS, base_model, quiet, recipe_for, start
+
+PAIRS = [replace(example, texts=example.texts[:2]) for example in RELATED_TEXTS]
+SCORED = [replace(example, gold=gold) for example, gold in zip(PAIRS, (0.9, 0.1, 0.5, 0.4), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    base_model(folder, tokenizer, dropout=0.0, attention_dropout=0.0)
+    return folder
+
+
+def drawn(seed: int, count: int, words: int = 6) -> list[str]:
+    draws = random.Random(seed)
+    return [" ".join(draws.choices(WORDS, k=draws.randint(1, words))) for _ in range(count)]
+
+
+def one_step(work: FineTuning) -> float:
+    """The loss of all samples, its gradients left in the module."""
+    step = work._step(work.samples, Ranks())
+    assert step.whole is not None
+    work.module.train()
+    vectors = torch.cat([work.module(micro.batch, micro.targets) for micro in step.micros])
+    loss = work.task.step_loss(vectors, step.whole.targets) / step.counts["loss"]
+    loss.backward()
+    return float(loss.detach())
+
+
+# ---------------------------------------------------------------------- the judge
+
+
+def their_loss(name: str, model: SentenceTransformer) -> Any:
+    if name == "matryoshka":
+        return losses.MatryoshkaLoss(model, losses.MultipleNegativesRankingLoss(model), [16, 8])
+    makers: dict[str, Any] = {
+        "in-batch": losses.MultipleNegativesRankingLoss,
+        "hard negatives": losses.MultipleNegativesRankingLoss,
+        "symmetric": losses.MultipleNegativesSymmetricRankingLoss,
+        "cosent": losses.CoSENTLoss,
+        "cosine": losses.CosineSimilarityLoss,
+        "triplet": losses.TripletLoss,
+    }
+    return makers[name](model)
+
+
+CASES: dict[str, tuple[Sequence[Related], EmbedSettings]] = {
+    "in-batch": (PAIRS, EmbedSettings()),
+    "hard negatives": (RELATED_TEXTS, EmbedSettings()),
+    "symmetric": (PAIRS, EmbedSettings(symmetric=True)),
+    "cosent": (SCORED, EmbedSettings()),
+    "cosine": (SCORED, EmbedSettings(loss="cosine")),
+    "triplet": (RELATED_TEXTS, EmbedSettings(loss="triplet")),
+    "matryoshka": (RELATED_TEXTS, EmbedSettings(matryoshka=(16, 8))),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("name", CASES)
+def test_losses_and_gradients_are_those_of_sentence_transformers(
+    name: str, pooling: Any, base: Path, tmp_path: Path
+) -> None:
+    examples, settings = CASES[name]
+    work = start(recipe_for("embed", base, settings=replace(settings, pooling=pooling)), examples)
+    save(work.module.model, tmp_path / "ours")
+    ours = one_step(work)
+    grads = {n: p.grad for n, p in work.module.named_parameters() if p.grad is not None}
+    save(work.model_of(grads), tmp_path / "gradients")
+    theirs = SentenceTransformer(str(tmp_path / "ours"), device="cpu").train()
+    columns = [theirs.preprocess(list(column)) for column in zip(*(one.texts for one in examples), strict=True)]
+    gold = torch.tensor([one.gold for one in examples]) if name in ("cosent", "cosine") else None
+    loss = their_loss(name, theirs)(columns, gold)
+    loss = loss if isinstance(loss, Tensor) else sum(loss.values())
+    loss.backward()
+    assert ours == pytest.approx(float(loss.detach()), abs=LIMIT)
+    judged = {n: p.grad for n, p in theirs[0].model.named_parameters() if p.grad is not None}
+    found = safetensors.torch.load_file(tmp_path / "gradients" / "model.safetensors")
+    assert judged.keys() <= found.keys()
+    assert sum(float(grad.abs().sum()) for grad in judged.values()) > 0.01
+    for key, grad in judged.items():
+        assert float((found[key] - grad).abs().max()) <= LIMIT * max(1.0, float(grad.abs().max())), key
+
+
+# ---------------------------------------------------------------------- steps
+
+
+def test_no_text_is_twice_in_a_step(base: Path) -> None:
+    """Every example once in an epoch. Those that would repeat a text wait; what is left at last is hidden."""
+    draws = random.Random(0)
+    texts = drawn(1, 30)
+    examples = [Related((draws.choice(texts), draws.choice(texts))) for _ in range(60)]
+    work = start(recipe_for("embed", base), examples)
+    for seed in range(3):
+        steps = work.task.epoch_steps(work.samples, 8, seed)
+        assert steps is not None
+        assert sorted(np.concatenate(steps).tolist()) == list(range(60))
+        assert max(map(len, steps)) <= 8
+        repeated = [step for step in steps if len(set(_keys(work, step))) < len(_keys(work, step)) - _own(work, step)]
+        assert len(repeated) <= 1  # the last one
+        assert [list(step) for step in steps] == [list(s) for s in work.task.epoch_steps(work.samples, 8, seed) or ()]
+    first, other = (work.task.epoch_steps(work.samples, 8, seed) or () for seed in (0, 7))
+    assert [list(step) for step in first] != [list(step) for step in other]
+
+
+def _keys(work: FineTuning, step: Any) -> list[int]:
+    return [key for i in step for key in work.samples[i].target[2]]
+
+
+def _own(work: FineTuning, step: Any) -> int:
+    """Texts that an example has twice itself."""
+    return sum(len(keys) - len(set(keys)) for i in step for keys in (work.samples[i].target[2],))
+
+
+def test_equal_texts_are_not_negatives_of_each_other(base: Path) -> None:
+    """The loss of examples that share texts is that of a softmax without the shared ones."""
+    examples = [
+        Related(("the cat", "a cat runs")),
+        Related(("the dog", "a cat runs")),  # the positive of another
+        Related(("the cat", "the house")),  # the anchor of another
+        Related(("paris", "the cat")),  # a positive that is an anchor
+    ]
+    work = start(recipe_for("embed", base), examples)
+    ours = one_step(work)
+    vectors = bothways.encode([text for one in examples for text in one.texts], work.module.model.eval(), long="cut")
+    anchors, documents = vectors[::2], vectors[1::2]
+    logits = 20 * anchors @ documents.T
+    # Left out are: the own text and positive elsewhere, and positives of an equal anchor.
+    allowed = np.array([[1, 0, 0, 0], [0, 1, 1, 1], [0, 1, 1, 0], [1, 1, 1, 1]], bool)
+    pairs = enumerate(zip(logits, allowed, strict=True))
+    wanted = [np.log(np.exp(row[keep] - row[i]).sum()) for i, (row, keep) in pairs]
+    assert ours == pytest.approx(np.mean(wanted), abs=1e-4)
+
+
+def test_how_many_negatives_an_anchor_sees_is_said(base: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    recipe = recipe_for("embed", base, run=quiet(steps=1, batch_size=3))
+    finetune(recipe, tmp_path / "run", train=RELATED_TEXTS, dev=[], say=said.append)
+    assert any("told from 5 other texts" in words for words in said)  # 3 positives and 3 negatives, but not its own
+
+
+# ---------------------------------------------------------------------- whole runs
+
+
+def run(recipe: FinetuneRecipe, out: Path, train: Sequence[Any], dev: Sequence[Any] = ()) -> dict[str, Tensor]:
+    finetune(recipe, out, train=train, dev=dev)
+    return safetensors.torch.load_file(out / "model" / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "settings", [EmbedSettings(), EmbedSettings(query_prompt="query: ", document_prompt="passage: ")]
+)
+def test_sentence_transformers_opens_the_folder(settings: EmbedSettings, base: Path, tmp_path: Path) -> None:
+    recipe = recipe_for("embed", base, settings=settings)
+    run(recipe, tmp_path / "run", RELATED_TEXTS, PAIRS)
+    folder = tmp_path / "run" / "model"
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    texts = [*drawn(3, 40), "北京", ""]
+    for role in ("query", "document") if settings.query_prompt else (None,):
+        ours = bothways.encode(texts, load(folder), prompt_name=role, long="cut")
+        judged = theirs.encode(texts, prompt_name=role)
+        assert float(np.abs(ours - judged).max()) < 1e-5
+        assert np.allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-5)
+    assert theirs.prompts["query"] == settings.query_prompt
+    assert theirs.max_seq_length == 48
+    again = bothways.evaluate([pairs_file(tmp_path)], folder)
+    assert again.metric == "mrr@10"
+
+
+def pairs_file(folder: Path) -> str:
+    path = folder / "pairs.jsonl"
+    rows = [{"anchor": one.texts[0], "positive": one.texts[1]} for one in PAIRS]
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_a_run_goes_on_exactly_where_it_stopped(base: Path, tmp_path: Path) -> None:
+    texts = drawn(9, 40)
+    examples = [Related((a, b)) for a, b in zip(texts[::2], texts[1::2], strict=True)]
+    recipe = recipe_for("embed", base, run=quiet(steps=8, batch_size=6, save_every=4))
+    whole = run(recipe, tmp_path / "whole", examples)
+
+    def stop(event: Any) -> None:
+        if type(event).__name__ == "Stepped" and event.step == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finetune(recipe, tmp_path / "parts", train=examples, dev=[], listen=[stop])
+    resumed = run(recipe, tmp_path / "parts", examples)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_lora_trains_an_adapter_of_a_bi_encoder(base: Path, tmp_path: Path) -> None:
+    recipe = recipe_for("embed", base, lora=LoraSettings(rank=2))
+    finetune(recipe, tmp_path / "run", train=RELATED_TEXTS, dev=[])
+    folders = (base, tmp_path / "run" / "model", tmp_path / "run" / "adapter")
+    before, after, adapted = (bothways.encode(["the cat", "北京"], folder) for folder in folders)
+    assert np.allclose(after, adapted, atol=1e-6)
+    assert float(np.abs(after - before / np.linalg.norm(before, axis=1, keepdims=True)).max()) > 1e-4
+
+
+def test_training_brings_related_texts_together(base: Path, tmp_path: Path) -> None:
+    """Words of one language to those of another: only training can tell which belong together."""
+    english, chinese = ["cat", "dog", "house", "paris", "berlin", "germany"], list("北京中国法家")
+    draws = random.Random(1)
+    examples = []
+    for _ in range(200):
+        chosen = draws.choices(range(6), k=4)
+        examples.append(Related((" ".join(english[i] for i in chosen), "".join(chinese[i] for i in chosen))))
+    run_ = quiet(steps=60, batch_size=32)
+    recipe = recipe_for("embed", base, run=run_, optim=OptimSettings(lr=3e-3))
+    found = finetune(recipe, tmp_path / "run", train=examples[:160], dev=examples[160:])
+    untrained = finetune(
+        replace(recipe, optim=OptimSettings(lr=1e-9), run=replace(run_, steps=1)),
+        tmp_path / "first",
+        train=examples[:160],
+        dev=examples[160:],
+    )
+    assert found.scores["mrr@10"] > untrained.scores["mrr@10"] + 0.2
+
+
+# ---------------------------------------------------------------------- files
+
+
+def rows_of(path: Path, **columns: Any) -> list[Related]:
+    return list(read_related([str(path)], Columns(**columns), Notes()))
+
+
+def test_files_of_all_kinds_are_read(tmp_path: Path) -> None:
+    jsonl = tmp_path / "several.jsonl"
+    jsonl.write_text(json.dumps({"query": "a", "pos": ["b", "c"], "neg": ["d", "e"]}) + "\n")
+    assert [one.texts for one in rows_of(jsonl)] == [("a", "b", "d", "e"), ("a", "c", "d", "e")]
+    table = tmp_path / "sts.csv"
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([["sentence1", "sentence2", "score"], ["一只猫", "a cat", "4.5"], ["x", "y", "0"]])
+    assert [(one.texts, one.gold) for one in rows_of(table)] == [(("一只猫", "a cat"), 4.5), (("x", "y"), 0.0)]
+    nli = tmp_path / "nli.tsv"
+    nli.write_text("premise\thypothesis\tlabel\np\th\tentailment\np\tn\tcontradiction\np\tm\tneutral\nq\tr\t-\n")
+    assert [one.gold for one in rows_of(nli)] == ["entailment", "contradiction", "neutral", None]
+    assert [one.texts for one in SentenceVectors.assemble(rows_of(nli))] == [("p", "h", "n")]
+    lines = tmp_path / "texts.txt"
+    lines.write_text("the cat\n\n北京\n")
+    assert [(one.texts, one.gold) for one in rows_of(lines)] == [
+        (("the cat", "the cat"), RELATED),
+        (("北京", "北京"), RELATED),
+    ]
+    odd = tmp_path / "odd.tsv"
+    odd.write_text("left\tright\tthird\na\tb\tc\n")
+    assert rows_of(odd, text="right", pair="third")[0].texts == ("b", "c")
+    with refused("ambiguous-column"):
+        rows_of(odd)
+
+
+def test_wrong_combinations_are_refused(base: Path, tmp_path: Path) -> None:
+    for examples, settings, code in (
+        (PAIRS, EmbedSettings(loss="cosent"), "bad-combination"),
+        (SCORED, EmbedSettings(loss="in-batch"), "bad-combination"),
+        ([*PAIRS, *SCORED], EmbedSettings(), "mixed-golds"),
+    ):
+        with refused(code):
+            finetune(recipe_for("embed", base, settings=settings), tmp_path / code, train=examples, dev=[])
+
+
+def test_dropout_makes_two_views_of_a_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """SimCSE: a file of texts alone. Without dropout both views are equal, and the loss is lower."""
+    found = []
+    for rate in (0.0, 0.4):
+        base_model(tmp_path / f"base-{rate}", tokenizer, dropout=rate, attention_dropout=rate)
+        examples = [Related((text, text)) for text in sorted(set(drawn(2, 12)))]
+        work = start(recipe_for("embed", tmp_path / f"base-{rate}"), examples)
+        torch.manual_seed(0)
+        found.append(one_step(work))
+        counted = Counter(_keys(work, range(len(work.samples))))
+        assert set(counted.values()) == {2}
+    assert found[0] < found[1]

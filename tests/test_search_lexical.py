@@ -1,0 +1,102 @@
+"""BM25 by bm25s and by its formula, and rank fusion."""
+
+import math
+import random
+from collections import Counter
+from pathlib import Path
+
+import bm25s
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bothways.search.fuse import reciprocal_rank_fusion
+from bothways.search.lexical import K1, METHOD, B, Lexical, best_passage, tokens
+
+WORDS = ["cat", "dog", "house", "the", "北京", "上海", "大学", "runs"]
+
+
+def corpus(count: int = 60) -> list[str]:
+    draws = random.Random(1)
+    return [" ".join(draws.choices(WORDS, k=draws.randint(0, 9))) for _ in range(count)]
+
+
+def by_formula(texts: list[str], query: str) -> list[float]:
+    """Lucene's BM25, written out."""
+    documents = [tokens(text) for text in texts]
+    mean = sum(map(len, documents)) / len(documents)
+    frequencies = Counter(token for document in documents for token in set(document))
+    scores = []
+    for document in documents:
+        counts, score = Counter(document), 0.0
+        for token in tokens(query):
+            seen = frequencies[token]
+            idf = math.log(1 + (len(documents) - seen + 0.5) / (seen + 0.5))
+            score += idf * counts[token] / (counts[token] + K1 * (1 - B + B * len(document) / mean))
+        scores.append(score)
+    return scores
+
+
+@pytest.mark.parametrize("query", ["cat", "the cat runs", "北京大学", "上", "cat cat 北京 unknown"])
+def test_scores_are_those_of_the_formula_and_of_bm25s(query: str, tmp_path: Path) -> None:
+    texts = corpus()
+    index = Lexical.build((2 * i, text) for i, text in enumerate(texts))
+    expected = by_formula(texts, query)
+    judge = bm25s.BM25(method=METHOD, k1=K1, b=B)
+    judge.index([tokens(text) for text in texts], show_progress=False)
+    theirs = judge.get_scores(tokens(query))
+    index.save(tmp_path, 3)
+    opened = Lexical.open(tmp_path, 3)
+    assert opened is not None
+    for lexical in (index, opened):
+        documents, scores = lexical.top(query, 100)
+        assert dict(zip(documents, scores, strict=True)) == pytest.approx(
+            {2 * i: score for i, score in enumerate(expected) if score > 0}, rel=1e-5
+        )
+        assert scores == pytest.approx([float(theirs[i // 2]) for i in documents], rel=1e-5)
+        assert scores == sorted(scores, reverse=True)
+        assert lexical.top(query, 3) == (documents[:3], scores[:3])
+    assert Lexical.open(tmp_path, 4) is None
+
+
+def test_chinese_words_are_found_as_pairs() -> None:
+    """A word is found where it stands; a document that has its characters apart comes after it."""
+    index = Lexical.build(enumerate(["南方的京剧", "他住在南京", "京南有一条河", "he lives there"]))
+    assert index.top("南京", 9)[0] == [1, 0, 2]
+    assert index.top("住", 9)[0] == [1]
+
+
+def test_tokens() -> None:
+    assert tokens("Größe, ＡＢＣ-12 e_f") == ["größe", "abc", "12", "e", "f"]
+    assert tokens("用BERT搜索") == ["用", "bert", "搜", "索", "搜索"]
+    assert tokens("ひらがな") == ["ひ", "ら", "が", "な", "ひら", "らが", "がな"]
+    assert tokens(" \n…!") == []
+
+
+def test_documents_without_words(tmp_path: Path) -> None:
+    index = Lexical.build([(0, ""), (1, "!")])
+    assert index.top("cat", 5) == ([], [])
+    index.save(tmp_path, 1)
+    opened = Lexical.open(tmp_path, 1)
+    assert opened is not None
+    assert opened.top("cat", 5) == ([], [])
+    assert Lexical.build([(0, "cat")]).top("dog", 5) == ([], [])
+
+
+def test_the_passage_with_most_words_of_the_query() -> None:
+    passages = ["the dog", "a cat and a cat", "the cat", "a dog and the cat and the dog"]
+    assert best_passage("the cat", passages) == 3
+    assert best_passage("cat", passages) == 1
+    assert best_passage("house", passages) == 0
+
+
+@given(st.lists(st.lists(st.integers(0, 20), unique=True), max_size=4))
+def test_fusion_is_the_sum_of_reciprocal_ranks(rankings: list[list[int]]) -> None:
+    found = reciprocal_rank_fusion(rankings)
+    expected = {
+        item: sum(1 / (60 + ranking.index(item) + 1) for ranking in rankings if item in ranking)
+        for ranking in rankings
+        for item in ranking
+    }
+    assert dict(found) == pytest.approx(expected)
+    assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
