@@ -234,7 +234,7 @@ def test_the_help_of_every_verb_ends_with_an_example(verb: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not has_box(), reason="this copy has no model in the box")
-@pytest.mark.parametrize("verb", ["fill", "encode", "predict", "evaluate", "blimp"])
+@pytest.mark.parametrize("verb", ["fill", "encode", "predict", "evaluate", "evaluate-vectors", "blimp"])
 def test_the_example_works_with_the_model_in_the_box(
     verb: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

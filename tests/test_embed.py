@@ -139,12 +139,12 @@ def test_no_text_is_twice_in_a_step(base: Path) -> None:
 
 
 def _keys(work: FineTuning, step: Any) -> list[int]:
-    return [key for i in step for key in work.samples[i].target[2]]
+    return [key for i in step for key in work.samples[i].target.keys]
 
 
 def _own(work: FineTuning, step: Any) -> int:
     """Texts that an example has twice itself."""
-    return sum(len(keys) - len(set(keys)) for i in step for keys in (work.samples[i].target[2],))
+    return sum(len(keys) - len(set(keys)) for i in step for keys in (work.samples[i].target.keys,))
 
 
 def test_equal_texts_are_not_negatives_of_each_other(base: Path) -> None:
@@ -272,7 +272,7 @@ def test_files_of_all_kinds_are_read(tmp_path: Path) -> None:
     nli = tmp_path / "nli.tsv"
     nli.write_text("premise\thypothesis\tlabel\np\th\tentailment\np\tn\tcontradiction\np\tm\tneutral\nq\tr\t-\n")
     assert [one.gold for one in rows_of(nli)] == ["entailment", "contradiction", "neutral", None]
-    assert [one.texts for one in SentenceVectors.assemble(rows_of(nli))] == [("p", "h", "n")]
+    assert [one.texts for one in SentenceVectors.assemble(rows_of(nli), EmbedSettings())] == [("p", "h", "n")]
     lines = tmp_path / "texts.txt"
     lines.write_text("the cat\n\n北京\n")
     assert [(one.texts, one.gold) for one in rows_of(lines)] == [

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from bothways.predict.likelihood import read_minimal_pairs as read_minimal_pairs
     from bothways.predict.likelihood import score_minimal_pairs as score_minimal_pairs
     from bothways.predict.likelihood import sentence_scores as sentence_scores
+    from bothways.predict.mteb_encoder import mteb_encoder as mteb_encoder
     from bothways.predict.predictor import Predictor as Predictor
     from bothways.predict.rerank import Hit as Hit
     from bothways.predict.rerank import Reranker as Reranker
@@ -83,6 +84,9 @@ if TYPE_CHECKING:
     from bothways.search.pairs import near_duplicates as near_duplicates
     from bothways.search.pairs import similar_pairs as similar_pairs
     from bothways.search.ranking import SearchHit as SearchHit
+    from bothways.search.vector_evaluation import SetScores as SetScores
+    from bothways.search.vector_evaluation import VectorEvaluation as VectorEvaluation
+    from bothways.search.vector_evaluation import evaluate_vectors as evaluate_vectors
     from bothways.tasks.finetune import Finetuned as Finetuned
     from bothways.tasks.finetune import finetune as finetune
     from bothways.tasks.recipe import FinetuneData as FinetuneData
@@ -124,8 +128,10 @@ _MODULES = {
     "predict.fill": "Filled fill",
     "predict.late_interaction": "LateInteraction",
     "predict.likelihood": "MinimalPair MinimalPairScores read_minimal_pairs score_minimal_pairs sentence_scores",
+    "predict.mteb_encoder": "mteb_encoder",
     "predict.predictor": "Predictor",
     "predict.rerank": "Hit Reranker",
+    "search.vector_evaluation": "SetScores VectorEvaluation evaluate_vectors",
     "predict.token_table": "distil_static",
     "pretraining.pack": "PackReport pack",
     "pretraining.pretrain": "Pretrained pretrain",

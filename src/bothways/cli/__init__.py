@@ -16,6 +16,7 @@ from bothways.cli import (
     doctor,
     encode,
     evaluate,
+    evaluate_vectors,
     fill,
     finetune,
     info,
@@ -55,6 +56,7 @@ app.command()(pretrain.pretrain)
 app.command()(doctor.doctor)
 app.command()(finetune.finetune)
 app.command()(evaluate.evaluate)
+app.command(name="evaluate-vectors")(evaluate_vectors.evaluate_vectors)
 app.command()(predict.predict)
 app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)

@@ -85,8 +85,8 @@ class Related:
     gold: float | str | None = RELATED
     """RELATED; how similar the two are; or their relation in natural language inference."""
     where: str = ""
-    group: int = 0
-    """The number of the file that it came from."""
+    source: str = ""
+    """The name of the file that it came from."""
 
     @property
     def characters(self) -> int:

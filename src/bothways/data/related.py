@@ -52,30 +52,30 @@ def read_related(paths: Paths, columns: Columns | None = None, notes: Notes | No
     one column of texts, gives texts that belong to themselves only (SimCSE).
     """
     notes = notes if notes is not None else Notes()
-    for number, path in enumerate(find_sources(paths, (*ROWS, ".txt"))):
-        yield from _file(path, columns or Columns(), notes, number)
+    for path in find_sources(paths, (*ROWS, ".txt")):
+        yield from _file(path, columns or Columns(), notes)
 
 
-def _file(path: Path, columns: Columns, notes: Notes, group: int) -> Iterator[Related]:
+def _file(path: Path, columns: Columns, notes: Notes) -> Iterator[Related]:
     kind, lines = kind_of(path), read_plain(path)
     if kind not in ROWS:
         first, lines = peek(lines)
         kind = ".jsonl" if first.startswith("{") else ".tsv" if "\t" in first else ".txt"
     if kind == ".txt":
-        yield from _lines(path, lines, group)
+        yield from _lines(path, lines)
         return
     known: dict[tuple[str, ...], _Roles] = {}
     for where, row in rows_of(path, kind, lines, notes):
         names = tuple(row)
         if names not in known:
             known[names] = find_roles(columns, names, name_of(path) if kind in TABLES else where)
-        yield from _examples(row, known[names], where, notes, group)
+        yield from _examples(row, known[names], where, notes, path.name)
 
 
-def _lines(path: Path, lines: Iterable[str], group: int) -> Iterator[Related]:
+def _lines(path: Path, lines: Iterable[str]) -> Iterator[Related]:
     for number, line in enumerate(lines, 1):
         if text := line.strip():
-            yield Related((text, text), RELATED, f"{name_of(path)}, line {number}", group)
+            yield Related((text, text), RELATED, f"{name_of(path)}, line {number}", path.name)
 
 
 def find_roles(columns: Columns, names: Sequence[str], where: str) -> _Roles:
@@ -117,7 +117,7 @@ def find_label(columns: Columns, own: dict[str, str], where: str) -> str | None:
     return next((own[name] for name in LABELS if name in own), None)
 
 
-def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, group: int) -> Iterator[Related]:
+def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, source: str) -> Iterator[Related]:
     anchor = text_of(row[roles.anchor], where, roles.anchor)
     positives = _texts(row, roles.positive, where) if roles.positive is not None else [anchor]
     negatives = [text for name in roles.negatives for text in _texts(row, name, where)]
@@ -127,7 +127,7 @@ def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, grou
     if not anchor.strip() or not positives or not all(text.strip() for text in (*positives, *negatives)):
         notes.add("empty-text", where)
     for positive in positives:
-        yield Related((anchor, positive, *negatives), gold, where, group)
+        yield Related((anchor, positive, *negatives), gold, where, source)
 
 
 def _texts(row: dict[str, Any], name: str, where: str) -> list[str]:
@@ -169,7 +169,7 @@ def from_inference(examples: Sequence[Related]) -> list[Related]:
         if example.gold == "contradiction":
             against.setdefault(example.texts[0], []).append(example.texts[1])
     return [
-        Related((*example.texts[:2], *against.get(example.texts[0], ())), RELATED, example.where, example.group)
+        Related((*example.texts[:2], *against.get(example.texts[0], ())), RELATED, example.where, example.source)
         for example in examples
         if example.gold == "entailment"
     ]

@@ -20,6 +20,8 @@ from bothways.model.pooling_modes import PoolingMode
 from bothways.model.weights import read_json, read_weights
 
 MODULES, SETTINGS, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+TRAINING = "training.safetensors"
+"""What only training needs, in the checkpoints of a run. sentence-transformers does not read it."""
 _TYPES = {name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Dense", "Normalize")}
 _OLDER_MODES: dict[str, PoolingMode] = {
     "pooling_mode_cls_token": "cls",
@@ -77,6 +79,8 @@ class Sentence(nn.Module):
         self.pooling, self.max_length, self.include_prompt = pooling, max_length, include_prompt
         self.steps = nn.ModuleList(modules)
         self.settings = dict(settings or {})
+        self.training_only = nn.ModuleDict()
+        """Linear layers that a loss needs: the classifier of SBERT, the projection to a teacher's width."""
 
     def forward(self, pooled: Tensor) -> Tensor:
         """The modules after the pooling; of the vector, as many numbers as the folder says."""
@@ -164,6 +168,13 @@ def read_sentence(folder: Path, width: int) -> Sentence | None:
     )
     _require_widths(sentence, width, folder)
     _require_settings(sentence)
+    if (folder / TRAINING).exists():
+        tensors = read_weights(folder / TRAINING)
+        for name in sorted({name.partition(".")[0] for name in tensors}):
+            outputs, inputs = tensors[f"{name}.weight"].shape
+            layer = nn.Linear(inputs, outputs, bias=f"{name}.bias" in tensors)
+            layer.load_state_dict({key: tensors[f"{name}.{key}"] for key in layer.state_dict()})
+            sentence.training_only[name] = layer
     return sentence
 
 
@@ -306,7 +317,7 @@ def _require_widths(sentence: Sentence, width: int, folder: Path) -> None:
 
 def names_of(sentence: Sentence) -> list[str]:
     """The files and folders that `write_sentence` writes."""
-    return [MODULES, SETTINGS, PROMPTS, *(name for name in _places(sentence) if name)]
+    return [MODULES, SETTINGS, PROMPTS, TRAINING, *(name for name in _places(sentence) if name)]
 
 
 def write_sentence(sentence: Sentence, folder: Path, width: int) -> None:
@@ -321,6 +332,11 @@ def write_sentence(sentence: Sentence, folder: Path, width: int) -> None:
     _write(folder / SETTINGS, {**limit, "do_lower_case": False})
     if sentence.settings:
         _write(folder / PROMPTS, sentence.settings)
+    if sentence.training_only:
+        tensors = {
+            name: tensor.detach().cpu().contiguous() for name, tensor in sentence.training_only.state_dict().items()
+        }
+        safetensors.torch.save_file(tensors, folder / TRAINING, metadata={"format": "pt"})
     _, pooling, *places = _places(sentence)
     (folder / pooling).mkdir()
     modes: dict[str, Any] = {key: mode in sentence.pooling.modes for key, mode in _OLDER_MODES.items()}

@@ -96,8 +96,8 @@ class StaticModel:
     def ids(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Token ids of texts, one text after the other, without special tokens; and the length of each."""
         if self.tokenizer.words is not None:
-            found, counts, _ = self.tokenizer.words.ids(texts)
-            return found.astype(np.int64), counts
+            found = self.tokenizer.words.ids(texts)
+            return found.ids.astype(np.int64), found.lengths
         encoded = self.tokenizer.raw_batch(texts, specials=False, has_offsets=False)
         counts = np.fromiter(map(len, encoded), np.int64, len(encoded))
         return np.fromiter(chain.from_iterable(one.ids for one in encoded), np.int64, int(counts.sum())), counts

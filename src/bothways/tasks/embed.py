@@ -4,20 +4,20 @@ S texts of a step · B examples · W width.
 """
 
 import zlib
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bothways.data.columns import Columns
-from bothways.data.examples import Related
+from bothways.data.examples import RELATED, Related
 from bothways.data.findings import DataCounts
 from bothways.data.label_checks import by_count
 from bothways.data.notes import Notes
@@ -30,53 +30,38 @@ from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.pooling_modes import PoolingMode
 from bothways.model.sentence import Normalize, Sentence
+from bothways.progress import Watch
 from bothways.scoring.similarity import Similarity
+from bothways.tasks.embed_settings import LOSSES, EmbedOptions, EmbedSettings, kind_of, loss_of
+from bothways.tasks.embed_steps import repeats, without_repeats
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.tasks.taught import Taught
 from bothways.tasks.text_task import intervals, not_numbers
-from bothways.tasks.vector_losses import Groups, in_batch_negatives, matryoshka, ranked_pairs, scored_pairs, triplets
+from bothways.tasks.vector_losses import (
+    Groups,
+    guided_negatives,
+    in_batch_negatives,
+    matryoshka,
+    ranked_pairs,
+    related_pairs,
+    scored_pairs,
+    taught_vectors,
+    triplets,
+)
 
-Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet"]
 Vectors = NDArray[np.float32]
 _NAMED = ("positive", "negative", "hard_neg")
-_PATIENCE = 4
-"""A step ends early if so many times its examples repeat a text of it."""
 
 
-@dataclass(frozen=True)
-class EmbedSettings:
-    """The `[embed]` part of a recipe."""
+class _Target(NamedTuple):
+    """What training needs to know of an example."""
 
-    loss: Loss = "auto"
-    """in-batch: each anchor is told from all other texts of the step (MNRL). cosent: pairs with a higher score become
-    more similar than others. cosine: the cosine becomes the score. triplet: a positive is nearer than a negative.
-    auto: cosent for scored pairs, else in-batch."""
-    scale: float = 20.0
-    """Cosines are multiplied by it, in the losses in-batch and cosent: 1 / temperature."""
-    symmetric: bool = False
-    """in-batch: also tell each positive's anchor from all other anchors."""
-    margin: float = 5.0
-    """triplet: how much nearer the positive should be, in Euclidean distance."""
-    matryoshka: tuple[int, ...] = ()
-    """Also train the first so many numbers of each vector, so that vectors can be shortened."""
-    pooling: Literal["", "cls", "mean", "max"] = ""
-    """How the states of tokens become a vector. By default as the model's folder says, else mean."""
-    normalize: bool = True
-    """Whether a new model returns vectors of length 1."""
-    query_prompt: str = ""
-    """Put before anchors, and saved in the folder under the name query."""
-    document_prompt: str = ""
-    """Put before positives and negatives, and saved under the name document."""
-
-
-@dataclass(frozen=True)
-class EmbedOptions:
-    """What config.json stores for sentence vectors."""
-
-    kind: Literal["related", "scored"] = "related"
-    pooling: tuple[PoolingMode, ...] = ()
-    normalize: bool = True
-    query_prompt: str = ""
-    document_prompt: str = ""
+    gold: float | str | None
+    source: str
+    keys: tuple[int, ...]
+    """Equal for equal texts."""
+    rows: tuple[int, ...] = ()
+    """Its texts among those that other models read."""
 
 
 class SentenceVectors(Task):
@@ -106,9 +91,19 @@ class SentenceVectors(Task):
         return Related(texts)
 
     @classmethod
-    def assemble(cls, examples: Sequence[Related]) -> list[Related]:
-        """Entailments with the contradictions of their premise; other examples as they are."""
-        return from_inference(examples) if is_inference(examples) else list(examples)
+    def assemble(cls, examples: Sequence[Related], settings: EmbedSettings) -> list[Related]:
+        """Entailments with the contradictions of their premise; for teachers every text once; others as they are."""
+        found: list[Related] = []
+        for source in dict.fromkeys(example.source for example in examples):
+            some = [example for example in examples if example.source == source]
+            loss = loss_of(settings, source, some)
+            if loss == "distill":
+                texts = dict.fromkeys(text for example in some for text in example.texts)
+                some = [Related((text,), RELATED, some[0].where, source) for text in texts]
+            elif loss != "softmax" and is_inference(some):
+                some = from_inference(some)
+            found += some
+        return found
 
     # ------------------------------------------------------------------ from data to a model
 
@@ -116,19 +111,17 @@ class SentenceVectors(Task):
     def plan(
         cls, settings: EmbedSettings, window: WindowSettings, examples: Sequence[Related], max_length: int
     ) -> tuple[TaskConfig, tuple[str, ...]]:
-        is_scored = [isinstance(example.gold, float) for example in examples if example.gold is not None]
-        if any(is_scored) != all(is_scored):
-            raise BothwaysError("some examples have a score and some have none: give one kind", "mixed-golds")
-        kind: Literal["related", "scored"] = "scored" if all(is_scored) else "related"
-        needs = {"cosent": "scored", "cosine": "scored", "in-batch": "related", "triplet": "related"}.get(settings.loss)
-        if needs not in (None, kind):
-            raise BothwaysError(
-                f"embed.loss is {settings.loss}, which needs {needs} texts, and the examples are {kind}",
-                "bad-combination",
-                settings.loss,
-            )
+        sources: dict[str, list[Related]] = {}
+        for example in examples:
+            sources.setdefault(example.source, []).append(example)
+        kinds = {source: kind_of(settings, source, some) for source, some in sources.items()}
+        kind: Any = next(iter(kinds.values())) if len(set(kinds.values())) == 1 else "related"
+        names = {str(example.gold) for example in examples if example.gold is not None}
+        relations = tuple(sorted(names)) if kind == "relations" else ()
         pooling: tuple[PoolingMode, ...] = (settings.pooling,) if settings.pooling else ()
-        options = EmbedOptions(kind, pooling, settings.normalize, settings.query_prompt, settings.document_prompt)
+        options = EmbedOptions(
+            kind, relations, pooling, settings.normalize, settings.query_prompt, settings.document_prompt
+        )
         return TaskConfig(cls.name, window, options=options), ()
 
     @classmethod
@@ -159,51 +152,81 @@ class SentenceVectors(Task):
             raise BothwaysError("this model has no pooling for the vectors of texts", "no-task-head", "sentence")
         self.metric = "spearman" if self.options.kind == "scored" else "mrr@10"
         self.prompts = model.sentence.prompts
+        self.whole_step = self.options.kind != "relations"
+        self.taught: Taught | None = None
 
     # ------------------------------------------------------------------ training
 
+    def gather(self, model: Model, examples: Sequence[Related], device: torch.device, watch: Watch, seed: int) -> None:
+        """The vectors of teachers, or of a guide; and the layers that only training needs."""
+        settings: EmbedSettings = self.settings
+        if folders := (settings.teachers or (settings.guide,) if settings.guide or settings.teachers else ()):
+            texts = (text for example in examples for text in example.texts)
+            self.taught = Taught(folders, texts, device, watch)
+        sentence = model.sentence
+        assert sentence is not None
+        width = sentence.width(model.config.encoder.width)
+        if settings.teachers and self.taught is not None:
+            sentence.training_only["projection"] = _linear(width, self.taught.width, seed)
+        if self.options.kind == "relations":
+            sentence.training_only["relation"] = _linear(3 * width, len(self.options.relations), seed)
+
     def encode(self, examples: Sequence[Related], before: int = 0) -> EncodedChunk:
-        first, rest = (self.prompts.get(name, "") for name in ("query", "document"))
-        if self.options.kind == "scored":
-            first = rest = ""  # both texts have the same part
-        texts = [(rest if i else first) + text for example in examples for i, text in enumerate(example.texts)]
+        texts = []
+        for example in examples:
+            first, rest = self._prompts(example)
+            texts += [(rest if i else first) + text for i, text in enumerate(example.texts)]
         sizes = np.array([len(example.texts) for example in examples], np.int64)
         return EncodedChunk(examples, self.reader(texts, before), sizes)
+
+    def _prompts(self, example: Related) -> tuple[str, str]:
+        """Those of the anchor and of the documents; none where both texts have the same part."""
+        if self.options.kind != "related" or isinstance(example.gold, float) or len(example.texts) == 1:
+            return "", ""
+        own = self.settings.of(example.source)
+        return own.query_prompt or self.prompts.get("query", ""), own.document_prompt or self.prompts.get(
+            "document", ""
+        )
 
     def check(self, example: Related) -> None:
         """Development data may be of another kind than training data: their own score selects the best model."""
         self.metric = "spearman" if isinstance(example.gold, float) else "mrr@10"
 
     def samples(self, item: EncodedExample) -> list[Sample]:
-        sample = Sample.of(item.views, None)
-        keys = tuple(zlib.crc32(ids.tobytes()) for ids in sample.ids)  # equal for equal texts
-        return [replace(sample, target=(item.example.gold, item.example.group, keys))]
+        sample, example = Sample.of(item.views, None), item.example
+        keys = tuple(zlib.crc32(ids.tobytes()) for ids in sample.ids)
+        rows = () if self.taught is None else tuple(self.taught.rows[text] for text in example.texts)
+        return [replace(sample, target=_Target(example.gold, example.source, keys, rows))]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
-        return {}, float(len(samples))
+        if self.whole_step:
+            return {}, float(len(samples))
+        numbers = [self.options.relations.index(sample.target.gold) for sample in samples]
+        return {"gold": torch.tensor(numbers)}, float(len(samples))
+
+    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+        """That of SBERT: two texts, and their relation."""
+        assert model.sentence is not None
+        pairs = self.outputs(model, states, batch).float().unflatten(0, (-1, 2))
+        return related_pairs(pairs, model.sentence.training_only["relation"], targets["gold"])
 
     def epoch_steps(self, samples: Sequence[Sample], batch: int, seed: ArrayLike) -> list[NDArray[np.int64]]:
         """Steps of one file each, in random order, in which no text occurs twice as far as that is possible."""
         order = permute(np.arange(len(samples)), len(samples), seed)
-        groups: dict[int, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for i in order.tolist():
-            groups.setdefault(samples[i].target[1], []).append(i)
-        found = [step for some in groups.values() for step in _without_repeats(samples, some, batch)]
+            groups.setdefault(samples[i].target.source, []).append(i)
+        found = [step for some in groups.values() for step in without_repeats(samples, some, batch)]
         return [found[i] for i in permute(np.arange(len(found)), len(found), mix(seed, 1)).tolist()]
 
     def note(self, samples: Sequence[Sample], batch: int) -> str:
         """How many texts each anchor is compared with."""
-        if self._loss != "in-batch":
+        losses = {loss_of(self.settings, sample.target.source, [sample.target]) for sample in samples}
+        if losses != {"in-batch"} or not self.whole_step:
             return ""
         texts = sum(len(sample.ids) - 1 for sample in samples) / len(samples)
         negatives = round(min(batch, len(samples)) * texts) - 1
         return f"each anchor is told from {negatives:,} other texts of its step: more examples in a step are harder"
-
-    @property
-    def _loss(self) -> str:
-        if self.settings.loss != "auto":
-            return str(self.settings.loss)
-        return "cosent" if self.options.kind == "scored" else "in-batch"
 
     def step_targets(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
         sizes = np.array([len(sample.ids) for sample in samples])
@@ -212,27 +235,45 @@ class SentenceVectors(Task):
         positives = anchors - np.arange(len(samples))
         arrays = {"anchors": anchors, "documents": documents, "positives": positives, "sizes": sizes}
         targets = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        if self.options.kind == "scored":
-            targets["gold"] = torch.tensor([float(sample.target[0]) for sample in samples])
-        elif (hidden := _repeats(samples, anchors, documents, positives)) is not None:
+        loss = loss_of(self.settings, samples[0].target.source, [samples[0].target])
+        # Which loss and which weight: by the length of a tensor, which is known without waiting for a GPU.
+        targets["loss"] = torch.empty(LOSSES.index(loss))
+        targets["weight"] = torch.tensor(self.settings.of(samples[0].target.source).weight)
+        if self.taught is not None:
+            targets["taught"] = self.taught.of([row for sample in samples for row in sample.target.rows])
+        if loss in ("cosent", "cosine"):
+            targets["gold"] = torch.tensor([float(sample.target.gold) for sample in samples])
+        elif loss == "in-batch" and (hidden := repeats(samples, anchors, documents, positives)) is not None:
             targets["hidden"] = torch.from_numpy(hidden)
-        return targets, 1.0 if self._loss == "cosent" else float(len(samples))
+        return targets, 1.0 if loss == "cosent" else float(len(samples))
 
     def step_loss(self, vectors: Tensor, targets: Targets) -> Tensor:
-        if sizes := self.settings.matryoshka:
-            return matryoshka(lambda some: self._step_loss(some, targets), vectors, sizes)
-        return self._step_loss(vectors, targets)
+        sizes, width = self.settings.matryoshka, vectors.shape[1]
+        projected = None
+        if self.settings.teachers:
+            width -= targets["taught"].shape[1]
+            vectors, projected = vectors[:, :width], vectors[:, width:]
+        if sizes:
+            loss = matryoshka(lambda some: self._step_loss(some, targets, projected), vectors, sizes)
+        else:
+            loss = self._step_loss(vectors, targets, projected)
+        return loss * targets["weight"]
 
-    def _step_loss(self, vectors: Tensor, targets: Targets) -> Tensor:
-        settings: EmbedSettings = self.settings
+    def _step_loss(self, vectors: Tensor, targets: Targets, projected: Tensor | None) -> Tensor:
+        settings, loss = self.settings, LOSSES[len(targets["loss"])]
         groups = Groups(targets["anchors"], targets["documents"], targets["positives"])
-        if self._loss == "in-batch":
+        if loss == "distill":
+            assert projected is not None
+            return taught_vectors(projected, vectors, targets["taught"], settings.similarity)
+        if loss == "in-batch" and settings.guide:
+            guide, temperature = targets["taught"], 1 / settings.scale
+            return guided_negatives(vectors, groups, guide, temperature, settings.guide_margin)
+        if loss == "in-batch":
             return in_batch_negatives(vectors, groups, settings.scale, settings.symmetric, targets.get("hidden"))
-        anchors, positives = vectors[groups.anchors], vectors[groups.documents[groups.positives]]
-        if self._loss == "triplet":
+        if loss == "triplet":
             return self._triplets(vectors, groups, targets["sizes"])
-        similar = F.cosine_similarity(anchors, positives)
-        if self._loss == "cosine":
+        similar = F.cosine_similarity(vectors[groups.anchors], vectors[groups.documents[groups.positives]])
+        if loss == "cosine":
             return scored_pairs(similar, targets["gold"])
         return ranked_pairs(similar, targets["gold"], settings.scale)
 
@@ -251,7 +292,9 @@ class SentenceVectors(Task):
         sentence = model.sentence
         assert sentence is not None
         pooled = sentence.pooling(states, batch)
-        vectors: Tensor = sentence(pooled.to(next(sentence.parameters(), pooled).dtype))
+        vectors: Tensor = sentence(pooled.to(next(sentence.steps.parameters(), pooled).dtype))
+        if model.training and self.taught is not None and self.settings.teachers:
+            return torch.cat([vectors, sentence.training_only["projection"](vectors)], 1)
         return vectors
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> Vectors:
@@ -306,42 +349,7 @@ class SentenceVectors(Task):
         return [Related((), gold) for gold in counts.golds] or [Related(())]
 
 
-def _without_repeats(samples: Sequence[Sample], order: Sequence[int], batch: int) -> Iterator[NDArray[np.int64]]:
-    """Steps of at most `batch` samples: what repeats a text of its step waits for the next one.
-
-    In the last step texts may be repeated; they are then hidden from each other.
-    """
-    waiting = deque(order)
-    while waiting:
-        step: list[int] = []
-        postponed: list[int] = []
-        seen: set[int] = set()
-        while waiting and len(step) < batch and len(postponed) < _PATIENCE * batch:
-            i = waiting.popleft()
-            keys = samples[i].target[2]
-            if seen.isdisjoint(keys):
-                step.append(i)
-                seen.update(keys)
-            else:
-                postponed.append(i)
-        waiting.extendleft(reversed(postponed))
-        yield np.array(step)
-        if 0 < len(waiting) < batch:
-            yield np.array(waiting)
-            return
-
-
-def _repeats(
-    samples: Sequence[Sample], anchors: NDArray[np.int64], documents: NDArray[np.int64], positives: NDArray[np.int64]
-) -> NDArray[np.bool_] | None:
-    """(B, D) the documents that are not negatives of an anchor: equal to it, to its positive, or to another positive
-    of an equal anchor. None if there are none."""
-    keys = np.array([key for sample in samples for key in sample.target[2]], np.int64)
-    own, others = keys[anchors], keys[documents]
-    if len(np.unique(keys)) == len(keys):
-        return None
-    hidden: NDArray[np.bool_] = (others == own[:, None]) | (others == others[positives][:, None])
-    same_anchor = own[:, None] == own
-    hidden[:, positives] |= same_anchor
-    hidden[np.arange(len(own)), positives] = False
-    return hidden
+def _linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=False)
+    nn.init.normal_(layer.weight, std=inputs**-0.5, generator=torch.Generator().manual_seed(seed))
+    return layer

@@ -72,7 +72,7 @@ def finetune(
         tell: Say = say if ranks.is_first else lambda words: None
         train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch)
         dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch)
-        train, dev = (list(TASKS[recipe.task].assemble(some)) for some in (train, dev))
+        train, dev = (list(TASKS[recipe.task].assemble(some, recipe.settings)) for some in (train, dev))
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
         if not recipe.model.init:
@@ -99,6 +99,7 @@ def finetune(
         task = make_task(model, recipe.settings, [example.gold for example in train])
         for example in dev:
             task.check(example)
+        task.gather(model, train, pick_device(recipe.run.device, ranks), watch, recipe.run.seed)
         samples, unused = _samples(task, train, watch)
         if unused:
             tell(f"{unused:,} of the {len(train):,} training examples have no target and are left out")
@@ -221,5 +222,7 @@ def _publish(out: Path, chosen: Path, scores: Mapping[str, float], base: str) ->
     """Save a checkpoint's model as out/model. An adapter is merged into its base, and also copied to out/adapter."""
     model = load(chosen / "model", base=base if is_adapter(chosen / "model") else None)
     config = task_config(model)
+    if model.sentence is not None:
+        model.sentence.training_only.clear()
     checkpoint.save(with_config(model, TASKS[config.task].tuned(config, scores)), out / "model")
     copy_adapter(chosen / "model", out / "adapter", base)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from bothways.engine.reads import Part
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.progress import Watch
 from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.encoded import EncodedChunk as EncodedChunk
 from bothways.tasks.encoded import EncodedExample as EncodedExample
@@ -86,7 +88,7 @@ class Task(ABC):
     """What findings call the golds."""
     ambiguous_kinds: ClassVar[tuple[str, ...]] = ()
     """Kinds of data (see `data_kind`) in which equal texts may have different golds: a model learns their average."""
-    whole_step: ClassVar[bool] = False
+    whole_step: bool = False
     """Whether the loss compares all examples of a step (in-batch negatives): see `step_loss`."""
     metric: str
     """The score by which models are compared."""
@@ -137,13 +139,18 @@ class Task(ABC):
         """The task's config and label names, from the training data."""
 
     @classmethod
-    def assemble(cls, examples: Sequence[Any]) -> Sequence[Any]:
+    def assemble(cls, examples: Sequence[Any], settings: Any) -> Sequence[Any]:
         """The examples of files as examples to learn from, where several rows make one."""
         return examples
 
     @classmethod  # noqa: B027 (optional)
     def prepare(cls, model: Model, base: Model, config: TaskConfig) -> None:
         """Add to a new model of `base` what the task needs beside its head."""
+
+    def gather(  # noqa: B027 (optional)
+        self, model: Model, examples: Sequence[Any], device: torch.device, watch: Watch, seed: int
+    ) -> None:
+        """Before training: get what its steps need beside the examples, such as the vectors of a teacher."""
 
     @classmethod
     def normalise(cls, config: TaskConfig, example: Any) -> Any:

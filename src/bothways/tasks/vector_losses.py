@@ -96,6 +96,20 @@ def triplets(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: floa
     return (near - far + margin).relu().sum()
 
 
+def taught_vectors(projected: Tensor, vectors: Tensor, taught: Tensor, similarity: float = 20.0) -> Tensor:
+    """How far vectors are from a teacher's (S, any width): 1 - cosine of their projections, and `similarity` times the
+    mean squared difference between the cosines of all texts of the step with each other."""
+    apart = (1 - F.cosine_similarity(projected, taught)).sum()
+    differences = (cosines(vectors, vectors) - cosines(taught, taught)) ** 2
+    return apart + similarity * differences.mean() * len(vectors)
+
+
+def related_pairs(pairs: Tensor, logits: Callable[[Tensor], Tensor], gold: Tensor) -> Tensor:
+    """The cross-entropy of the relation of two texts, (P, 2, W), by a linear layer over u, v and |u - v| (SBERT)."""
+    first, second = pairs.unbind(1)
+    return F.cross_entropy(logits(torch.cat([first, second, (first - second).abs()], 1)), gold, reduction="sum")
+
+
 def matryoshka(
     loss: Callable[[Tensor], Tensor], vectors: Tensor, sizes: Sequence[int], weights: Sequence[float] = ()
 ) -> Tensor:

@@ -1,0 +1,104 @@
+"""Vectors of queries and documents: each role has its own prompt, and the model's folder says how vectors are compared.
+
+N, M vectors · W width
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bothways.engine.engine import Engine
+from bothways.engine.reader import Tally
+from bothways.errors import BothwaysError
+from bothways.predict.encode import Vectors, encode_blocks
+from bothways.predict.encode_options import Long
+from bothways.predict.features import Features, TextRecipe, text_recipe
+
+Role = Literal["query", "document"]
+PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
+"""The prompts of a folder that are for a role; the first that it has is taken."""
+
+
+Similarity = Callable[[Tensor, Tensor], Tensor]
+SIMILARITIES: dict[str, Similarity] = {
+    "cosine": lambda first, second: F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T,
+    "dot": lambda first, second: first @ second.T,
+    # Without matrix products, whose rounding errors depend on the number of vectors.
+    "euclidean": lambda first, second: -torch.cdist(first, second, compute_mode="donot_use_mm_for_euclid_dist"),
+    "manhattan": lambda first, second: -torch.cdist(first, second, p=1.0),
+}
+"""All pairs, by the names of sentence-transformers: larger is more similar. (N, W), (M, W) → (N, M)."""
+PAIRWISE: dict[str, Similarity] = {
+    "cosine": lambda first, second: F.cosine_similarity(first, second, dim=-1),
+    "dot": lambda first, second: (first * second).sum(-1),
+    "euclidean": lambda first, second: -(first - second).norm(dim=-1),
+    "manhattan": lambda first, second: -(first - second).abs().sum(-1),
+}
+"""The same of vectors in the same place. (N, W) twice → (N,)."""
+
+
+class RoleEncoder:
+    """Encodes texts with the prompt of their role.
+
+    Without a prompt given here, a query gets the folder's prompt "query" and a document its prompt "document",
+    "passage" or "corpus", if it has one. Texts without a role get the folder's default prompt.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        prompt: str | None = None,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        long: Long = "cut",
+    ) -> None:
+        self.engine, self.tally, self._features = engine, Tally(), Features(long=long)
+        self._given: dict[Role | None, str | None] = {None: prompt, "query": query_prompt, "document": document_prompt}
+        sentence = engine.model.sentence
+        self.prompts = sentence.prompts if sentence is not None else {}
+        self.similarity_name = (sentence.settings.get("similarity_fn_name") if sentence is not None else "") or "cosine"
+        if self.similarity_name not in SIMILARITIES:
+            raise BothwaysError(
+                f"the model's folder compares vectors by {self.similarity_name!r}: expected {', '.join(SIMILARITIES)}",
+                "unsupported-setting",
+                self.similarity_name,
+            )
+        self.recipe()  # modules that are not supported are an error before any work
+
+    def prompt(self, role: Role | None = None) -> str | None:
+        """What is put before a text of this role; None: the folder's default prompt, if it has one."""
+        if role is None or self.is_given(role):
+            return self._given[role]
+        # As in sentence-transformers, the default prompt is not for queries and documents.
+        return next((self.prompts[name] for name in PROMPT_NAMES[role] if name in self.prompts), "")
+
+    def is_given(self, role: Role | None) -> bool:
+        """Whether the caller gave a prompt for this role."""
+        return self._given[role] is not None
+
+    def recipe(self, role: Role | None = None, prompt: str | None = None) -> TextRecipe:
+        """How texts of this role become vectors; with this prompt, if one is given."""
+        return text_recipe(self.engine.model, self._features, prompt=self.prompt(role) if prompt is None else prompt)
+
+    def blocks(self, texts: Iterable[str], role: Role | None = None, prompt: str | None = None) -> Iterator[Vectors]:
+        """The vectors as a stream: those of some texts at a time."""
+        return encode_blocks(texts, self.engine, self.recipe(role, prompt), self.tally)
+
+    def encode(self, texts: Iterable[str], role: Role | None = None, prompt: str | None = None) -> Vectors:
+        """One vector for each text. (texts, W)."""
+        found = list(self.blocks(texts, role, prompt))
+        width = self.recipe(role, prompt).width(self.engine.model.config.encoder)
+        return np.concatenate(found) if found else np.zeros((0, width), np.float32)
+
+    def similarity(self, first: Tensor, second: Tensor) -> Tensor:
+        """All similarities, by the folder's function or by cosine. (N, W), (M, W) → (N, M)."""
+        return SIMILARITIES[self.similarity_name](first, second)
+
+    def similarity_pairwise(self, first: Tensor, second: Tensor) -> Tensor:
+        """The similarity of vectors in the same place. (N, W) twice → (N,)."""
+        return PAIRWISE[self.similarity_name](first, second)

@@ -1,0 +1,133 @@
+"""The settings of sentence vectors: losses, teachers, and sets with settings of their own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from bothways.data.examples import Related
+from bothways.data.related import is_inference
+from bothways.errors import BothwaysError
+from bothways.model.pooling_modes import PoolingMode
+
+Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet", "softmax", "distill"]
+_NEEDS = {"cosent": "scored", "cosine": "scored", "in-batch": "related", "triplet": "related", "softmax": "relations"}
+"""The kind of examples that a loss needs; the others read any texts."""
+LOSSES = get_args(Loss)
+
+
+@dataclass(frozen=True)
+class EmbedSet:
+    """One of the `[[embed.sets]]`: a file with a loss, prompts and a weight of its own."""
+
+    file: str = ""
+    """The name of the file, without its folder."""
+    loss: Loss = "auto"
+    weight: float = 1.0
+    """Its losses are multiplied by it."""
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+
+@dataclass(frozen=True)
+class EmbedSettings:
+    """The `[embed]` part of a recipe."""
+
+    loss: Loss = "auto"
+    """in-batch: each anchor is told from all other texts of the step (MNRL). cosent: pairs with a higher score become
+    more similar than others. cosine: the cosine becomes the score. triplet: a positive is nearer than a negative.
+    softmax: a classifier tells the relation of two texts (SBERT). distill: vectors become those of the teachers.
+    auto: distill with teachers, cosent for scored pairs, else in-batch."""
+    scale: float = 20.0
+    """Cosines are multiplied by it, in the losses in-batch and cosent: 1 / temperature."""
+    symmetric: bool = False
+    """in-batch: also tell each positive's anchor from all other anchors."""
+    margin: float = 5.0
+    """triplet: how much nearer the positive should be, in Euclidean distance."""
+    guide: str = ""
+    """Folder of a model. in-batch: texts that it finds more similar to an anchor than its positive are no negatives
+    (GISTEmbed)."""
+    guide_margin: float = 0.0
+    """Texts that are less similar by less than this are left out too."""
+    teachers: tuple[str, ...] = ()
+    """Folders of models to distill from, on any texts."""
+    similarity: float = 20.0
+    """distill: the weight of the similarities of all texts of a step with each other."""
+    matryoshka: tuple[int, ...] = ()
+    """Also train the first so many numbers of each vector, so that vectors can be shortened."""
+    pooling: Literal["", "cls", "mean", "max"] = ""
+    """How the states of tokens become a vector. By default as the model's folder says, else mean."""
+    normalize: bool = True
+    """Whether a new model returns vectors of length 1."""
+    query_prompt: str = ""
+    """Put before anchors, and saved in the folder under the name query."""
+    document_prompt: str = ""
+    """Put before positives and negatives, and saved under the name document."""
+    sets: tuple[EmbedSet, ...] = ()
+    """Files with settings of their own."""
+
+    def __post_init__(self) -> None:
+        if self.loss == "distill" and not self.teachers:
+            raise BothwaysError("embed.loss is distill: name a model with embed.teachers", "no-teacher")
+        if self.guide and (self.symmetric or self.loss not in ("auto", "in-batch")):
+            raise BothwaysError(
+                "embed.guide works with the loss in-batch, and without embed.symmetric", "bad-combination", self.loss
+            )
+        if "softmax" in (self.loss, *(one.loss for one in self.sets)) and (self.sets or self.matryoshka):
+            raise BothwaysError(
+                "embed.loss is softmax, which works neither with embed.sets nor with embed.matryoshka",
+                "bad-combination",
+                "softmax",
+            )
+
+    def of(self, source: str) -> EmbedSet:
+        """What a file is trained with."""
+        usual = EmbedSet(source, self.loss, 1.0, self.query_prompt, self.document_prompt)
+        found = next((one for one in self.sets if one.file == source), usual)
+        return replace(
+            found,
+            loss=found.loss if found.loss != "auto" else self.loss,
+            query_prompt=found.query_prompt or self.query_prompt,
+            document_prompt=found.document_prompt or self.document_prompt,
+        )
+
+
+@dataclass(frozen=True)
+class EmbedOptions:
+    """What config.json stores for sentence vectors."""
+
+    kind: Literal["related", "scored", "relations"] = "related"
+    relations: tuple[str, ...] = ()
+    """The labels of natural language inference, for the loss softmax."""
+    pooling: tuple[PoolingMode, ...] = ()
+    normalize: bool = True
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+
+def loss_of(settings: EmbedSettings, source: str, examples: Sequence[Any]) -> str:
+    """The loss of a file, by its examples or targets."""
+    loss = settings.of(source).loss
+    if loss != "auto":
+        return loss
+    if settings.teachers:
+        return "distill"
+    return "cosent" if any(isinstance(one.gold, float) for one in examples) else "in-batch"
+
+
+def kind_of(settings: EmbedSettings, source: str, examples: Sequence[Related]) -> str:
+    """The kind of a file's examples; an error if they are mixed, or if the loss needs others."""
+    is_scored = {isinstance(example.gold, float) for example in examples if example.gold is not None}
+    where = f"{source}: " if source else ""
+    if len(is_scored) > 1:
+        raise BothwaysError(f"{where}some examples have a score and some have none: give one kind", "mixed-golds")
+    kind = "scored" if is_scored == {True} else "related"
+    loss = settings.of(source).loss
+    if loss == "softmax" and is_inference(examples):
+        kind = "relations"
+    if _NEEDS.get(loss, kind) != kind:
+        raise BothwaysError(
+            f"{where}embed.loss is {loss}, which needs {_NEEDS[loss]}, and the examples are {kind}",
+            "bad-combination",
+            loss,
+        )
+    return kind
