@@ -62,7 +62,7 @@ def cluster(
     By default a group is a text and all others that are similar enough to it; texts that are similar to none are in no
     group. Empty texts are left out. A good threshold depends on the model: try several.
 
-    Example: bothways cluster examples/sample.txt --threshold 0.9
+    Example: bothways cluster examples/reviews.tsv --k 5
     """
     from bothways.search.cluster import cluster as find_groups
 

@@ -56,7 +56,7 @@ def similar(
     All pairs are compared, by the cosine of their vectors; memory does not grow with their number. Empty texts are left
     out. Equal texts are compared once; --duplicates finds them. Results name texts by their number, counted from 0.
 
-    Example: bothways similar examples/sample.txt --top 5
+    Example: bothways similar examples/reviews.tsv --top 5
     """
     from bothways.search.pairs import THRESHOLD, near_duplicates, similar_pairs
 
