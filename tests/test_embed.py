@@ -32,6 +32,7 @@ from bothways.tasks.folder import with_task
 from bothways.tasks.recipe import FinetuneRecipe
 from bothways.tasks.registry import make_task, plan_task
 from bothways.tasks.task import Sample
+from bothways.tasks.taught import Taught
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
@@ -190,6 +191,17 @@ def test_the_classifier_of_sbert_learns_as_theirs(base: Path, tmp_path: Path) ->
     wanted = dict(theirs[0].model.named_parameters())["embeddings.word_embeddings.weight"].grad
     assert found is not None
     assert float((found[: len(wanted)] - wanted[: len(found)]).abs().max()) <= LIMIT
+
+
+def test_what_teachers_teach_are_their_vectors(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bothways.engine.chunks._TEXTS", {"cpu": 7})
+    texts = [*drawn(8, 40), "北京", *drawn(8, 40)]
+    found = Taught([str(teacher), str(teacher)], texts, torch.device("cpu"), watch_nothing)
+    vectors = bothways.encode(texts, teacher)
+    assert len(found.vectors) == len(set(texts))
+    assert found.width == 2 * vectors.shape[1]
+    taught = found.of([found.rows[text] for text in texts]).numpy()
+    assert np.allclose(taught, np.concatenate([vectors, vectors], 1), atol=1e-3)
 
 
 def test_vectors_become_those_of_the_teachers(base: Path, teacher: Path, tmp_path: Path) -> None:

@@ -66,7 +66,6 @@ class Tokens:
         is_later = self.ranges[:, ::-1, 0] < self.ranges[:, :, 0]
         ranges = self.ranges - np.where(is_later, drops[:, ::-1], 0)[:, :, None]
         ranges[:, :, 1] -= drops
-        ranges[self.ranges[:, 1, 0] == NO_TEXT, 1] = NO_TEXT
         return replace(
             self,
             sequences=Sequences(old.ids[is_kept], lengths, None if old.segments is None else old.segments[is_kept]),
