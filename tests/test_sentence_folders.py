@@ -180,8 +180,10 @@ def test_a_long_text_in_windows_is_pooled_over_all_of_them(mode: Any, loud: Path
 
 def test_prompts_by_name_and_by_text(loud: Path, tmp_path: Path) -> None:
     theirs = made(loud, tmp_path / "theirs", prompts={"query": "the cat: ", "passage": "a dog "})
-    for options in ({}, {"prompt_name": "query"}, {"prompt_name": "passage"}, {"prompt": "in paris "}):
+    for options in ({"prompt": ""}, {"prompt_name": "query"}, {"prompt_name": "passage"}, {"prompt": "in paris "}):
         assert close(encode(TEXTS, tmp_path / "theirs", **options), theirs.encode(TEXTS, **options))  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match="trained with prompts"):
+        assert close(encode(TEXTS, tmp_path / "theirs"), theirs.encode(TEXTS))
     with refused("unknown-choice", "document-x"):
         encode(TEXTS, tmp_path / "theirs", prompt_name="document-x")
     with refused("unknown-choice", "query"):  # a plain folder has none

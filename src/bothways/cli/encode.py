@@ -104,7 +104,7 @@ def encode(
     from bothways.engine.reader import Tally
     from bothways.model.load import load
     from bothways.model.static import is_static, load_static
-    from bothways.predict.features import Features, text_recipe
+    from bothways.predict.features import Features, text_recipe, warn_of_prompts
     from bothways.predict.vectors import beside, write_vectors, writer_for
     from bothways.scale.bulk import encode_files, is_one_file
     from bothways.scale.jobs import static_blocks, vector_blocks
@@ -169,6 +169,8 @@ def encode(
     loaded = engine.model
     features = Features(layers, combine, _numbers(weights), long)
     recipe = text_recipe(loaded, features, pools, prompt, prompt_name) if per == "text" else None
+    if recipe is not None:
+        warn_of_prompts(recipe, prompt, prompt_name)
     tally = Tally()
     width = (recipe or features).width(loaded.config.encoder)
     with file_progress("encoding", [file]) as bar:

@@ -27,7 +27,7 @@ from bothways.model.model import Model
 from bothways.model.pooling import Counted, Partial
 from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode_options import Combine, Long, Per, Pool
-from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe
+from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe, warn_of_prompts
 from bothways.progress import notebook_progress
 from bothways.text.tokenizer import Encoding
 
@@ -142,6 +142,7 @@ def encode(
         return model.encode(texts)
     engine = Engine(model, device=device, dtype=dtype)
     recipe = text_recipe(engine.model, features, pool, prompt, prompt_name)
+    warn_of_prompts(recipe, prompt, prompt_name)
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         rows = list(encode_blocks(bar.over(texts), engine, recipe, tally))

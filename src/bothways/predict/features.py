@@ -4,6 +4,7 @@ N tokens in a batch · W width of the result.
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
@@ -129,6 +130,19 @@ class TextRecipe:
         weight = next(self.sentence.parameters(), pooled)  # perhaps in 16 bits
         vectors: Tensor = self.sentence(pooled.to(weight.dtype))
         return vectors.float()
+
+
+def warn_of_prompts(recipe: "TextRecipe", prompt: str | None, prompt_name: str | None) -> None:
+    """Warn if the model's folder has a prompt for queries, and the call says nothing about prompts."""
+    if recipe.sentence is None or prompt is not None or prompt_name is not None or recipe.prompt:
+        return
+    if recipe.sentence.prompts.get("query"):
+        names = ", ".join(name for name, text in recipe.sentence.prompts.items() if text)
+        warnings.warn(
+            f"this model was trained with prompts ({names}), and none is used: set `prompt_name` to one of them, or "
+            "`prompt` to an empty text",
+            stacklevel=3,
+        )
 
 
 def text_recipe(

@@ -17,6 +17,7 @@ from bothways.errors import BothwaysError
 from bothways.model.model import Model
 from bothways.predict.encode import encode_blocks
 from bothways.predict.features import Features, TextRecipe, text_recipe
+from bothways.predict.roles import PROMPT_NAMES, Role
 from bothways.search.documents import hashes_of
 from bothways.search.manifest import Settings
 from bothways.search.passages import PassageSplitter, Span
@@ -24,8 +25,6 @@ from bothways.search.search_options import Similarity
 from bothways.search.segment import DocumentBlock, line_of
 
 Vectors = NDArray[np.float32]
-_ROLES = {"query": ("query",), "document": ("document", "passage", "corpus")}
-"""The names of prompts for each role, as sentence-transformers looks for them."""
 _PROBE = "The model that read this text is known by its vector. 识别模型"
 _SAME = 0.99
 """The least cosine of two vectors of the probe by one model: 16-bit numbers change it in the third digit."""
@@ -45,10 +44,10 @@ def similarity_of(model: Model) -> Similarity:
     )
 
 
-def _recipe(model: Model, role: str, prompt: str | None, long: Any) -> TextRecipe:
+def _recipe(model: Model, role: Role, prompt: str | None, long: Any) -> TextRecipe:
     features = Features(long=long)
     known = model.sentence.prompts if model.sentence is not None else {}
-    name = next((name for name in _ROLES[role] if name in known), None) if prompt is None else None
+    name = next((name for name in PROMPT_NAMES[role] if name in known), None) if prompt is None else None
     return text_recipe(model, features, None, prompt, name)
 
 

@@ -131,7 +131,7 @@ def mine_hard_negatives(
         return []
     encoder = TextEncoder.open(model, long=long, device=device, dtype=dtype)
     with ExitStack() as stack:
-        document, query = encoder.prompt_name("document", "passage"), encoder.prompt_name("query")
+        document, query = encoder.prompt_name("document"), encoder.prompt_name("query")
         documents = stack.enter_context(stored_vectors(task.documents, encoder, watch, "encoding candidates", document))
         anchors = stack.enter_context(stored_vectors(task.anchors, encoder, watch, "encoding anchors", query))
         return list(_mined(task, anchors, documents, rules, device, budget, watch))

@@ -19,6 +19,7 @@ from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode import encode_blocks
 from bothways.predict.encode_options import Long
 from bothways.predict.features import Features, text_recipe
+from bothways.predict.roles import PROMPT_NAMES, Role
 from bothways.progress import Watch
 from bothways.search.products import Matrix, Rows, release
 
@@ -55,11 +56,11 @@ class TextEncoder:
         if tally.cut:
             warnings.warn(str(tally), stacklevel=2)
 
-    def prompt_name(self, *wanted: str) -> str | None:
-        """The first of these names that is one of the folder's prompts."""
+    def prompt_name(self, role: Role) -> str | None:
+        """The name of the folder's prompt for a role; None if it has none."""
         sentence = None if isinstance(self.source, StaticModel) else self.source.model.sentence
         known = sentence.prompts if sentence is not None else {}
-        return next((name for name in wanted if name in known), None)
+        return next((name for name in PROMPT_NAMES[role] if name in known), None)
 
 
 @contextmanager
