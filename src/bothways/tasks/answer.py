@@ -20,7 +20,7 @@ from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.data.words import split_words
 from bothways.engine.reader import WindowSettings
-from bothways.engine.reads import Read, View
+from bothways.engine.reads import Reads, View
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
@@ -135,17 +135,15 @@ class QuestionAnswering(Task):
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> SpanScores:
         """All spans of all windows; a window scores those that begin in the part that it predicts."""
-        return self._decoded(item.reads, np.concatenate(outputs), np.array([len(rows) for rows in outputs]))[0]
+        return self._decoded(item.source, np.array([item.first]), np.concatenate(outputs))[0]
 
     def decode_chunk(self, items: EncodedChunk, outputs: Outputs) -> Iterable[SpanScores]:
-        return self._decoded(items.reads, outputs, items.sequences.lengths)
+        return self._decoded(items.reads, np.arange(len(items)), outputs)
 
-    def _decoded(self, reads: Sequence[Read], rows: Outputs, lengths: Indices) -> list[SpanScores]:
+    def _decoded(self, reads: Reads, numbers: Indices, rows: Outputs) -> list[SpanScores]:
         """The spans of several contexts, from the logits of all their windows."""
-        logits = rows.astype(np.float64) / self.config.temperature
-        return span_scores(
-            list(reads), logits, lengths, self.options.max_answer_length, may_be_none=NULL in self.config.thresholds
-        )
+        logits, longest = rows.astype(np.float64) / self.config.temperature, self.options.max_answer_length
+        return span_scores(reads, numbers, logits, longest, may_be_none=NULL in self.config.thresholds)
 
     def answer(self, item: EncodedExample, decoded: SpanScores, top: int = 1) -> Any:
         """{"score", "start", "end", "answer"}; no answer is "". With top > 1 a list, the most probable first."""

@@ -3,14 +3,14 @@
 V windows of all contexts · N tokens of all windows · K tokens of the longest answer.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.engine.reads import Read
+from bothways.engine.reads import Read, Reads
 from bothways.engine.sequences import Indices, ragged
 
 Table = NDArray[np.float64]
@@ -23,31 +23,33 @@ class SpanScores:
     """The scores of all spans of a context."""
 
     read: Read
-    windows: list["SpanWindow"]
-    logits: list[Table]
-    """For each window (tokens, 2): the start and the end logit of the tokens of its sequence."""
+    logits: Table
+    """(N, 2): the start and the end logit of all tokens of many contexts."""
+    start: int
+    """The first of this context."""
     longest: int
     """K."""
-    may_be_none: bool
-    """Whether the model was trained on questions without an answer: only then is none a possible answer."""
+    has_none: bool
+    """Whether no answer is a possible answer; without any span it is the only one."""
     null: float
     """The score of no answer."""
     top: float
     """The score of the best span; -inf without any."""
-    total: float
-    """The logarithm of the sum over all spans of the exponentials of their scores."""
-    first: int
-    """The first token of the best span, in the whole text."""
-    more: int
-    """The number of its other tokens."""
+    everything: float
+    """The logarithm of the sum over all possible answers of the exponentials of their scores."""
+    begin: int
+    """The first character of the best span."""
+    end: int
+    """The one after its last character."""
 
     def best(self, count: int = 1) -> list[tuple[int, int, float]]:
         """The best spans as (start, end, probability), in characters; none overlaps a better one."""
         if self.top == -np.inf:
             return []
-        if count == 1 and (only := self._in_characters(self.first, self.more, self.top)):
-            return [only]
-        left = [window.table(logits, self.longest) for window, logits in zip(self.windows, self.logits, strict=True)]
+        if count == 1 and self.begin < self.end:
+            return [(self.begin, self.end, math.exp(self.top - self.everything))]
+        windows = read_windows(self.read)
+        left = [window.table(rows, self.longest) for window, rows in zip(windows, self._rows(), strict=True)]
         found: list[tuple[int, int, float]] = []
         while True:
             top = max(range(len(left)), key=lambda w: left[w].max(initial=-np.inf))
@@ -55,36 +57,26 @@ class SpanScores:
             if score == -np.inf:
                 return found
             token, more = divmod(int(left[top].argmax()), self.longest)
-            first = self.windows[top].own + token
-            if span := self._in_characters(first, more, score):
-                found.append(span)
+            first = windows[top].own + token
+            begin, end = int(self.read.offsets[first, 0]), int(self.read.offsets[first + more, 1])
+            if begin < end:
+                found.append((begin, end, math.exp(score - self.everything)))
             if len(found) == count:
                 return found
-            for table, window in zip(left, self.windows, strict=True):  # drop the spans that overlap it
+            for table, window in zip(left, windows, strict=True):  # drop the spans that overlap it
                 firsts = window.own + np.arange(len(table))[:, None]
                 lasts = firsts + np.arange(self.longest)
                 table[(firsts <= first + more) & (lasts >= first)] = -np.inf
 
-    def _in_characters(self, first: int, more: int, score: float) -> tuple[int, int, float] | None:
-        """Start, end and probability of a span; None if it has no characters."""
-        offsets = self.read.offsets
-        begin, end = int(offsets[first, 0]), int(offsets[first + more, 1])
-        return (begin, end, float(np.exp(score - self.everything))) if begin < end else None
-
-    @cached_property
-    def everything(self) -> float:
-        """The logarithm of the sum over all possible answers."""
-        return float(np.logaddexp(self.total, self.null)) if self.has_none else self.total
-
-    @property
-    def has_none(self) -> bool:
-        """Whether no answer is a possible answer; without any span it is the only one."""
-        return self.may_be_none or self.margin == np.inf
+    def _rows(self) -> list[Table]:
+        """The logits of each window."""
+        ends = self.start + np.cumsum([len(view) for view in self.read.views])
+        return [self.logits[first:last] for first, last in pairwise([self.start, *ends.tolist()])]
 
     @property
     def none(self) -> float:
         """The probability of no answer."""
-        return float(np.exp(self.null - self.everything)) if self.has_none else 0.0
+        return math.exp(self.null - self.everything) if self.has_none else 0.0
 
     @property
     def margin(self) -> float:
@@ -126,54 +118,110 @@ def read_windows(read: Read) -> list[SpanWindow]:
     ]
 
 
-def span_scores(
-    reads: Sequence[Read], logits: Table, lengths: Indices, longest: int, may_be_none: bool
-) -> list[SpanScores]:
-    """The scores of each context, from the logits (N, 2) of all windows, whose `lengths` are given.
+def span_scores(reads: Reads, numbers: Indices, logits: Table, longest: int, may_be_none: bool) -> list[SpanScores]:
+    """The scores of some contexts, from the logits (N, 2) of all their windows.
 
     Spans are not listed: for a start, the best end and the sum over all ends are found among K neighbouring tokens.
     """
-    windows = [window for read in reads for window in read_windows(read)]
-    counts = np.array([len(read.given) or 1 for read in reads], np.int64)
-    owners, starts = np.repeat(np.arange(len(reads)), counts), np.cumsum(lengths) - lengths
-    own, first, stop, end = np.array([(w.own, w.first, w.stop, w.end) for w in windows], np.int64).reshape(-1, 4).T
-    can_begin, can_end = np.maximum(stop - first, 0), np.maximum(end - first, 0)
-    # The end logits of each window, and after them K - 1 that are never the end.
-    room = can_end + longest - 1
-    places, last = np.cumsum(room) - room, logits[ragged(starts + first, can_end), 1]
-    ends = np.full(int(room.sum()), -np.inf)
-    ends[ragged(places, can_end)] = last
-    # Of each token with which a span can begin: its context, its place among the ends, its start logit, and the score
-    # of the best span that begins there.
-    context, at = np.repeat(owners, can_begin), ragged(places, can_begin)
-    begin = logits[ragged(starts + first, can_begin), 0]
-    best = begin + among_next(ends, longest, np.maximum)[at]
-    top, highest_end = _highest(best, context, len(reads)), _highest(last, np.repeat(owners, can_end), len(reads))
-    null = -_highest(-logits[starts].sum(1), owners, len(reads))
-    # Numbers are made small by the highest of each context before exponentials are summed.
-    with np.errstate(divide="ignore", invalid="ignore"):  # contexts without tokens
-        shifted = np.exp(ends - np.repeat(highest_end[owners], room))
-        highest = _highest(begin, context, len(reads))
-        sums = np.exp(begin - highest[context]) * among_next(shifted, longest, np.add)[at]
-        total = np.log(np.bincount(context, sums, len(reads))) + highest + highest_end
-    winner = np.zeros(len(reads), np.int64)
-    winners = np.flatnonzero(best == top[context])[::-1]
-    winner[context[winners]] = winners  # of equal ones the first: it is written last
-    has_any = top > -np.inf
-    firsts, more = np.zeros(len(reads), np.int64), np.zeros(len(reads), np.int64)
-    firsts[has_any] = ragged(own, can_begin)[winner[has_any]]
-    more[has_any] = ends[at[winner[has_any]][:, None] + np.arange(longest)].argmax(1)
-    rows = [logits[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
-    stops = np.cumsum(counts)
-    parts = [slice(stop - count, stop) for stop, count in zip(stops.tolist(), counts.tolist(), strict=True)]
-    for i in np.flatnonzero(top < highest + highest_end - _FAR).tolist():  # where the sums may be 0
-        tables = [window.table(own, longest) for window, own in zip(windows[parts[i]], rows[parts[i]], strict=True)]
-        total[i] = np.logaddexp.reduce(np.concatenate(tables), axis=None)
-    numbers = zip(*(column.tolist() for column in (null, top, total, firsts, more)), strict=True)
+    found = _Windows.of(reads, numbers)
+    spans = _Spans.of(found, logits, longest)
+    null = -_highest(-logits[found.starts].sum(1), found.owners, len(numbers))
+    has_none = may_be_none | (spans.top == -np.inf)
+    everything = np.where(has_none, np.logaddexp(spans.total, null), spans.total)
+    begin, end = _characters(reads, numbers, spans)
+    starts = found.starts[np.searchsorted(found.owners, np.arange(len(numbers)))]
+    columns = (starts, has_none, null, spans.top, everything, begin, end)
     return [
-        SpanScores(read, windows[part], rows[part], longest, may_be_none, *scores)
-        for read, part, scores in zip(reads, parts, numbers, strict=True)
+        SpanScores(reads[number], logits, start, longest, *rest)
+        for number, (start, *rest) in zip(
+            numbers.tolist(), zip(*(c.tolist() for c in columns), strict=True), strict=True
+        )
     ]
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of contexts, (V,) each. For the names see `SpanWindow`."""
+
+    owners: Indices
+    """The context of each."""
+    starts: Indices
+    """Its first token among all logits."""
+    own: Indices
+    first: Indices
+    stop: Indices
+    end: Indices
+
+    @classmethod
+    def of(cls, reads: Reads, numbers: Indices) -> "_Windows":
+        counts = reads.counts[numbers]
+        lengths = reads.sequences.lengths[ragged((np.cumsum(reads.counts) - reads.counts)[numbers], counts)]
+        own, stop = np.repeat(reads.inside[numbers], counts, axis=0).T
+        first, end, places = own.copy(), stop.copy(), np.cumsum(counts) - counts
+        for i in np.flatnonzero(counts > 1).tolist():
+            for place, w in enumerate(read_windows(reads[int(numbers[i])]), int(places[i])):
+                own[place], first[place], stop[place], end[place] = w.own, w.first, w.stop, w.end
+        owners = np.repeat(np.arange(len(numbers)), counts)
+        return cls(owners, np.cumsum(lengths) - lengths, own, first, stop, end)
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """The best span of each context, and the sum over all."""
+
+    top: Table
+    total: Table
+    first: Indices
+    """The first token of the best span, in the whole text."""
+    more: Indices
+    """The number of its other tokens."""
+
+    @classmethod
+    def of(cls, found: _Windows, logits: Table, longest: int) -> "_Spans":
+        size = int(found.owners.max(initial=-1)) + 1
+        first = found.starts + found.first
+        can_begin, can_end = np.maximum(found.stop - found.first, 0), np.maximum(found.end - found.first, 0)
+        # The end logits of each window, and after them K - 1 that are never the end.
+        room = can_end + longest - 1
+        places, last = np.cumsum(room) - room, logits[ragged(first, can_end), 1]
+        ends = np.full(int(room.sum()), -np.inf)
+        ends[ragged(places, can_end)] = last
+        # Of each token with which a span can begin: its context, its place among the ends, its start logit, and the
+        # score of the best span that begins there.
+        context, at = np.repeat(found.owners, can_begin), ragged(places, can_begin)
+        begin = logits[ragged(first, can_begin), 0]
+        best = begin + among_next(ends, longest, np.maximum)[at]
+        top, highest_end = _highest(best, context, size), _highest(last, np.repeat(found.owners, can_end), size)
+        highest = _highest(begin, context, size)
+        # Numbers are made small by the highest of each context before exponentials are summed.
+        with np.errstate(divide="ignore", invalid="ignore"):  # contexts without tokens
+            shifted = np.exp(ends - np.repeat(highest_end[found.owners], room))
+            sums = np.exp(begin - highest[context]) * among_next(shifted, longest, np.add)[at]
+            total = np.log(np.bincount(context, sums, size)) + highest + highest_end
+        for i in np.flatnonzero(top < highest + highest_end - _FAR).tolist():  # where the sums may be 0
+            total[i] = _summed(found, logits, longest, i)
+        winners, winner = np.flatnonzero(best == top[context])[::-1], np.zeros(size, np.int64)
+        winner[context[winners]] = winners  # of equal ones the first: it is written last
+        has_any, token, more = top > -np.inf, np.zeros(size, np.int64), np.zeros(size, np.int64)
+        token[has_any] = ragged(found.own, can_begin)[winner[has_any]]
+        more[has_any] = ends[at[winner[has_any]][:, None] + np.arange(longest)].argmax(1)
+        return cls(top, total, token, more)
+
+
+def _summed(found: _Windows, logits: Table, longest: int, context: int) -> float:
+    """The logarithm of the sum over all spans of one context, without shortcuts."""
+    tables = []
+    for v in np.flatnonzero(found.owners == context).tolist():
+        window = SpanWindow(*(int(numbers[v]) for numbers in (found.own, found.first, found.stop, found.end)))
+        tables.append(window.table(logits[found.starts[v] :], longest))
+    return float(np.logaddexp.reduce(np.concatenate(tables), axis=None))
+
+
+def _characters(reads: Reads, numbers: Indices, spans: _Spans) -> tuple[Indices, Indices]:
+    """Where the best spans begin and end in their texts."""
+    offsets, starts = reads.tokens.offsets, reads.tokens.sequences.starts[numbers]
+    assert offsets is not None  # questions are read with offsets
+    return offsets[starts + spans.first, 0], offsets[starts + spans.first + spans.more, 1]
 
 
 def among_next(values: Table, count: int, combine: np.ufunc) -> Table:
