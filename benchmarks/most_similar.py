@@ -6,7 +6,7 @@
 Sentence-BERT (Reimers and Gurevych 2019) states 65 hours for BERT and 5 seconds for its vectors. --data: .jsonl with
 sentence1 and sentence2, plain or .xz, such as STS-B's; the first 10,000 different sentences are taken. Both sides have
 the shape of the model in the box; the cross-encoder has a random head, for only its time counts. It reads each of the
-49,995,000 pairs once; texts are tokenized once. --pairs: only so many, drawn at random; the time of all is extrapolated.
+49,995,000 pairs once; texts are tokenized once. --pairs: only so many, drawn at random; the time is extrapolated.
 """
 
 import argparse
