@@ -376,7 +376,7 @@ def test_answers_of_many_contexts_are_those_of_each(scale: float) -> None:
             for last in range(first, min(first + 5, view.window.end))
         ]
         if item.example.context.strip("\u200b "):
-            assert found.total == pytest.approx(np.logaddexp.reduce(spans))
+            assert found.everything == pytest.approx(np.logaddexp.reduce(spans))
             assert found.top == pytest.approx(max(spans))
         alone = task.decode(item, own)
         assert (found.best(3), found.margin) == (alone.best(3), alone.margin)

@@ -101,11 +101,12 @@ def _of_segment(
     way = None if is_exact else segment.codes or segment.graph
     if not len(segment.vectors):
         return [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
-    if way is None:
-        scores, rows = nearest(queries, segment.vectors, k, device=device)
-        return list(zip(rows, scores, strict=True))
     kind = "graph" if segment.codes is None else segment.codes.kind
     many = max(_LEAST_CANDIDATES, k * _OVERSAMPLING[kind])
+    # Candidates that are half of all rows save nothing, and a graph may not reach them all.
+    if way is None or 2 * many >= len(segment.vectors):
+        scores, rows = nearest(queries, segment.vectors, k, device=device)
+        return list(zip(rows, scores, strict=True))
     found = []
     for query, rows in zip(queries, way.candidates(queries, many), strict=True):
         rows = np.sort(rows)  # read from disk in order
