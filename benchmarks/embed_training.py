@@ -44,7 +44,7 @@ def ours(asked: argparse.Namespace, pairs: list[tuple[str, str]], seed: int, out
         "task": "embed",
         "model": {"init": str(asked.model)},
         "window": {"length": LENGTH},
-        "optim": {"lr": asked.lr, "warmup": 0.1, "weight_decay": 0.01, "eps": 1e-8},
+        "optim": {"lr": asked.lr, "warmup": 0.1, "weight_decay": 0.01, "eps": 1e-8, "layer_decay": 1.0},
         "run": {
             "epochs": 1.0,
             "batch_size": asked.batch,

@@ -430,9 +430,32 @@ def test_wrong_combinations_are_refused(base: Path, tmp_path: Path) -> None:
         (PAIRS, EmbedSettings(loss="cosent"), "bad-combination"),
         (SCORED, EmbedSettings(loss="in-batch"), "bad-combination"),
         ([*PAIRS, *SCORED], EmbedSettings(), "mixed-golds"),
+        (PAIRS, EmbedSettings(sets=(EmbedSet("no-such.tsv"),)), "no-such-file"),
+        (PAIRS, EmbedSettings(matryoshka=(8, 1_000)), "out-of-range"),
     ):
         with refused(code):
             finetune(recipe_for("embed", base, settings=settings), tmp_path / code, train=examples, dev=[])
+    with refused("bad-combination"):
+        EmbedSettings(guide="a", teachers=("b",))
+    with refused("no-teacher"):
+        EmbedSettings(sets=(EmbedSet("pairs.tsv", loss="distill"),))
+
+
+def test_only_entailed_hypotheses_count_as_positives(base: Path, tmp_path: Path) -> None:
+    """A file of natural language inference is scored as its triplets are."""
+    nli, same = tmp_path / "nli.tsv", tmp_path / "triplets.jsonl"
+    triplets = list(zip(*(drawn(seed, 10) for seed in range(4)), strict=True))
+    rows = ["premise\thypothesis\tlabel"]
+    for anchor, *others in triplets:
+        labels = ("entailment", "contradiction", "neutral")
+        rows += [f"{anchor}\t{text}\t{label}" for text, label in zip(others, labels, strict=True)]
+    nli.write_text("\n".join(rows) + "\n")
+    named = [{"anchor": a, "positive": b, "negative": c} for a, b, c, _ in triplets]
+    same.write_text("".join(json.dumps(row) + "\n" for row in named))
+    folder = finetune(recipe_for("embed", base), tmp_path / "run", train=PAIRS, dev=[]).folder
+    found, expected = (bothways.evaluate([str(file)], folder) for file in (nli, same))
+    assert found.examples == 10
+    assert found.scores == expected.scores
 
 
 def test_dropout_makes_two_views_of_a_text(tmp_path: Path, tokenizer: Tokenizer) -> None:

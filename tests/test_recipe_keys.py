@@ -241,7 +241,7 @@ FINETUNING = {
     "embed.guide_margin": c("0.9", *EMBED, "embed.guide={vectors}"),
     "embed.teachers": c('["{vectors}"]', *EMBED),
     "embed.similarity": c("1.0", *EMBED, 'embed.teachers=["{vectors}"]'),
-    "sets.file": c("related.jsonl", *EMBED, 'embed.sets=[{file = "none.jsonl", weight = 3.0}]'),
+    "sets.file": c("none.jsonl", *EMBED, SETS, effect="no-such-file"),
     "sets.loss": c("triplet", *EMBED, SETS),
     "sets.weight": c("3.0", *EMBED, SETS),
     "sets.query_prompt": c("the cat", *EMBED, SETS),

@@ -152,16 +152,20 @@ def _loaded(predictor: Predictor | Path | str, device: Device, dtype: Precision)
 def _labelled(
     files: Sequence[str], predictor: Predictor, data: FinetuneData | None, notes: Notes | None
 ) -> Iterator[Any]:
-    config, notes = task_config(predictor.model), notes if notes is not None else Notes()
+    task, config, notes = predictor.task, task_config(predictor.model), notes if notes is not None else Notes()
     known = set(predictor.labels)
     columns = (data or FinetuneData()).columns
-    for example in predictor.task.read(files, columns, notes, config.options):
-        if example.gold is None:
-            notes.add("unlabelled-row", example.where)
-        else:
+
+    def labelled() -> Iterator[Any]:
+        for example in task.read(files, columns, notes, config.options):
+            if example.gold is None:
+                notes.add("unlabelled-row", example.where)
+                continue
             if isinstance(example, Tagged) and (strange := set(example.gold or ()) - known):
                 notes.add("unknown-tags", f"{example.where} ({min(strange)})")
-            yield predictor.task.normalise(config, example)
+            yield example
+
+    return (task.normalise(config, example) for example in task.assemble(labelled(), task.settings, is_dev=True))
 
 
 class _Counting:

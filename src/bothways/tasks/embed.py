@@ -91,11 +91,10 @@ class SentenceVectors(Task):
         return Related(texts)
 
     @classmethod
-    def assemble(cls, examples: Sequence[Related], settings: EmbedSettings, is_dev: bool) -> list[Related]:
+    def assemble(cls, examples: Iterable[Related], settings: EmbedSettings, is_dev: bool) -> list[Related]:
         """Entailments with the contradictions of their premise; for teachers every text once; others as they are."""
         found: list[Related] = []
-        for source in dict.fromkeys(example.source for example in examples):
-            some = [example for example in examples if example.source == source]
+        for source, some in _by_source(examples).items():
             loss = loss_of(settings, source, some)
             if loss == "distill" and not is_dev:
                 texts = dict.fromkeys(text for example in some for text in example.texts)
@@ -111,9 +110,13 @@ class SentenceVectors(Task):
     def plan(
         cls, settings: EmbedSettings, window: WindowSettings, examples: Sequence[Related], max_length: int
     ) -> tuple[TaskConfig, tuple[str, ...]]:
-        sources: dict[str, list[Related]] = {}
-        for example in examples:
-            sources.setdefault(example.source, []).append(example)
+        sources = _by_source(examples)
+        if missing := [one.file for one in settings.sets if one.file not in sources]:
+            raise BothwaysError(
+                f"embed.sets names {missing[0]!r}, and the training files are {', '.join(sources)}",
+                "no-such-file",
+                missing[0],
+            )
         kinds = {source: kind_of(settings, source, some) for source, some in sources.items()}
         kind: Any = next(iter(kinds.values())) if len(set(kinds.values())) == 1 else "related"
         names = {str(example.gold) for example in examples if example.gold is not None}
@@ -166,6 +169,12 @@ class SentenceVectors(Task):
         sentence = model.sentence
         assert sentence is not None
         width = sentence.width(model.config.encoder.width)
+        if settings.matryoshka and max(settings.matryoshka) > width:
+            raise BothwaysError(
+                f"embed.matryoshka has {max(settings.matryoshka)}, and the vectors have {width} numbers",
+                "out-of-range",
+                max(settings.matryoshka),
+            )
         if settings.teachers and self.taught is not None:
             sentence.training_only["projection"] = _linear(width, self.taught.width, seed)
         if self.options.kind == "relations":
@@ -184,8 +193,10 @@ class SentenceVectors(Task):
         if self.options.kind != "related" or isinstance(example.gold, float) or len(example.texts) == 1:
             return "", ""
         own = self.settings.of(example.source)
-        return own.query_prompt or self.prompts.get("query", ""), own.document_prompt or self.prompts.get(
-            "document", ""
+        prompts = self.prompts
+        return (
+            own.query_prompt or prompts.get("query", ""),
+            own.document_prompt or prompts.get("document", ""),
         )
 
     def check(self, example: Related) -> None:
@@ -236,7 +247,7 @@ class SentenceVectors(Task):
         arrays = {"anchors": anchors, "documents": documents, "positives": positives, "sizes": sizes}
         targets = {name: torch.from_numpy(array) for name, array in arrays.items()}
         loss = loss_of(self.settings, samples[0].target.source, [samples[0].target])
-        # Which loss and which weight: by the length of a tensor, which is known without waiting for a GPU.
+        # Which loss: by the length of a tensor, which is known without waiting for a GPU.
         targets["loss"] = torch.empty(LOSSES.index(loss))
         targets["weight"] = torch.tensor(self.settings.of(samples[0].target.source).weight)
         if self.taught is not None:
@@ -347,6 +358,14 @@ class SentenceVectors(Task):
     @classmethod
     def exemplars(cls, counts: DataCounts) -> list[Related]:
         return [Related((), gold) for gold in counts.golds] or [Related(())]
+
+
+def _by_source(examples: Iterable[Related]) -> dict[str, list[Related]]:
+    """The examples of each file."""
+    found: dict[str, list[Related]] = {}
+    for example in examples:
+        found.setdefault(example.source, []).append(example)
+    return found
 
 
 def _linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> nn.Linear:

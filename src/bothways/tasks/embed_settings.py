@@ -66,13 +66,16 @@ class EmbedSettings:
     """Files with settings of their own."""
 
     def __post_init__(self) -> None:
-        if self.loss == "distill" and not self.teachers:
+        losses = (self.loss, *(one.loss for one in self.sets))
+        if "distill" in losses and not self.teachers:
             raise BothwaysError("embed.loss is distill: name a model with embed.teachers", "no-teacher")
-        if self.guide and (self.symmetric or self.loss not in ("auto", "in-batch")):
+        if self.guide and (self.symmetric or self.teachers or self.loss not in ("auto", "in-batch")):
             raise BothwaysError(
-                "embed.guide works with the loss in-batch, and without embed.symmetric", "bad-combination", self.loss
+                "embed.guide works with the loss in-batch, and without embed.symmetric and embed.teachers",
+                "bad-combination",
+                self.loss,
             )
-        if "softmax" in (self.loss, *(one.loss for one in self.sets)) and (self.sets or self.matryoshka):
+        if "softmax" in losses and (self.sets or self.matryoshka):
             raise BothwaysError(
                 "embed.loss is softmax, which works neither with embed.sets nor with embed.matryoshka",
                 "bad-combination",

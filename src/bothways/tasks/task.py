@@ -139,7 +139,7 @@ class Task(ABC):
         """The task's config and label names, from the training data."""
 
     @classmethod
-    def assemble(cls, examples: Sequence[Any], settings: Any, is_dev: bool) -> Sequence[Any]:
+    def assemble(cls, examples: Iterable[Any], settings: Any, is_dev: bool) -> Iterable[Any]:
         """The examples of files as examples to learn from, or to be scored on, where several rows make one."""
         return examples
 
