@@ -2,6 +2,7 @@
 
     python benchmarks/embed_training.py --pairs FILE --sts FILE --model DIR
     python benchmarks/embed_training.py --pairs FILE --sts FILE --model DIR --device cpu --rows 2000
+    python benchmarks/embed_training.py --pairs FILE --sts FILE --model DIR --poolings
 
 --pairs: .jsonl of pairs (columns a, b), plain or .xz. --sts: .jsonl with sentence1, sentence2 and score. --model: the
 encoder to start from, a folder that transformers opens too.
@@ -10,7 +11,7 @@ Both sides: in-batch negatives (scale 20), mean pooling, no text twice in a batc
 weight decay 0.01, clipping at 1, bf16 on a GPU, texts cut at 128 tokens, nothing evaluated in between. Theirs: their
 model, loss and tokenizing in a plain loop, with workers that tokenize, which is faster than their Trainer. Times are of
 all the work once the model is open, ours with saving. The score is Spearman's correlation of the cosine, each side by
-its own `encode`.
+its own `encode`. --poolings: only ours, with cls, mean and max, before and after training.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +41,12 @@ from bothways.tasks.recipe import finetune_recipe
 LENGTH = 128
 
 
-def ours(asked: argparse.Namespace, pairs: list[tuple[str, str]], seed: int, out: Path) -> tuple[float, Any]:
+def ours(
+    asked: argparse.Namespace, pairs: list[tuple[str, str]], seed: int, out: Path, pooling: str = "mean"
+) -> tuple[float, Any]:
     table = {
         "task": "embed",
+        "embed": {"pooling": pooling},
         "model": {"init": str(asked.model)},
         "window": {"length": LENGTH},
         "optim": {"lr": asked.lr, "warmup": 0.1, "weight_decay": 0.01, "eps": 1e-8, "layer_decay": 1.0},
@@ -143,6 +148,21 @@ def spearman(encode: Callable[[list[str]], Any], rows: list[Related]) -> float:
     return scores.scores()["spearman"]
 
 
+def poolings(asked: argparse.Namespace, pairs: list[tuple[str, str]], sts: list[Related]) -> None:
+    """What is gained by training, by how token states become a vector."""
+    print("| pooling | before | after |\n|---|---|---|")
+    model = bothways.load(asked.model, device=asked.device)
+    for pooling in ("cls", "mean", "max"):
+        before = 100 * spearman(partial(bothways.encode, model=model, pool=pooling, long="cut"), sts)
+        after = []
+        for seed in range(asked.seeds):
+            with tempfile.TemporaryDirectory() as folder:
+                _, encode = ours(asked, pairs, seed, Path(folder) / "run", pooling)
+                after.append(100 * spearman(encode, sts))
+        spread = statistics.stdev(after) if len(after) > 1 else 0.0
+        print(f"| {pooling} | {before:.1f} | {statistics.mean(after):.1f} ± {spread:.1f} |", flush=True)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("pairs", "sts", "model"):
@@ -154,6 +174,7 @@ def main() -> None:
     options.add_argument("--micro-tokens", type=int, default=65_536, help="tokens of a pass, on our side")
     options.add_argument("--workers", type=int, default=2, help="the peer's processes that tokenize")
     options.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    options.add_argument("--poolings", action="store_true", help="only cls, mean and max, before and after training")
     asked = options.parse_args()
     warnings.simplefilter("ignore")
     pairs = [(row.texts[0], row.texts[1]) for row in read_related([str(asked.pairs)])]
@@ -163,7 +184,11 @@ def main() -> None:
         f"{len(pairs[: asked.rows]):,} pairs, batches of {asked.batch}, {asked.device}; {platform.machine()}, torch",
         end="",
     )
-    print(f" {torch.__version__}\n\n| | seconds | Spearman |\n|---|---|---|")
+    print(f" {torch.__version__}\n")
+    if asked.poolings:
+        poolings(asked, pairs[: asked.rows], sts)
+        return
+    print("| | seconds | Spearman |\n|---|---|---|")
     sides = {"bothways": ours, "sentence-transformers": theirs}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     with tempfile.TemporaryDirectory() as folder:

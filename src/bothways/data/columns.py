@@ -1,6 +1,7 @@
 """Finds the text, pair and label columns of a table: named by the user, or known by their usual names."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bothways.errors import BothwaysError
@@ -21,6 +22,18 @@ LABELS = (
     "entailment_judgment", "category", "class", "class index", "sentiment", "target", "stars", "rating", "intent",
     "emotion",
 )  # fmt: skip
+POSITIVE = re.compile(r"pos(itives?)?(_?\d+|_\w+)?", re.IGNORECASE)
+NEGATIVE = re.compile(r"(hard_?)?neg(atives?)?(_?\d+|_\w+)?", re.IGNORECASE)
+"""Names of the texts that belong to a query or anchor, and of those that do not: negative, neg_2, hard_negatives."""
+
+
+def named_like(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
+    """The names that a pattern describes.
+
+    >>> named_like(["query", "negative_2", "hard_neg", "negation"], NEGATIVE)
+    ['negative_2', 'hard_neg']
+    """
+    return [name for name in names if pattern.fullmatch(str(name).strip())]
 
 
 @dataclass(frozen=True)

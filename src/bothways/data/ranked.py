@@ -9,12 +9,11 @@
 A positive or negative column may hold one text or a list of texts.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import Columns
+from bothways.data.columns import NEGATIVE, POSITIVE, Columns, named_like
 from bothways.data.examples import Text
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, find_sources, first_rows, open_json, rows_of, text_of
@@ -23,8 +22,6 @@ from bothways.errors import BothwaysError
 from bothways.text.streams import STDIN
 
 _QUERIES = ("query", "anchor", "question", "text")
-_POSITIVE = re.compile(r"pos(itives?)?(_?\d+)?", re.IGNORECASE)
-_NEGATIVE = re.compile(r"(hard_?)?neg(atives?)?(_?\d+)?", re.IGNORECASE)
 _DOCUMENTS = ("documents", "docs", "passages")
 _LABELS = ("labels", "label", "scores")
 
@@ -40,11 +37,7 @@ def read_ranked(files: Sequence[Path | str], columns: Columns, notes: Notes) -> 
 
 
 def _is_ranked(row: dict[str, Any]) -> bool:
-    return bool(_like(row, _POSITIVE)) or any(isinstance(row.get(name), list) for name in _DOCUMENTS)
-
-
-def _like(row: dict[str, Any], pattern: re.Pattern[str]) -> list[str]:
-    return [name for name in row if pattern.fullmatch(name.strip())]
+    return bool(named_like(row, POSITIVE)) or any(isinstance(row.get(name), list) for name in _DOCUMENTS)
 
 
 def _read(path: Path, columns: Columns, notes: Notes) -> Iterator[Text]:
@@ -68,8 +61,8 @@ def _query_column(row: dict[str, Any], columns: Columns, where: str) -> str:
 
 def _documents(row: dict[str, Any], where: str) -> Iterator[tuple[str, float]]:
     """The documents of a row with their labels."""
-    for pattern, gold in ((_POSITIVE, 1.0), (_NEGATIVE, 0.0)):
-        for name in _like(row, pattern):
+    for pattern, gold in ((POSITIVE, 1.0), (NEGATIVE, 0.0)):
+        for name in named_like(row, pattern):
             value = row[name]
             for text in value if isinstance(value, list) else [value]:
                 if text is not None and text != "":  # rows may have different numbers of negatives

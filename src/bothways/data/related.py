@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import LABELS, PAIRS, Columns, find_columns
+from bothways.data.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
 from bothways.data.examples import RELATED, Related
 from bothways.data.labels import number_of
 from bothways.data.notes import Notes, row_error
@@ -47,9 +47,9 @@ def read_related(paths: Paths, columns: Columns | None = None, notes: Notes | No
     """Stream the examples of files, in constant memory.
 
     A row has an anchor and a positive, which `columns` names as text and pair, or which have usual names; further
-    columns whose names begin with "neg" or "hard_neg" are negatives. A cell of positives or negatives may be a list.
-    A label is a score of similarity, or a relation of natural language inference. A file with one text per line, or
-    one column of texts, gives texts that belong to themselves only (SimCSE).
+    columns with names such as negative, neg_2 or hard_negatives are negatives. A cell of positives or negatives may
+    be a list. A label is a score of similarity, or a relation of natural language inference. A file with one text per
+    line, or one column of texts, gives texts that belong to themselves only (SimCSE).
     """
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, (*ROWS, ".txt")):
@@ -81,7 +81,7 @@ def _lines(path: Path, lines: Iterable[str]) -> Iterator[Related]:
 def find_roles(columns: Columns, names: Sequence[str], where: str) -> _Roles:
     """Which column is the anchor, which its positive, which are negatives, and which is the label."""
     own = {name.strip().lower(): name for name in names}
-    negatives = tuple(name for key, name in own.items() if key.startswith(("neg", "hard_neg")))
+    negatives = tuple(named_like(names, NEGATIVE))
     if columns.text:
         found = find_columns(columns, names, where)
         if any(len(some) > 1 for some in found.texts):

@@ -28,7 +28,7 @@ def kmeans(vectors: NDArray[np.float32], clusters: int, seed: int = 0) -> NDArra
     """
     require_range("clusters", clusters, 1 <= clusters <= len(vectors), f"from 1 to {len(vectors)}, one for each vector")
     points = torch.from_numpy(np.ascontiguousarray(vectors, np.float32))
-    centres = points[_first_centres(points, clusters, np.random.default_rng(seed))]
+    centres = points[first_centres(points, clusters, np.random.default_rng(seed))]
     owners = torch.full((len(points),), -1)
     for _ in range(MAX_ROUNDS):
         distances, nearest = _nearest(points, centres)
@@ -41,7 +41,7 @@ def kmeans(vectors: NDArray[np.float32], clusters: int, seed: int = 0) -> NDArra
     return owners.numpy()
 
 
-def _first_centres(points: Tensor, clusters: int, generator: np.random.Generator) -> list[int]:
+def first_centres(points: Tensor, clusters: int, generator: np.random.Generator) -> list[int]:
     """k-means++ (Arthur and Vassilvitskii, 2007): each next one with a probability by its squared distance."""
     chosen = [int(generator.integers(len(points)))]
     distances = _squared(points, points[chosen]).reshape(-1).double().numpy()

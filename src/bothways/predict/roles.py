@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
+from bothways.model.model import Model
 from bothways.predict.encode import Vectors, encode_blocks
 from bothways.predict.encode_options import Long
 from bothways.predict.features import Features, TextRecipe, text_recipe
@@ -41,6 +42,18 @@ PAIRWISE: dict[str, Similarity] = {
 """The same of vectors in the same place. (N, W) twice → (N,)."""
 
 
+def similarity_of(model: Model) -> str:
+    """What the model's folder compares vectors by; cosine if it says nothing."""
+    named = (model.sentence.settings.get("similarity_fn_name") if model.sentence is not None else "") or "cosine"
+    if named not in SIMILARITIES:
+        raise BothwaysError(
+            f"the model's folder compares vectors by {named!r}: expected {', '.join(SIMILARITIES)}",
+            "unsupported-setting",
+            named,
+        )
+    return str(named)
+
+
 class RoleEncoder:
     """Encodes texts with the prompt of their role.
 
@@ -61,13 +74,7 @@ class RoleEncoder:
         self._given: dict[Role | None, str | None] = {None: prompt, "query": query_prompt, "document": document_prompt}
         sentence = engine.model.sentence
         self.prompts = sentence.prompts if sentence is not None else {}
-        self.similarity_name = (sentence.settings.get("similarity_fn_name") if sentence is not None else "") or "cosine"
-        if self.similarity_name not in SIMILARITIES:
-            raise BothwaysError(
-                f"the model's folder compares vectors by {self.similarity_name!r}: expected {', '.join(SIMILARITIES)}",
-                "unsupported-setting",
-                self.similarity_name,
-            )
+        self.similarity_name = similarity_of(engine.model)
         self.recipe()  # modules that are not supported are an error before any work
 
     def prompt(self, role: Role | None = None) -> str | None:

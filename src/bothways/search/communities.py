@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bothways.model.device import Device
+from bothways.predict.kmeans import first_centres
 from bothways.progress import Watch
 from bothways.search.nearest import nearest_blocks
 from bothways.search.products import (
@@ -149,20 +151,11 @@ def k_means(matrix: Matrix, k: int, seed: int, device: Device | None, budget: in
 
 
 def _first_centres(matrix: Matrix, k: int, generator: np.random.Generator) -> NDArray[np.float32]:
-    """k rows of a sample, each drawn with a chance that grows with its distance from those before (k-means++)."""
+    """k rows of a sample. The squared distance of rows of length 1 is 2 - 2 · cosine."""
     size = min(len(matrix), max(_SAMPLE * k, 1024))
     picked = np.sort(generator.choice(len(matrix), size, replace=False))
     sample = np.array(matrix[picked], np.float32)
-    chosen = [int(generator.integers(size))]
-    distance = np.full(size, np.inf)
-    for _ in range(1, k):
-        distance = np.minimum(distance, np.maximum(0.0, 1.0 - sample @ sample[chosen[-1]]))
-        distance[chosen] = 0.0
-        total = np.cumsum(distance)
-        place = np.searchsorted(total, generator.random() * total[-1], "right") if total[-1] > 0 else 0
-        free = np.setdiff1d(np.arange(size), chosen) if total[-1] <= 0 else None
-        chosen.append(int(free[0]) if free is not None else int(min(place, size - 1)))
-    return sample[chosen]
+    return sample[first_centres(torch.from_numpy(sample), k, generator)]
 
 
 def _means(matrix: Matrix, labels: Rows, centres: NDArray[np.float32]) -> NDArray[np.float32]:

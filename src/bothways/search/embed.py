@@ -4,7 +4,7 @@ W width of the vectors.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from bothways.errors import BothwaysError
 from bothways.model.model import Model
 from bothways.predict.encode import encode_blocks
 from bothways.predict.features import Features, TextRecipe, text_recipe
-from bothways.predict.roles import PROMPT_NAMES, Role
+from bothways.predict.roles import PROMPT_NAMES, Role, similarity_of
 from bothways.search.documents import hashes_of
 from bothways.search.manifest import Settings
 from bothways.search.passages import PassageSplitter, Span
@@ -30,13 +30,11 @@ _SAME = 0.99
 """The least cosine of two vectors of the probe by one model: 16-bit numbers change it in the third digit."""
 
 
-def similarity_of(model: Model) -> Similarity:
-    """What the model's folder compares vectors by; cosine if it says nothing."""
-    named = model.sentence.settings.get("similarity_fn_name") if model.sentence is not None else None
-    if named in (None, "cosine"):
-        return "cosine"
-    if named in ("dot", "dot_product"):
-        return "dot"
+def searchable_similarity(model: Model) -> Similarity:
+    """What the model's folder compares vectors by, if it is cosine or dot."""
+    named = similarity_of(model)
+    if named in get_args(Similarity):
+        return cast(Similarity, named)
     raise BothwaysError(
         f"the model's folder compares vectors by {named!r}: give `similarity` cosine or dot",
         "unsupported-setting",

@@ -17,7 +17,7 @@ from bothways.predict.encode_options import Long
 from bothways.predict.rerank import Ranker, Reranker
 from bothways.progress import Watch, watch_nothing
 from bothways.search import ingest
-from bothways.search.embed import Embedder, similarity_of
+from bothways.search.embed import Embedder, searchable_similarity
 from bothways.search.hnsw import require_usearch
 from bothways.search.lexical import has_bm25s
 from bothways.search.manifest import Settings
@@ -114,7 +114,7 @@ class Index:
         settings = Settings(
             model="" if isinstance(model, Model) else _absolute(model),
             base=_absolute(base),
-            similarity=similarity or similarity_of(made.model),
+            similarity=similarity or searchable_similarity(made.model),
             long=long,
             query_prompt=query_prompt,
             document_prompt=document_prompt,

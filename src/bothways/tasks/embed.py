@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.data.columns import Columns
+from bothways.data.columns import NEGATIVE, POSITIVE, Columns, named_like
 from bothways.data.examples import RELATED, Related
 from bothways.data.findings import DataCounts
 from bothways.data.label_checks import by_count
@@ -50,7 +50,6 @@ from bothways.tasks.vector_losses import (
 )
 
 Vectors = NDArray[np.float32]
-_NAMED = ("positive", "negative", "hard_neg")
 
 
 class _Target(NamedTuple):
@@ -337,7 +336,7 @@ class SentenceVectors(Task):
     @classmethod
     def looks_like(cls, path: Path, rows: Sequence[Any]) -> bool:
         """Whether a row names a positive or a negative."""
-        return any(isinstance(row, dict) and any(str(name).lower().startswith(_NAMED) for name in row) for row in rows)
+        return any(isinstance(row, dict) and (named_like(row, POSITIVE) or named_like(row, NEGATIVE)) for row in rows)
 
     @classmethod
     def survey(cls, example: Related, counts: DataCounts) -> None:
