@@ -150,10 +150,10 @@ def _rotate_adjacent(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _write_rotated(x: Sequence[Tensor], cos: Tensor, sin: Tensor, into: Sequence[Tensor]) -> None:
-    """The same numbers with less memory traffic, for inference: nothing is copied to fp32 as a whole."""
+    """The same with less memory traffic, for inference: products are added in fp32 and written in the type of x."""
     a, b = x
-    into[0].copy_((a * cos).sub_(b * sin))
-    into[1].copy_((b * cos).add_(a * sin))
+    torch.addcmul(a * cos, b, sin, value=-1, out=into[0])
+    torch.addcmul(b * cos, a, sin, out=into[1])
 
 
 # ---------------------------------------------------------------------- ALiBi
