@@ -80,9 +80,7 @@ def commands(model: Path, text: Path, home: Path) -> dict[str, list[str]]:
 def measure(arguments: list[str]) -> Measured:
     begun = time.perf_counter()
     with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "bothways", *arguments], stdout=subprocess.DEVNULL, stderr=said
-        )
+        child = subprocess.Popen([sys.executable, "-m", "bothways", *arguments], stdout=subprocess.DEVNULL, stderr=said)
         own = float("nan")
         while True:
             pid, status, used = os.wait4(child.pid, os.WNOHANG)

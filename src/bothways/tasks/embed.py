@@ -26,6 +26,7 @@ from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix, permute
 from bothways.model.batch import Batch
+from bothways.model.heads import HALF
 from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.pooling_modes import PoolingMode
@@ -291,8 +292,11 @@ class SentenceVectors(Task):
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         sentence = model.sentence
         assert sentence is not None
+        if not model.training and states.dtype in HALF:
+            vectors: Tensor = sentence(sentence.pooling(states.float(), batch))
+            return vectors
         pooled = sentence.pooling(states, batch)
-        vectors: Tensor = sentence(pooled.to(next(sentence.steps.parameters(), pooled).dtype))
+        vectors = sentence(pooled.to(next(sentence.steps.parameters(), pooled).dtype))
         if model.training and self.taught is not None and self.settings.teachers:
             return torch.cat([vectors, sentence.training_only["projection"](vectors)], 1)
         return vectors
