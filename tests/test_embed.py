@@ -204,6 +204,11 @@ def test_what_teachers_teach_are_their_vectors(teacher: Path, monkeypatch: pytes
     assert np.allclose(taught, np.concatenate([vectors, vectors], 1), atol=1e-3)
 
 
+def test_texts_that_a_teacher_cuts_are_reported(teacher: Path) -> None:
+    with pytest.warns(UserWarning, match="1 text cut"):
+        Taught([str(teacher)], ["the cat " * 60, "北京"], torch.device("cpu"), watch_nothing)
+
+
 def test_vectors_become_those_of_the_teachers(base: Path, teacher: Path, tmp_path: Path) -> None:
     """Any texts will do: here labelled pairs, of which each text is learned once."""
     texts = sorted(set(drawn(4, 60)))
