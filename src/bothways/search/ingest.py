@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from bothways import atomic
 from bothways.data.retrieval import Document
@@ -56,8 +55,7 @@ class InOrder:
 
 def embedded(documents: Iterable[Document], embedder: Embedder) -> Iterator[tuple[DocumentBlock, Tally]]:
     """Documents with their vectors and counts, as many at a time as keep the device busy."""
-    device: torch.device = embedder.engine.device
-    for some in chunks(documents, device, _SHARE.get(device.type, 1.0)):
+    for some in chunks(documents, embedder.device, _SHARE.get(embedder.device.type, 1.0)):
         tally = Tally()
         yield embedder.block(some, tally), tally
 
