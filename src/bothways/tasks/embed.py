@@ -132,6 +132,8 @@ class SentenceVectors(Task):
         prompts = {"query": options.query_prompt, "document": options.document_prompt}
         if base.sentence is not None and not options.pooling:
             model.sentence = base.sentence
+            # Training pools all tokens, those of prompts included: so must whoever opens the folder.
+            model.sentence.include_prompt = True
             prompts = {name: text or base.sentence.prompts.get(name, "") for name, text in prompts.items()}
         else:
             modules = [Normalize()] if options.normalize else []
