@@ -276,3 +276,11 @@ def test_bertscore_is_compared_with_the_package(
     out = capsys.readouterr().out
     assert "2 pairs, layer 2" in out
     assert float(re.findall(r"64 pairs (\S+)", out)[0]) < 1e-5
+
+
+def test_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["memory.py", "--lines", "30", "--only", "encode"])
+    loaded("memory").main()
+    row = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert [cell.strip() for cell in row[1:3]] == ["encode", "30"]
+    assert float(row[3].replace(",", "")) > 50

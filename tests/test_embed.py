@@ -204,6 +204,11 @@ def test_what_teachers_teach_are_their_vectors(teacher: Path, monkeypatch: pytes
     assert np.allclose(taught, np.concatenate([vectors, vectors], 1), atol=1e-3)
 
 
+def test_texts_that_a_teacher_cuts_are_reported(teacher: Path) -> None:
+    with pytest.warns(UserWarning, match="1 text cut"):
+        Taught([str(teacher)], ["the cat " * 60, "北京"], torch.device("cpu"), watch_nothing)
+
+
 def test_vectors_become_those_of_the_teachers(base: Path, teacher: Path, tmp_path: Path) -> None:
     """Any texts will do: here labelled pairs, of which each text is learned once."""
     texts = sorted(set(drawn(4, 60)))
@@ -335,6 +340,27 @@ def test_sentence_transformers_opens_the_folder(settings: EmbedSettings, base: P
     assert theirs.max_seq_length == 48
     again = bothways.evaluate([pairs_file(tmp_path)], folder)
     assert again.metric == "mrr@10"
+
+
+def test_a_folder_says_whether_its_training_pooled_the_prompts(base: Path, tmp_path: Path) -> None:
+    """A base that leaves its prompts out of the mean: vectors after training are those that were trained."""
+    prompted = EmbedSettings(query_prompt="query: ", document_prompt="passage: ")
+    run(recipe_for("embed", base, settings=prompted), tmp_path / "first", RELATED_TEXTS)
+    model = load(tmp_path / "first" / "model")
+    assert model.sentence is not None
+    model.sentence.include_prompt = False
+    save(model, tmp_path / "base")
+    recipe = recipe_for("embed", tmp_path / "base", run=quiet(steps=1))
+    run(recipe, tmp_path / "run", RELATED_TEXTS)
+    folder = tmp_path / "run" / "model"
+    anchor, positive = PAIRS[0].texts
+    answer = bothways.Predictor.load(folder)([(anchor, positive)])[0]
+    vectors = [
+        bothways.encode([text], folder, prompt_name=role)[0]
+        for text, role in ((anchor, "query"), (positive, "document"))
+    ]
+    assert answer["score"] == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-5)
+    assert SentenceTransformer(str(folder), device="cpu")[1].include_prompt
 
 
 def pairs_file(folder: Path) -> str:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bothways.errors import BothwaysError
 from bothways.model.static import StaticModel
 from bothways.search.mining import HardNegatives, NegativeRules, mine_hard_negatives
+from bothways.search.nearest import Scores
 from bothways.search.products import BUDGET
 from bothways.text.tokenizer import BERT_SPECIALS, Tokenizer
 from helpers.cli import Run, is_one_error
@@ -46,6 +47,20 @@ def test_a_relative_margin_of_a_negative_score_lets_nothing_closer_in() -> None:
     assert negatives_of(scores, NegativeRules(1, relative_margin=0.05)) == ["far"]
     assert negatives_of(scores, NegativeRules(1, relative_margin=0.0)) == ["far"]
     assert negatives_of(scores, NegativeRules(1)) == ["near"]
+
+
+def test_a_margin_that_depends_on_the_sign_of_the_score_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in sentence-transformers before its issue 3819."""
+
+    def wrong(rules: NegativeRules, positives: Scores) -> Scores:
+        if rules.relative_margin is None:
+            return np.full_like(positives, np.inf)
+        return positives * np.float32(1 - rules.relative_margin)
+
+    monkeypatch.setattr(NegativeRules, "caps", wrong)
+    test_a_relative_margin_of_a_positive_score()  # which does not see it
+    with pytest.raises(AssertionError):
+        test_a_relative_margin_of_a_negative_score_lets_nothing_closer_in()
 
 
 def test_a_relative_margin_of_a_positive_score() -> None:

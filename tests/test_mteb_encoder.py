@@ -120,7 +120,9 @@ def test_the_default_prompt_is_not_for_queries_and_documents(model_folder: Path)
 
 def test_cut_texts_are_counted(model_folder: Path) -> None:
     encoder = bothways.mteb_encoder(model_folder, device="cpu", dtype="fp32")
-    encoder.encode(batches(["the cat " * 60]))
+    with pytest.warns(UserWarning, match="cut"):
+        encoder.encode(batches(["the cat " * 60]))
+    encoder.encode(batches(["the cat"]))  # without a warning
     assert encoder.tally.cut == 1
     with refused("too-long"):
         bothways.mteb_encoder(model_folder, long="error", device="cpu").encode(batches(["the cat " * 60]))

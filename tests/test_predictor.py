@@ -70,6 +70,7 @@ def test_every_task_is_here() -> None:
     assert {task for task, _, _ in KINDS.values()} == set(TASKS)
 
 
+@pytest.mark.filterwarnings("ignore:.*cut:UserWarning")  # the texts of sentence vectors
 @pytest.mark.parametrize("name", KINDS)
 def test_an_answer_does_not_depend_on_its_neighbours(name: str, tokenizer: Tokenizer) -> None:
     predictor = predictor_for(tokenizer, name)
@@ -423,8 +424,11 @@ def test_long_texts_are_met_as_asked_whatever_the_folder_says(tokenizer: Tokeniz
     with refused("no-room-for-windows", (1, 123)):
         Predictor.load(folder)([(long, long)])
     cut = Predictor.load(folder, long="cut")
-    assert set(cut([(long, long)])[0]) == {"label", "score"}
-    assert cut.tally.cut == 1
+    for count, given in enumerate(((long, long), [(long, long)]), 1):
+        with pytest.warns(UserWarning, match="cut"):
+            cut(given)
+        assert cut.tally.cut == count
+    assert set(cut("the cat")) == {"label", "score"}  # without a warning
     with pytest.raises(BothwaysError, match="`long`") as caught:
         Predictor.load(folder, long="error")([long])
     assert (caught.value.code, caught.value.value) == ("too-long", (1, 122))

@@ -18,8 +18,10 @@ from bothways.model.model import Model
 from bothways.model.static import StaticModel, is_static, load_static, save_static
 from bothways.predict.encode import encode
 from bothways.predict.token_table import distil_static, principal_components
+from bothways.search import Index
 from bothways.search.pairs import similar_pairs
 from bothways.text.tokenizer import Tokenizer
+from helpers import refused
 from helpers.cli import Run, is_one_error
 
 TEXTS = ["the cat sleeps in paris.", "北京是中国的首都。", "A dog walks", "", "walks walks zzz", "中国 the capital"]
@@ -229,3 +231,26 @@ def test_damaged_folders(folder: Path, change: dict[str, object], code: str) -> 
     with pytest.raises(BothwaysError) as error:
         load_static(folder)
     assert error.value.code == code
+
+
+def test_search_with_a_static_model(static: StaticModel, folder: Path, tmp_path: Path, run: Run) -> None:
+    """Each document is nearest to itself, and texts of any length are one passage."""
+    corpus = tmp_path / "corpus.txt"
+    lines = ["the black cat sleeps", "北京是中国的首都", "paris is in france", "the dog runs " * 60]
+    corpus.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert run("search", "build", corpus, "--out", tmp_path / "index", "--model", folder).returncode == 0
+    index = Index.open(tmp_path / "index")
+    assert (len(index), index.passages, index.width) == (4, 4, static.width)
+    vectors = static.encode([line.strip() for line in lines])
+    for number, line in enumerate(lines):
+        hit = index.search(line, 1)[0]
+        assert hit.id == str(number + 1)
+        assert hit.score == pytest.approx(1.0, abs=1e-6)
+    hits = index.search("the cat in paris", 4)
+    wanted = vectors @ static.encode(["the cat in paris"])[0]
+    assert [hit.score for hit in hits] == pytest.approx(sorted(wanted.tolist(), reverse=True), abs=1e-6)
+    corpus.write_text("a white house\n", encoding="utf-8")
+    Index.open(tmp_path / "index", static).add(corpus)
+    assert Index.open(tmp_path / "index").search("a white house", 1)[0].id == "5"
+    with refused("bad-combination"):
+        Index.build(corpus, tmp_path / "other", folder, query_prompt="query: ")

@@ -35,7 +35,7 @@ def static(
     """Distil an encoder into a static model: a table of token vectors, whose mean is the vector of a text.
 
     On a CPU it is hundreds of times as fast as the encoder, and less exact. The folder works as --model of encode,
-    similar, cluster and mine, and sentence-transformers opens it.
+    search, similar, cluster and mine, and sentence-transformers opens it.
 
     Example: bothways static --texts examples/stories.txt --out static
     """

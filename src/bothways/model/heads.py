@@ -14,6 +14,20 @@ from bothways.model.activations import ACTIVATIONS
 from bothways.model.config import EncoderConfig
 from bothways.model.dropout import Dropout
 
+HALF = (torch.bfloat16, torch.float16)
+
+
+def output_layer(layer: nn.Module, x: Tensor) -> Tensor:
+    """The last layer before scores or vectors: in evaluation in fp32, even if its weights have 16 bits.
+
+    In 16 bits, scores that differ in the third or fourth digit would be equal.
+    """
+    if isinstance(layer, nn.Linear) and layer.weight.dtype in HALF and not layer.training:
+        bias = None if layer.bias is None else layer.bias.float()
+        return F.linear(x.float(), layer.weight.float(), bias)
+    out: Tensor = layer(x)
+    return out
+
 
 class Pooler(nn.Module):
     """BERT's pooler: tanh(dense(state of [CLS])). DeBERTa's has dropout before it, and GELU instead of tanh."""
@@ -87,8 +101,7 @@ class LinearHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, W) → (…, outputs)."""
-        out: Tensor = self.linear(self.dropout(x))
-        return out
+        return output_layer(self.linear, self.dropout(x))
 
 
 class DenseHead(nn.Module):
@@ -121,5 +134,4 @@ class DenseHead(nn.Module):
         x = self.activation(self.dense(self.before(x)))
         if self.norm is not None and not self.norm_first:
             x = self.norm(x)
-        out: Tensor = self.linear(self.between(x))
-        return out
+        return output_layer(self.linear, self.between(x))

@@ -35,7 +35,7 @@ def load(
         raise BothwaysError(what, "no-folder", folder)
     if is_static(folder):
         raise BothwaysError(
-            f"{folder} is a static model, which has no encoder: use `encode`, or open it with `load_static`",
+            f"{folder} is a static model, which has no encoder: it works in encode, search, similar, cluster and mine",
             "static-model",
             folder,
         )

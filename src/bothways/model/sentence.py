@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from bothways.errors import BothwaysError
 from bothways.model.activations import ACTIVATIONS
+from bothways.model.heads import output_layer
 from bothways.model.pooling import Pooling
 from bothways.model.pooling_modes import PoolingMode
 from bothways.model.weights import read_json, read_weights
@@ -52,7 +53,7 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs) → (B, outputs)."""
-        return ACTIVATIONS[_ACTIVATIONS[self.activation]](self.linear(x))
+        return ACTIVATIONS[_ACTIVATIONS[self.activation]](output_layer(self.linear, x))
 
 
 class Normalize(nn.Module):

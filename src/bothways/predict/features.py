@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.config import EncoderConfig
+from bothways.model.heads import HALF
 from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.sentence import Sentence
@@ -127,8 +128,8 @@ class TextRecipe:
         """The vectors of pooled texts, on the same device."""
         if self.sentence is None:
             return pooled
-        weight = next(self.sentence.parameters(), pooled)  # perhaps in 16 bits
-        vectors: Tensor = self.sentence(pooled.to(weight.dtype))
+        weight = next(self.sentence.parameters(), pooled)
+        vectors: Tensor = self.sentence(pooled if weight.dtype in HALF else pooled.to(weight.dtype))
         return vectors.float()
 
 

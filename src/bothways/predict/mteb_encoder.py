@@ -18,7 +18,7 @@ from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
-from bothways.predict.encode import Vectors
+from bothways.predict.encode import Vectors, warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.predict.roles import Role, RoleEncoder
 
@@ -50,8 +50,11 @@ class MtebEncoder:
         or of the role, in this order, as mteb chooses them. The batch size of mteb does not matter here.
         """
         texts = (text for batch in inputs for text in batch["text"])
-        role = _role(prompt_type)
-        return self._encoder.encode(texts, role, self._prompt(task_metadata, role))
+        role, lost = _role(prompt_type), self.tally.cut
+        found = self._encoder.encode(texts, role, self._prompt(task_metadata, role))
+        if self.tally.cut > lost:
+            warn_of_losses(self.tally)
+        return found
 
     def similarity(self, embeddings1: ArrayLike | Tensor, embeddings2: ArrayLike | Tensor) -> Tensor:
         """All similarities. (N, W), (M, W) → (N, M)."""

@@ -16,12 +16,16 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.predict.encode import warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.progress import notebook_progress
 from bothways.tasks.answering import decode_all
 from bothways.tasks.folder import with_config
 from bothways.tasks.registry import make_task, task_config
 from bothways.tasks.task import EncodedExample
+
+_SINGLE = (str, bytes, tuple, Mapping)
+"""Iterables that are one input."""
 
 
 class Predictor:
@@ -83,11 +87,19 @@ class Predictor:
         return self.task.reader.tally
 
     def __call__(self, inputs: Any, *, top: int = 1) -> Any:
-        """The answer to one input, or a list of answers to many. With top > 1: the `top` best answers to each input."""
-        if isinstance(inputs, Iterable) and not isinstance(inputs, str | bytes | tuple | Mapping):
+        """The answer to one input, or a list of answers to many. With top > 1: the `top` best answers to each input.
+
+        Warns if texts were cut; `stream` counts them in `tally`.
+        """
+        lost, is_one = self.tally.cut, not isinstance(inputs, Iterable) or isinstance(inputs, _SINGLE)
+        if is_one:
+            found = list(self.stream([inputs], top=top))
+        else:
             with notebook_progress("predicting", len(inputs) if isinstance(inputs, Sized) else None) as bar:
-                return list(self.stream(bar.over(inputs), top=top))
-        return next(self.stream([inputs], top=top))
+                found = list(self.stream(bar.over(inputs), top=top))
+        if self.tally.cut > lost:
+            warn_of_losses(self.tally)
+        return found[0] if is_one else found
 
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
         """The answers to a stream of inputs, in order and in constant memory."""

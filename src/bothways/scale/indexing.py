@@ -5,10 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
-from bothways.model.load import load
 from bothways.progress import Watch
 from bothways.scale.bulk import where
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -16,7 +14,7 @@ from bothways.scale.drive import Execute, OnProgress, run_units
 from bothways.scale.jobs import Runner, model_facts
 from bothways.scale.units import Counts, Cursor, Unit, plan_units
 from bothways.search.documents import Corpus, CorpusFile
-from bothways.search.embed import Embedder
+from bothways.search.embed import Embedder, open_source
 from bothways.search.ingest import embedded
 from bothways.search.manifest import Settings
 from bothways.search.segment import write_segment
@@ -38,8 +36,8 @@ class IndexJob:
         return {"verb": self.verb, "options": asdict(self.settings), "model": model}
 
     def open(self, device: str) -> Runner:
-        model = load(self.settings.model, base=self.settings.base)
-        embedder = Embedder(Engine(model, device=device, dtype=self.dtype), self.settings)
+        source = open_source(self.settings.model, self.settings.base, device, self.dtype)
+        embedder = Embedder(source, self.settings)
 
         def documents(file: str) -> Any:
             own, first = self.files[file]

@@ -4,9 +4,11 @@ W width of the vectors.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bothways.data.notes import row_error
@@ -14,7 +16,10 @@ from bothways.data.retrieval import Document
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
+from bothways.model.device import Device, Precision
+from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode import encode_blocks
 from bothways.predict.features import Features, TextRecipe, text_recipe
 from bothways.predict.roles import PROMPT_NAMES, Role, similarity_of
@@ -30,9 +35,29 @@ _SAME = 0.99
 """The least cosine of two vectors of the probe by one model: 16-bit numbers change it in the third digit."""
 
 
-def searchable_similarity(model: Model) -> Similarity:
+Source = Engine | StaticModel
+"""What makes vectors: an encoder, or a static model."""
+
+
+def open_source(
+    model: Model | StaticModel | Path | str | None,
+    base: Path | str | None = None,
+    device: Device | None = None,
+    dtype: Precision | None = None,
+) -> Source:
+    """A model, or the model in a folder; by default the one in the box."""
+    if isinstance(model, StaticModel):
+        return model
+    if isinstance(model, Path | str) and base is None and is_static(Path(model)):
+        return load_static(model)
+    if isinstance(model, Model) or base is None:
+        return Engine(model, device=device, dtype=dtype)
+    return Engine(load(model, base=base), device=device or "auto", dtype=dtype or "auto")
+
+
+def searchable_similarity(source: Source) -> Similarity:
     """What the model's folder compares vectors by, if it is cosine or dot."""
-    named = similarity_of(model)
+    named = "cosine" if isinstance(source, StaticModel) else similarity_of(source.model)
     if named in get_args(Similarity):
         return cast(Similarity, named)
     raise BothwaysError(
@@ -52,15 +77,21 @@ def _recipe(model: Model, role: Role, prompt: str | None, long: Any) -> TextReci
 class Embedder:
     """A model that makes the vectors of an index."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        model = engine.model
-        self.engine, self.settings = engine, settings
+    def __init__(self, source: Source, settings: Settings) -> None:
+        self._source, self.settings, self._split = source, settings, None
+        self._queries: TextRecipe | None = None
+        self._documents: TextRecipe | None = None
+        if isinstance(source, StaticModel):  # it reads texts of any length, and knows no prompts
+            if settings.query_prompt or settings.document_prompt:
+                raise BothwaysError("a static model takes no `query_prompt` or `document_prompt`", "bad-combination")
+            self.width, self.device = source.width, torch.device("cpu")
+            return
+        model, self.device = source.model, source.device
         # Nothing of a query is lost; and a passage may have some tokens more alone than inside its document.
         self._queries = _recipe(model, "query", settings.query_prompt, "window")
         long = settings.long
         self._documents = _recipe(model, "document", settings.document_prompt, long)
         self.width = self._documents.width(model.config.encoder)
-        self._split = None
         if long == "window":
             max_length = self._documents.max_length or model.config.encoder.max_length
             self._split = PassageSplitter(model.require_tokenizer(), max_length, self._documents.prompt)
@@ -107,8 +138,12 @@ class Embedder:
         lines = [line_of(document.id, document.text) for document in documents]
         return DocumentBlock(lines, hashes_of(documents), np.array(rows, np.int64).reshape(-1, 3), vectors)
 
-    def _vectors(self, texts: Sequence[str], recipe: TextRecipe, tally: Tally) -> Vectors:
-        blocks = list(encode_blocks(texts, self.engine, recipe, tally))
+    def _vectors(self, texts: Sequence[str], recipe: TextRecipe | None, tally: Tally) -> Vectors:
+        if recipe is None or isinstance(self._source, StaticModel):
+            assert isinstance(self._source, StaticModel)
+            blocks = [self._source.encode(texts)]
+        else:
+            blocks = list(encode_blocks(texts, self._source, recipe, tally))
         vectors = np.concatenate([np.zeros((0, self.width), np.float32), *blocks])
         if self.settings.similarity == "dot":
             return vectors

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
+from bothways.search.products import release
 
 GRAPH = "graph.usearch"
 MANY = 1_000_000
@@ -40,6 +41,7 @@ def write_graph(folder: Path, vectors: NDArray[np.float32]) -> None:
     for first in range(0, len(vectors), _AT_ONCE):
         some = np.array(vectors[first : first + _AT_ONCE])
         graph.add(np.arange(first, first + len(some), dtype=np.uint64), some)
+        release(vectors)
     graph.save(str(folder / GRAPH))
 
 

@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import get_args
 
 from bothways.data.sources import Paths
-from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.device import Device, Precision
-from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.static import StaticModel
 from bothways.predict.encode import require_several, warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.predict.rerank import Ranker, Reranker
 from bothways.progress import Watch, watch_nothing
 from bothways.search import ingest
-from bothways.search.embed import Embedder, searchable_similarity
+from bothways.search.embed import Embedder, open_source, searchable_similarity
 from bothways.search.hnsw import require_usearch
 from bothways.search.lexical import has_bm25s
 from bothways.search.manifest import Settings
@@ -43,7 +42,7 @@ class Index:
     def __init__(
         self,
         home: Path | str,
-        model: Model | Path | str | None = None,
+        model: Model | StaticModel | Path | str | None = None,
         *,
         base: Path | str | None = None,
         device: Device | None = None,
@@ -66,7 +65,7 @@ class Index:
     def open(
         cls,
         home: Path | str,
-        model: Model | Path | str | None = None,
+        model: Model | StaticModel | Path | str | None = None,
         *,
         base: Path | str | None = None,
         device: Device | None = None,
@@ -84,7 +83,7 @@ class Index:
         cls,
         corpus: Paths,
         out: Path | str,
-        model: Model | Path | str | None = None,
+        model: Model | StaticModel | Path | str | None = None,
         *,
         base: Path | str | None = None,
         field: str = "text",
@@ -110,11 +109,11 @@ class Index:
         `make_parts`: see `bothways.scale.index_workers`.
         """
         _require_choices(long, similarity, quantize, ann)
-        made = _engine(model, base, device, dtype)
+        made = open_source(model, base, device, dtype)
         settings = Settings(
-            model="" if isinstance(model, Model) else _absolute(model),
+            model="" if isinstance(model, Model | StaticModel) else _absolute(model),
             base=_absolute(base),
-            similarity=similarity or searchable_similarity(made.model),
+            similarity=similarity or searchable_similarity(made),
             long=long,
             query_prompt=query_prompt,
             document_prompt=document_prompt,
@@ -226,7 +225,7 @@ class Index:
         dense: list[list[Ranked]] = [[] for _ in queries]
         if mode != "bm25":
             embedder = self._embedder()
-            vectors, device = embedder.queries(queries), embedder.engine.device
+            vectors, device = embedder.queries(queries), embedder.device
             dense = self._rankings.dense(vectors, k, is_exact=exact, device=device)
         if mode == "dense":
             found = dense
@@ -246,7 +245,7 @@ class Index:
                     says = f"{self.home} was made by a model that was given in Python: give it as `model`"
                     raise BothwaysError(says, "no-model", self.home)
                 model, base = settings.model, base or settings.base
-            made = Embedder(_engine(model, base, self._device, self._dtype), settings)
+            made = Embedder(open_source(model, base, self._device, self._dtype), settings)
             made.require_same(self._manifest.probe, self.home)
             self._made = made
         return self._made
@@ -261,14 +260,6 @@ def _reranked(query: str, hits: Sequence[SearchHit], ranker: Ranker) -> list[Sea
     """The hits in the order of another score; equal ones keep their order."""
     order = ranker.rank(query, [hit.passage for hit in hits]) if hits else []
     return [replace(hits[each.index], score=each.score) for each in order]
-
-
-def _engine(
-    model: Model | Path | str | None, base: Path | str | None, device: Device | None, dtype: Precision | None
-) -> Engine:
-    if isinstance(model, Model) or base is None:
-        return Engine(model, device=device, dtype=dtype)
-    return Engine(load(model, base=base), device=device or "auto", dtype=dtype or "auto")
 
 
 def _absolute(folder: Path | str | None) -> str | None:

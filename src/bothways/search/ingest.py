@@ -6,14 +6,13 @@ same call goes on after the last part.
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from bothways import atomic
 from bothways.data.retrieval import Document
@@ -47,17 +46,16 @@ class InOrder:
     rows_per_part = 0
 
     def __call__(self, parts: Path, corpus: Corpus, embedder: Embedder, watch: Watch) -> None:
-        have = _parts(parts)
+        have = [len(part.ids) for part in _parts(parts)]
         documents = watch(corpus, "embedding", [str(file.path) for file in corpus.files])
-        rest = islice(documents, sum(len(part.ids) for part in have), None)
+        rest = islice(documents, sum(have), None)
         for number, (block, tally) in enumerate(embedded(rest, embedder), len(have)):
             write_segment(parts / f"part-{number:06}", [block], embedder.width, tally)
 
 
 def embedded(documents: Iterable[Document], embedder: Embedder) -> Iterator[tuple[DocumentBlock, Tally]]:
     """Documents with their vectors and counts, as many at a time as keep the device busy."""
-    device: torch.device = embedder.engine.device
-    for some in chunks(documents, device, _SHARE.get(device.type, 1.0)):
+    for some in chunks(documents, embedder.device, _SHARE.get(embedder.device.type, 1.0)):
         tally = Tally()
         yield embedder.block(some, tally), tally
 
@@ -117,7 +115,7 @@ def compact(home: Path) -> None:
         segments = open_segments(home, manifest)
         if len(segments) < 2 and not manifest.deleted:
             return
-        name = _join(home, manifest, segments)
+        name = _join(home, manifest, lambda: iter(segments))
         after = manifest.changed(segments=(name,), deleted={})
         after.write(home)
         _tidy(home, after)
@@ -167,7 +165,7 @@ def _ingest(
     pending = replace(manifest, pending=plan)
     pending.write(home)
     make(parts, corpus, embedder, watch)
-    name = _join(home, pending, _parts(parts))
+    name = _join(home, pending, lambda: _parts(parts))
     first = {} if manifest.segments else {"built_from": plan}
     after = manifest.changed(segments=(*manifest.segments, name), numbered=corpus.last, pending=None, **first)
     after.write(home)
@@ -180,20 +178,21 @@ def _known(home: Path, manifest: Manifest) -> Hashes:
     return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 
-def _parts(folder: Path) -> list[Segment]:
-    return [Segment(part) for part in sorted(folder.glob("part-*")) if part.is_dir()]
+def _parts(folder: Path) -> Iterator[Segment]:
+    """One after the other: thousands of parts that are open at once would be too many maps of files."""
+    return (Segment(part) for part in sorted(folder.glob("part-*")) if part.is_dir())
 
 
-def _join(home: Path, manifest: Manifest, sources: Sequence[Segment]) -> str:
+def _join(home: Path, manifest: Manifest, sources: Callable[[], Iterator[Segment]]) -> str:
     """Write a segment with all documents of other ones that were not deleted; its name."""
     name = f"{max(map(int, manifest.segments), default=-1) + 1:06}"
-    tally = Tally()
-    for source in sources:
+    tally, rows, settings = Tally(), 0, manifest.settings
+    for source in sources():
         tally.add(source.tally)
-    rows, settings = sum(len(source.vectors) for source in sources), manifest.settings
+        rows += len(source.vectors)
     is_many = settings.ann is None and not settings.quantize and rows > MANY and has_usearch()
     faster = Faster(settings.quantize, bool(settings.ann) or is_many)
-    blocks = chain.from_iterable(source.blocks() for source in sources)
+    blocks = chain.from_iterable(source.blocks() for source in sources())
     write_segment(home / SEGMENTS / name, blocks, manifest.width, tally, faster)
     return name
 

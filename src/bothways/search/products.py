@@ -9,6 +9,7 @@ for their rounding errors; each candidate is then scored again in one fixed way,
 import math
 import mmap
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ def block_of(device: torch.device, matrix: Matrix, rows: slice | Rows) -> Vector
     return VectorBlock(vectors, lengths.max() if len(lengths) else lengths.sum())
 
 
-def release(matrix: Matrix) -> None:
+def release(matrix: NDArray[Any]) -> None:
     """Give the pages of a memory-mapped file that were read back to the system, so that memory stays flat."""
     mapped = getattr(matrix, "_mmap", None)
     # Other modes may hold changes in memory.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.search.npy import NpyWriter
+from bothways.search.products import release
 from bothways.search.search_options import Quantize
 
 Vectors = NDArray[np.float32]
@@ -54,6 +55,7 @@ def write_codes(folder: Path, vectors: Vectors, kind: Quantize) -> None:
         for block in _blocks(*vectors.shape):
             some = vectors[block]
             codes.add(_int8(some, ranges) if kind == "int8" else _bits(some, ranges))
+            release(vectors)
 
 
 def _largest(vectors: Vectors) -> NDArray[np.float64]:
@@ -61,6 +63,7 @@ def _largest(vectors: Vectors) -> NDArray[np.float64]:
     largest = np.zeros(vectors.shape[1])
     for block in _blocks(*vectors.shape):
         largest = np.maximum(largest, np.abs(vectors[block]).max(0, initial=0))
+        release(vectors)
     return np.where(largest > 0, largest, 1.0)
 
 
@@ -69,6 +72,7 @@ def _mean(vectors: Vectors) -> NDArray[np.float64]:
     total = np.zeros(vectors.shape[1])
     for block in _blocks(*vectors.shape):
         total += vectors[block].sum(0, dtype=np.float64)
+        release(vectors)
     return total / max(1, len(vectors))
 
 

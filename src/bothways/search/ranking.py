@@ -98,8 +98,7 @@ class Rankings:
     def _texts(self) -> Iterator[tuple[int, str]]:
         """The numbers and texts of all documents that were not deleted."""
         for first, segment in zip(self._first, self._segments, strict=False):
-            for document in np.flatnonzero(segment.live).tolist():
-                yield first + document, segment.document(document)[1]
+            yield from ((first + document, text) for document, text in segment.texts())
 
 
 def fused(dense: Sequence[Ranked], bm25: Sequence[Ranked]) -> list[Ranked]:

@@ -27,6 +27,7 @@ from bothways.ragged import ragged
 from bothways.search.documents import Hashes, hash_of
 from bothways.search.hnsw import GRAPH, Graph, write_graph
 from bothways.search.npy import NpyWriter
+from bothways.search.products import release
 from bothways.search.quantize import CODES, RANGES, Codes, write_codes
 from bothways.search.search_options import Quantize
 
@@ -153,7 +154,20 @@ class Segment:
             last = int(np.searchsorted(self.first_rows, self.first_rows[first] + _ROWS_AT_ONCE, "right")) - 1
             last = min(max(last, first + 1), first + _ROWS_AT_ONCE, len(self.ids))
             yield self._block(first + np.flatnonzero(self.live[first:last]))
+            self.release()
             first = last
+
+    def texts(self) -> Iterator[tuple[int, str]]:
+        """The numbers and texts of the documents that were not deleted."""
+        for count, document in enumerate(np.flatnonzero(self.live).tolist()):
+            if count % _ROWS_AT_ONCE == 0:
+                self.release()
+            yield document, self.document(document)[1]
+
+    def release(self) -> None:
+        """Give what was read of the largest files back to the system, so that memory stays flat."""
+        release(self.vectors)
+        release(self._text)
 
     def _block(self, documents: NDArray[np.int64]) -> DocumentBlock:
         begins, ends = self.first_rows[documents], self.first_rows[documents + 1]

@@ -26,6 +26,7 @@ from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix, permute
 from bothways.model.batch import Batch
+from bothways.model.heads import HALF
 from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.pooling_modes import PoolingMode
@@ -133,6 +134,8 @@ class SentenceVectors(Task):
         prompts = {"query": options.query_prompt, "document": options.document_prompt}
         if base.sentence is not None and not options.pooling:
             model.sentence = base.sentence
+            # Training pools all tokens, those of prompts included: so must whoever opens the folder.
+            model.sentence.include_prompt = True
             prompts = {name: text or base.sentence.prompts.get(name, "") for name, text in prompts.items()}
         else:
             modules = [Normalize()] if options.normalize else []
@@ -301,8 +304,11 @@ class SentenceVectors(Task):
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         sentence = model.sentence
         assert sentence is not None
+        if not model.training and states.dtype in HALF:
+            vectors: Tensor = sentence(sentence.pooling(states.float(), batch))
+            return vectors
         pooled = sentence.pooling(states, batch)
-        vectors: Tensor = sentence(pooled.to(next(sentence.steps.parameters(), pooled).dtype))
+        vectors = sentence(pooled.to(next(sentence.steps.parameters(), pooled).dtype))
         if model.training and self.taught is not None and self.settings.teachers:
             return torch.cat([vectors, sentence.training_only["projection"](vectors)], 1)
         return vectors

@@ -3,6 +3,7 @@
 They are computed once, before the first step. S different texts · W widths of all models.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -70,4 +71,6 @@ def _vectors(folder: str, texts: Sequence[str], device: torch.device, watch: Wat
     for chunk, rows in engine.run(read_ahead(read, given, engine.device), forward):
         found[done : done + len(chunk)] = rows
         done += len(chunk)
+    if reader.tally.cut:
+        warnings.warn(f"vectors by {folder}: {reader.tally}", stacklevel=2)
     return found
