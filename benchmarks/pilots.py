@@ -6,17 +6,19 @@
 
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
 glue_cola, glue_rte, and for --tasks CoNLL, EWT, SQuAD and SNLI with conll2003, ud_english_ewt, squad1 and nli (as
-benchmarks/box_data.py writes it), for ChnSentiCorp, CMRC and Resume with chnsenticorp, cmrc2018 and resume_ner, each
-with files that have train and dev in their names, as for benchmarks/finetune.py. --blimp: the file for `bothways
-blimp`. --out: where the runs go; what is there already is not done again.
+benchmarks/box_data.py writes it), and for the Chinese tasks with chnsenticorp, cmrc2018, ocnli, c3, lcqmc, atec,
+msra_ner, resume_ner and ud_chinese_gsdsimp, each with files that have train and dev in their names, as for
+benchmarks/finetune.py; a file of ChnSentiCorp or Resume with test in its name is scored too. --blimp: the file for
+`bothways blimp`. --out: where the runs go; what is there already is not done again.
 
 Encoders of one shape, of one vocabulary, on one text: `both` is the recipe bothways-small, `rtd` what that recipe was
 at first, which learned from replaced tokens alone, and `mlm` differs from `rtd` in that it learns from masked words.
 --run makes another of one of them by settings as they are written after --set. Each is trained for the same number of
 minutes, compilation not counted, or of steps, and then all may share the GPU at once. Then plain fine-tuning, several
 seeds, the last model of each: mean pooling, AdamW 4e-4, layer-wise decay 0.8, batches of 32, three epochs (RTE and
-STS-B ten, as in ELECTRA's paper, Resume ten, SQuAD and CMRC four). --tune fine-tunes each in another way too: a name,
-and settings of `bothways finetune`.
+STS-B ten, as in ELECTRA's paper, Resume and GSD ten, SQuAD and CMRC four). CMRC's answers may have 80 tokens: a fifth
+of those it trains on is longer than the usual 30. --tune fine-tunes each in another way too: a name, and settings of
+`bothways finetune`.
 """
 
 import argparse
@@ -57,6 +59,12 @@ class Job:
     epochs: int = 3
     kind: str = "single"
     task: str = "classify"
+    settings: tuple[str, ...] = ()
+    """Settings of `bothways finetune` beyond the usual ones."""
+    other_score: str = ""
+    """A second score that has a column of its own."""
+    is_tested: bool = False
+    """Whether a file with test in its name is scored too."""
 
 
 JOBS = {
@@ -69,11 +77,22 @@ JOBS = {
     "EWT": Job("ud_english_ewt", "accuracy", task="tag"),
     "SQuAD": Job("squad1", "f1", epochs=4, task="answer"),
     "SNLI": Job("nli", "accuracy"),
-    "ChnSentiCorp": Job("chnsenticorp", "accuracy"),
-    "CMRC": Job("cmrc2018", "f1", epochs=4, task="answer"),
-    "Resume": Job("resume_ner", "f1", epochs=10, task="tag"),
-}
+    "ChnSentiCorp": Job("chnsenticorp", "accuracy", is_tested=True),
+    "CMRC": Job(
+        "cmrc2018", "f1", epochs=4, task="answer", other_score="exact",
+        settings=("window.length=512", "answer.max_answer_length=80"),
+    ),
+    "OCNLI": Job("ocnli", "accuracy"),
+    "LCQMC": Job("lcqmc", "accuracy"),
+    "ATEC": Job("atec", "positive_f1"),
+    "C3": Job("c3", "accuracy", task="choose", settings=("window.length=512",)),
+    "MSRA": Job("msra_ner", "f1", task="tag"),
+    "Resume": Job("resume_ner", "f1", epochs=10, task="tag", is_tested=True),
+    "GSD": Job("ud_chinese_gsdsimp", "accuracy", epochs=10, task="tag"),
+}  # fmt: skip
 QUICK = ("CoLA", "STS-B", "RTE", "MRPC", "SST-2")
+SLOW = ("MSRA", "CMRC", "C3", "SST-2")
+"""Tasks that take long and are therefore started first, so that the others fill the gaps."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +143,8 @@ def pretrain(pilot: Pilot, asked: argparse.Namespace) -> None:
         raise SystemExit(f"{pilot.name}: {(path.read_text().splitlines() or ['it ended without a word'])[-1]}")
 
 
-def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, seed: int) -> dict[str, Any]:
-    """The score of one seed's last model."""
+def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, seed: int) -> list[dict[str, Any]]:
+    """The scores of one seed's last model; none if it failed."""
     row = " ".join(filter(None, (name, tuning.name)))
     job, out = JOBS[task], asked.out / "tuned" / f"{row.replace(' ', '-')}-{task}-{seed}"
     settings: dict[str, Any] = {
@@ -136,20 +155,37 @@ def finetune(asked: argparse.Namespace, name: str, tuning: Tuning, task: str, se
         settings |= {"model.pooling": "mean", "classify.kind": job.kind}
     if job.task != "answer":
         settings |= {"window.long": "cut", "window.length": 256}
-    command = [sys.executable, "-W", "ignore", "-m", "bothways", "finetune", job.task, "--json",
-               "--seed", str(seed), "--model", str(asked.out / name / "model"), "--out", str(out)]  # fmt: skip
-    for part in ("train", "dev"):
-        found = sorted(p for p in (asked.data / job.folder).iterdir() if part in p.name)
-        command += [word for file in found for word in (f"--{part}", str(file))]
-    changes = [*(f"{key}={value}" for key, value in settings.items()), *tuning.settings]
-    command += [word for change in changes for word in ("--set", change)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{row} {task} {seed} failed: {done.stderr[-800:]}", flush=True)
-        return {"run": row, "task": task, "seed": seed}
-    score = 100 * json.loads(done.stdout)["scores"][job.score]
-    print(f"{row} {task} {seed}: {score:.1f}", flush=True)
-    return {"run": row, "task": task, "seed": seed, "score": score}
+    changes = [*(f"{key}={value}" for key, value in settings.items()), *job.settings, *tuning.settings]
+    files = [word for part in ("train", "dev") for file in _files(asked, job, part) for word in (f"--{part}", file)]
+    changed = [word for change in changes for word in ("--set", change)]
+    try:
+        scores = _scores(
+            asked.limit, "finetune", job.task, "--seed", str(seed), "--model", str(asked.out / name / "model"),
+            "--out", str(out), *files, *changed,
+        )  # fmt: skip
+        found = {task: scores[job.score]}
+        if job.other_score:
+            found[f"{task} {job.other_score}"] = scores[job.other_score]
+        if job.is_tested and (tests := _files(asked, job, "test")):
+            command = ("evaluate", *tests, "--model", str(out / "model"), "--worst", "0")
+            found[f"{task} test"] = _scores(asked.limit, *command)[job.score]
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        print(f"{row} {task} {seed} failed: {type(error).__name__} {str(error.stderr or '')[-800:]}", flush=True)
+        return [{"run": row, "task": task, "seed": seed}]
+    print(f"{row} {seed}: " + ", ".join(f"{title} {100 * score:.1f}" for title, score in found.items()), flush=True)
+    return [{"run": row, "task": title, "seed": seed, "score": 100 * score} for title, score in found.items()]
+
+
+def _files(asked: argparse.Namespace, job: Job, part: str) -> list[str]:
+    return sorted(str(p) for p in (asked.data / job.folder).iterdir() if part in p.name)
+
+
+def _scores(limit: float, *words: str) -> dict[str, float]:
+    """The scores that a command of the library prints."""
+    command = [sys.executable, "-W", "ignore", "-m", "bothways", *words, "--json"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=limit)
+    scores: dict[str, float] = json.loads(done.stdout)["scores"]
+    return scores
 
 
 def blimp(name: str, asked: argparse.Namespace) -> float:
@@ -217,6 +253,7 @@ def main() -> None:
     )
     options.add_argument("--evaluate-every", type=int, default=500, metavar="STEPS")
     options.add_argument("--side-by-side", type=int, default=1, metavar="N", help="fine-tunings at once")
+    options.add_argument("--limit", type=float, default=3600, metavar="SECONDS", help="time limit of a fine-tuning")
     options.add_argument("--shape", type=json.loads, help="other [model] settings as JSON, for a quick test")
     options.add_argument("--part", choices=("pretrain", "finetune"), help="only this part of the work")
     asked = options.parse_args()
@@ -233,20 +270,20 @@ def main() -> None:
             list(pool.map(lambda pilot: pretrain(pilot, asked), missing))
     if asked.part == "pretrain":
         return
-    # The longest first, so that the others fill the gaps.
-    tasks = sorted(asked.tasks or QUICK, key=lambda task: task != "SST-2")
+    tasks = sorted(asked.tasks or QUICK, key=lambda task: SLOW.index(task) if task in SLOW else len(SLOW))
     ways = list(itertools.product(names, asked.tunings))
     seeds = range(asked.first_seed, asked.first_seed + asked.seeds)
     jobs = [(name, way, task, seed) for task in tasks for name, way in ways for seed in seeds]
     with concurrent.futures.ThreadPoolExecutor(asked.side_by_side) as pool:
-        results = list(pool.map(lambda job: finetune(asked, *job), jobs))
+        results = list(itertools.chain.from_iterable(pool.map(lambda job: finetune(asked, *job), jobs)))
     (asked.out / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    titles = [*tasks, "BLiMP"] if asked.blimp else tasks
+    measured = list(dict.fromkeys(result["task"] for result in results))
+    titles = [*measured, "BLiMP"] if asked.blimp else measured
     print("mean ± standard deviation, median")
     print("| |" + "".join(f" {title} |" for title in titles) + "\n|---|" + "---|" * len(titles))
     for row in dict.fromkeys(result["run"] for result in results):
         cells = [
-            cell([r["score"] for r in results if (r["run"], r["task"]) == (row, t) and "score" in r]) for t in tasks
+            cell([r["score"] for r in results if (r["run"], r["task"]) == (row, t) and "score" in r]) for t in measured
         ]
         if asked.blimp:
             cells.append(f"{blimp(row, asked):.1f}" if row in names else "")

@@ -141,19 +141,20 @@ def test_what_finds_no_memory_beside_others_is_tried_alone() -> None:
 
 
 def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
-    rows = [json.dumps({"sentence": text, "label": i % 2}) for i, text in enumerate(["I like it", "the cat sat"] * 8)]
-    for part in ("train", "dev"):
-        (tmp_path / "data/glue_cola").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "data/glue_cola" / f"{part}.jsonl").write_text("\n".join(rows))
+    rows = [json.dumps({"text_a": text, "label": i % 2}) for i, text in enumerate(["很好", "the cat sat"] * 8)]
+    for part in ("train", "dev", "test"):
+        (tmp_path / "data/chnsenticorp").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data/chnsenticorp" / f"{part}.jsonl").write_text("\n".join(rows))
     shape = json.dumps({"width": 16, "layers": 4, "heads": 2, "hidden": 16})
     words = ["--text", packed, "--data", tmp_path / "data", "--out", tmp_path / "out", "--steps", "2", "--seeds", "1",
-             "--first-seed", "7", "--tasks", "CoLA", "--shape", shape, "--run", "short both rtd.weight=20", "--tune",
+             "--first-seed", "7", "--tasks", "ChnSentiCorp", "--shape", shape, "--run", "short both rtd.weight=20", "--tune",
              "slow optim.lr=1e-9"]  # fmt: skip
     command = [sys.executable, str(FILE.with_name("pilots.py")), *map(str, words)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
     for row in ("short", "short slow"):
-        assert re.search(rf"^\| {row} \| -?\d+\.\d ± \d+\.\d, -?\d+\.\d \|$", done.stdout, re.MULTILINE)
-        slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-CoLA-7/recipe.toml").read_text()
+        dev_and_test = r" \d+\.\d ± 0\.0, \d+\.\d \|" * 2
+        assert re.search(rf"^\| {row} \|{dev_and_test}$", done.stdout, re.MULTILINE)
+        slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-ChnSentiCorp-7/recipe.toml").read_text()
         assert slow == ("slow" in row)
     trained = read_recipe(tmp_path / "out/short/recipe.toml")
     assert (trained.settings["rtd"].weight, trained.settings["rtd"].masked, len(trained.phases)) == (20.0, 0.25, 2)
