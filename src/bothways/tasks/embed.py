@@ -206,10 +206,17 @@ class SentenceVectors(Task):
         self.metric = "spearman" if isinstance(example.gold, float) else "mrr@10"
 
     def samples(self, item: EncodedExample) -> list[Sample]:
-        sample, example = Sample.of(item.views, None), item.example
-        keys = tuple(zlib.crc32(ids.tobytes()) for ids in sample.ids)
-        rows = () if self.taught is None else tuple(self.taught.rows[text] for text in example.texts)
-        return [replace(sample, target=_Target(example.gold, example.source, keys, rows))]
+        # Each text is one sequence, which is sliced here: the views of a read would take twice as long.
+        sequences, example, places = item.source.sequences, item.example, range(item.first, item.first + item.count)
+        spans = [(start := int(sequences.starts[i]), start + int(sequences.lengths[i])) for i in places]
+        ids = [sequences.ids[start:end] for start, end in spans]
+        if sequences.segments is None:
+            segments = [np.zeros(len(some), np.uint8) for some in ids]
+        else:
+            segments = [sequences.segments[start:end] for start, end in spans]
+        keys = tuple(zlib.crc32(some.data) for some in ids)
+        rows = () if self.taught is None else tuple(map(self.taught.rows.__getitem__, example.texts))
+        return [Sample(ids, segments, _Target(example.gold, example.source, keys, rows))]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
         if self.whole_step:
@@ -234,7 +241,8 @@ class SentenceVectors(Task):
 
     def note(self, samples: Sequence[Sample], batch: int) -> str:
         """How many texts each anchor is compared with."""
-        losses = {loss_of(self.settings, sample.target.source, [sample.target]) for sample in samples}
+        targets = {(one.target.source, isinstance(one.target.gold, float)): one.target for one in samples}
+        losses = {loss_of(self.settings, target.source, [target]) for target in targets.values()}
         if losses != {"in-batch"} or not self.whole_step:
             return ""
         texts = sum(len(sample.ids) - 1 for sample in samples) / len(samples)

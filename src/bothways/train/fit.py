@@ -262,7 +262,8 @@ class _Loop:
     def _pinned(self, step: Step) -> Step:
         if self.device.type != "cuda":
             return step
-        return replace(step, micros=[micro.pin() for micro in step.micros])
+        whole = None if step.whole is None else step.whole.pin()
+        return replace(step, micros=[micro.pin() for micro in step.micros], whole=whole)
 
     def _compile_ahead(self) -> None:
         """Run one batch of every shape, or of any if they are dynamic, so that compilation takes no training time."""

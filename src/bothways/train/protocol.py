@@ -33,8 +33,7 @@ class MicroBatch:
 
     def pin(self) -> "MicroBatch":
         """Copy to pinned memory, from which a GPU copies without blocking."""
-        targets = {name: target.pin_memory() for name, target in self.targets.items()}
-        return replace(self, batch=self.batch.pin(), targets=targets)
+        return replace(self, batch=self.batch.pin(), targets=_pinned(self.targets))
 
     def to(self, device: torch.device | str) -> "MicroBatch":
         return replace(self, batch=self.batch.to(device), targets=to_device(self.targets, device))
@@ -43,6 +42,10 @@ class MicroBatch:
 def to_device(targets: Mapping[str, Tensor], device: torch.device | str) -> dict[str, Tensor]:
     """Copy targets to a device without blocking."""
     return {name: target.to(device, non_blocking=True) for name, target in targets.items()}
+
+
+def _pinned(targets: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: target.pin_memory() for name, target in targets.items()}
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class WholeStep:
     targets: Mapping[str, Tensor]
     sizes: Sequence[int]
     """The number of vectors of each rank."""
+
+    def pin(self) -> "WholeStep":
+        """Copy to pinned memory, from which a GPU copies without blocking."""
+        return replace(self, targets=_pinned(self.targets))
 
 
 @dataclass(frozen=True)
