@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
+import scipy.stats  # type: ignore[import-untyped]
 import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
@@ -20,6 +21,7 @@ from bothways.predict.encode import encode
 from bothways.predict.token_table import distil_static, principal_components
 from bothways.search import Index
 from bothways.search.pairs import similar_pairs
+from bothways.search.vector_evaluation import evaluate_vectors
 from bothways.text.tokenizer import Tokenizer
 from helpers import refused
 from helpers.cli import Run, is_one_error
@@ -254,3 +256,21 @@ def test_search_with_a_static_model(static: StaticModel, folder: Path, tmp_path:
     assert Index.open(tmp_path / "index").search("a white house", 1)[0].id == "5"
     with refused("bad-combination"):
         Index.build(corpus, tmp_path / "other", folder, query_prompt="query: ")
+
+
+def test_vectors_of_a_static_model_are_evaluated(static: StaticModel, folder: Path, tmp_path: Path, run: Run) -> None:
+    rows = [
+        ("the cat", "a cat", 4.0),
+        ("北京", "中国", 3.0),
+        ("paris", "the dog", 0.5),
+        ("a house", "the cat runs", 1.0),
+    ]
+    table = "".join(f"{first}\t{second}\t{score}\n" for first, second, score in rows)
+    file = tmp_path / "sts.tsv"
+    file.write_text("sentence1\tsentence2\tscore\n" + table, encoding="utf-8")
+    found = run("evaluate-vectors", file, "--model", folder, "--json")
+    firsts, seconds, golds = zip(*rows, strict=True)
+    wanted = scipy.stats.spearmanr((static.encode(firsts) * static.encode(seconds)).sum(1), golds).statistic
+    assert json.loads(found.stdout)["sets"][0]["scores"]["spearman"] == pytest.approx(wanted)
+    with refused("bad-combination"):
+        evaluate_vectors(file, static, prompt="query: ")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import AnyModel, Device, Dtype, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson
 from bothways.cli.output import json_text, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def evaluate_vectors(
     folder: Annotated[Path, typer.Argument(help="Folder of evaluation sets.", show_default=False)],
     model: AnyModel = None,
+    base: BaseModel = None,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -92,6 +93,7 @@ def evaluate_vectors(
         folder,
         model,
         against,
+        base=base,
         prompt=prompt,
         query_prompt=query_prompt,
         document_prompt=document_prompt,

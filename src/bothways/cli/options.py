@@ -99,14 +99,12 @@ PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def vector_model(model: Path | None, base: Path | None, device: str, dtype: str) -> "Model | StaticModel":
     """The model of --model that makes vectors of texts: an encoder on its device, or a static model."""
     from bothways.engine.engine import Engine
-    from bothways.model.load import load
-    from bothways.model.static import is_static, load_static
+    from bothways.predict.source import open_source
     from bothways.progress import Progress
 
     with Progress("loading the model"):
-        if model is not None and is_static(model):
-            return load_static(model)
-        return Engine(load(model, base=base), device=device, dtype=dtype).model
+        source = open_source(model, base, device, dtype)
+        return source.model if isinstance(source, Engine) else source
 
 
 def answering(model: Path | None, task: str | None) -> Path:

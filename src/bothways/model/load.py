@@ -35,7 +35,8 @@ def load(
         raise BothwaysError(what, "no-folder", folder)
     if is_static(folder):
         raise BothwaysError(
-            f"{folder} is a static model, which has no encoder: it works in encode, search, similar, cluster and mine",
+            f"{folder} is a static model, which has no encoder: it works in encode, search, similar, cluster, mine and "
+            "evaluate-vectors",
             "static-model",
             folder,
         )

@@ -13,14 +13,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
 from bothways.model.device import Device, Precision
-from bothways.model.model import Model
 from bothways.predict.encode import Vectors, warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.predict.roles import Role, RoleEncoder
+from bothways.predict.source import AnyModel, open_source
 
 
 class MtebEncoder:
@@ -71,13 +70,12 @@ class MtebEncoder:
             module = import_module("mteb.models.model_meta")
         except ImportError:
             raise BothwaysError("this needs mteb: pip install mteb", "missing-package", "mteb") from None
-        model = self._encoder.engine.model
         about = {
             "name": self._name,
             "revision": self._revision,
-            "n_parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "max_tokens": self._encoder.recipe().max_length,
-            "embed_dim": self._encoder.recipe().width(model.config.encoder),
+            "n_parameters": self._encoder.num_parameters,
+            "max_tokens": self._encoder.max_length() or None,
+            "embed_dim": self._encoder.width,
             "framework": ["PyTorch"],
             "similarity_fn_name": module.ScoringFunction(self._encoder.similarity_name),
         }
@@ -94,7 +92,7 @@ class MtebEncoder:
 
 
 def mteb_encoder(
-    model: Model | Path | str | None = None,
+    model: AnyModel = None,
     *,
     name: str | None = None,
     revision: str = "local",
@@ -114,8 +112,8 @@ def mteb_encoder(
         name = f"local/{Path(model).resolve().name if isinstance(model, Path | str) else 'bothways'}"
     if name.count("/") != 1:
         raise BothwaysError(f"`name` is {name!r}: expected one such as owner/model", "bad-input", name)
-    engine = Engine(model, device=device, dtype=dtype)
-    encoder = RoleEncoder(engine, prompt=prompt, query_prompt=query_prompt, document_prompt=document_prompt, long=long)
+    source = open_source(model, device=device, dtype=dtype)
+    encoder = RoleEncoder(source, prompt=prompt, query_prompt=query_prompt, document_prompt=document_prompt, long=long)
     return MtebEncoder(encoder, name, revision)
 
 

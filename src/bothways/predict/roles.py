@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
-from bothways.model.model import Model
+from bothways.model.static import StaticModel
 from bothways.predict.encode import Vectors, encode_blocks
 from bothways.predict.encode_options import Long
 from bothways.predict.features import Features, TextRecipe, text_recipe
+from bothways.predict.source import Source
 
 Role = Literal["query", "document"]
 PROMPT_NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "document": ("document", "passage", "corpus")}
@@ -42,9 +43,10 @@ PAIRWISE: dict[str, Similarity] = {
 """The same of vectors in the same place. (N, W) twice → (N,)."""
 
 
-def similarity_of(model: Model) -> str:
+def similarity_of(source: Source) -> str:
     """What the model's folder compares vectors by; cosine if it says nothing."""
-    named = (model.sentence.settings.get("similarity_fn_name") if model.sentence is not None else "") or "cosine"
+    sentence = None if isinstance(source, StaticModel) else source.model.sentence
+    named = (sentence.settings.get("similarity_fn_name") if sentence is not None else "") or "cosine"
     if named not in SIMILARITIES:
         raise BothwaysError(
             f"the model's folder compares vectors by {named!r}: expected {', '.join(SIMILARITIES)}",
@@ -58,24 +60,32 @@ class RoleEncoder:
     """Encodes texts with the prompt of their role.
 
     Without a prompt given here, a query gets the folder's prompt "query" and a document its prompt "document",
-    "passage" or "corpus", if it has one. Texts without a role get the folder's default prompt.
+    "passage" or "corpus", if it has one. Texts without a role get the folder's default prompt. Static models have no
+    prompts.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        source: Source,
         *,
         prompt: str | None = None,
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         long: Long = "cut",
     ) -> None:
-        self.engine, self.tally, self._features = engine, Tally(), Features(long=long)
+        self.source, self.tally, self._features = source, Tally(), Features(long=long)
         self._given: dict[Role | None, str | None] = {None: prompt, "query": query_prompt, "document": document_prompt}
-        sentence = engine.model.sentence
-        self.prompts = sentence.prompts if sentence is not None else {}
-        self.similarity_name = similarity_of(engine.model)
-        self.recipe()  # modules that are not supported are an error before any work
+        self.prompts: dict[str, str] = {}
+        if isinstance(source, StaticModel):
+            if any(self._given.values()):
+                raise BothwaysError("a static model takes no prompts", "bad-combination")
+            self.device, self.width = torch.device("cpu"), source.width
+        else:
+            if source.model.sentence is not None:
+                self.prompts = source.model.sentence.prompts
+            # Modules that are not supported are an error before any work.
+            self.device, self.width = source.device, self._recipe(source).width(source.model.config.encoder)
+        self.similarity_name = similarity_of(source)
 
     def prompt(self, role: Role | None = None) -> str | None:
         """What is put before a text of this role; None: the folder's default prompt, if it has one."""
@@ -88,19 +98,38 @@ class RoleEncoder:
         """Whether the caller gave a prompt for this role."""
         return self._given[role] is not None
 
-    def recipe(self, role: Role | None = None, prompt: str | None = None) -> TextRecipe:
-        """How texts of this role become vectors; with this prompt, if one is given."""
-        return text_recipe(self.engine.model, self._features, prompt=self.prompt(role) if prompt is None else prompt)
+    @property
+    def num_parameters(self) -> int:
+        if isinstance(self.source, StaticModel):
+            return self.source.table.numel()
+        return sum(parameter.numel() for parameter in self.source.model.parameters())
 
-    def blocks(self, texts: Iterable[str], role: Role | None = None, prompt: str | None = None) -> Iterator[Vectors]:
-        """The vectors as a stream: those of some texts at a time."""
-        return encode_blocks(texts, self.engine, self.recipe(role, prompt), self.tally)
+    def max_length(self, role: Role | None = None) -> int:
+        """Tokens of the longest text, its prompt included; 0: there is no limit."""
+        if isinstance(self.source, StaticModel):
+            return 0
+        return self._recipe(self.source, role).max_length or self.source.model.config.encoder.max_length
 
-    def encode(self, texts: Iterable[str], role: Role | None = None, prompt: str | None = None) -> Vectors:
+    def _recipe(self, engine: Engine, role: Role | None = None, prompt: str | None = None) -> TextRecipe:
+        return text_recipe(engine.model, self._features, prompt=self.prompt(role) if prompt is None else prompt)
+
+    def blocks(
+        self, texts: Iterable[str], role: Role | None = None, prompt: str | None = None, tally: Tally | None = None
+    ) -> Iterator[Vectors]:
+        """The vectors as a stream: those of some texts at a time.
+
+        `prompt`: another one than that of the role. Counts are added to `tally`, by default to that of this object.
+        """
+        if isinstance(self.source, StaticModel):
+            return self.source.blocks(texts)
+        tally = self.tally if tally is None else tally
+        return encode_blocks(texts, self.source, self._recipe(self.source, role, prompt), tally)
+
+    def encode(
+        self, texts: Iterable[str], role: Role | None = None, prompt: str | None = None, tally: Tally | None = None
+    ) -> Vectors:
         """One vector for each text. (texts, W)."""
-        found = list(self.blocks(texts, role, prompt))
-        width = self.recipe(role, prompt).width(self.engine.model.config.encoder)
-        return np.concatenate(found) if found else np.zeros((0, width), np.float32)
+        return np.concatenate([np.zeros((0, self.width), np.float32), *self.blocks(texts, role, prompt, tally)])
 
     def similarity(self, first: Tensor, second: Tensor) -> Tensor:
         """All similarities, by the folder's function or by cosine. (N, W), (M, W) → (N, M)."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
+from bothways.predict.source import open_source
 from bothways.progress import Watch
 from bothways.scale.bulk import where
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -14,7 +15,7 @@ from bothways.scale.drive import Execute, OnProgress, run_units
 from bothways.scale.jobs import Runner, model_facts
 from bothways.scale.units import Counts, Cursor, Unit, plan_units
 from bothways.search.documents import Corpus, CorpusFile
-from bothways.search.embed import Embedder, open_source
+from bothways.search.embed import Embedder
 from bothways.search.ingest import embedded
 from bothways.search.manifest import Settings
 from bothways.search.segment import write_segment

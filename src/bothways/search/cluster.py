@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 from bothways.errors import BothwaysError, require_range
 from bothways.model.device import Device, Precision
 from bothways.predict.encode_options import Long
+from bothways.predict.roles import RoleEncoder
+from bothways.predict.source import AnyModel, open_source
 from bothways.progress import Watch, watch_nothing
 from bothways.search.communities import Grouping, communities, k_means
 from bothways.search.pairs import require_texts
 from bothways.search.products import BUDGET, Matrix, release
-from bothways.search.text_vectors import AnyModel, TextEncoder, given_vectors, stored_vectors
+from bothways.search.text_vectors import given_vectors, stored_vectors
 from bothways.search.topic_words import topic_words
 
 THRESHOLD, MIN_SIZE = 0.75, 3
@@ -75,7 +77,7 @@ def cluster(
     if vectors is not None:
         opened = given_vectors(vectors, np.arange(len(texts)))
     else:
-        opened = stored_vectors(texts, TextEncoder.open(model, long=long, device=device, dtype=dtype), watch)
+        opened = stored_vectors(texts, RoleEncoder(open_source(model, None, device, dtype), long=long), watch)
     with opened as matrix:
         if k is None:
             found = communities(matrix, limit, smallest, device, budget, watch)

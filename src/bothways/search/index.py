@@ -14,9 +14,10 @@ from bothways.model.static import StaticModel
 from bothways.predict.encode import require_several, warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.predict.rerank import Ranker, Reranker
+from bothways.predict.source import open_source
 from bothways.progress import Watch, watch_nothing
 from bothways.search import ingest
-from bothways.search.embed import Embedder, open_source, searchable_similarity
+from bothways.search.embed import Embedder, searchable_similarity
 from bothways.search.hnsw import require_usearch
 from bothways.search.lexical import has_bm25s
 from bothways.search.manifest import Settings

@@ -8,6 +8,7 @@ from typing import Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.predict.encode_options import Long
 from bothways.search.search_options import Quantize, Similarity
 
 NAME = "manifest.json"
@@ -22,7 +23,7 @@ class Settings:
     """The model's folder; None: the one in the box; "": a model that was given in Python."""
     base: str | None = None
     similarity: Similarity = "cosine"
-    long: str = "window"
+    long: Long = "window"
     query_prompt: str | None = None
     document_prompt: str | None = None
     quantize: Quantize | None = None

@@ -17,10 +17,12 @@ from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.hash_rng import mix, uniform
 from bothways.model.device import Device, Precision
 from bothways.predict.encode_options import Long
+from bothways.predict.roles import RoleEncoder
+from bothways.predict.source import AnyModel, open_source
 from bothways.progress import Watch, watch_nothing
 from bothways.search.nearest import Scores, nearest_blocks
 from bothways.search.products import BUDGET, Matrix, Rows
-from bothways.search.text_vectors import AnyModel, TextEncoder, stored_vectors
+from bothways.search.text_vectors import stored_vectors
 from bothways.text.same_text import same_key
 
 Sampling = Literal["top", "random"]
@@ -129,11 +131,12 @@ def mine_hard_negatives(
     rules, task = rules or NegativeRules(), _Task.of(pairs, corpus)
     if not task.anchors:
         return []
-    encoder = TextEncoder.open(model, long=long, device=device, dtype=dtype)
+    encoder = RoleEncoder(open_source(model, None, device, dtype), long=long)
     with ExitStack() as stack:
-        document, query = encoder.prompt_name("document"), encoder.prompt_name("query")
-        documents = stack.enter_context(stored_vectors(task.documents, encoder, watch, "encoding candidates", document))
-        anchors = stack.enter_context(stored_vectors(task.anchors, encoder, watch, "encoding anchors", query))
+        documents = stack.enter_context(
+            stored_vectors(task.documents, encoder, watch, "encoding candidates", "document")
+        )
+        anchors = stack.enter_context(stored_vectors(task.anchors, encoder, watch, "encoding anchors", "query"))
         return list(_mined(task, anchors, documents, rules, device, budget, watch))
 
 

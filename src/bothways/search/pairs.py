@@ -16,6 +16,8 @@ from torch import Tensor
 from bothways.errors import BothwaysError, require_range
 from bothways.model.device import Device, Precision
 from bothways.predict.encode_options import Long
+from bothways.predict.roles import RoleEncoder
+from bothways.predict.source import AnyModel, open_source
 from bothways.progress import Watch, watch_nothing
 from bothways.search.products import (
     BUDGET,
@@ -31,9 +33,7 @@ from bothways.search.products import (
     square_side,
 )
 from bothways.search.text_vectors import (
-    AnyModel,
     Distinct,
-    TextEncoder,
     given_vectors,
     require_match,
     stored_vectors,
@@ -145,7 +145,7 @@ def _vectors(
     """The vectors of distinct texts: computed, or those that are given."""
     if vectors is not None:
         return given_vectors(vectors, distinct.first)
-    return stored_vectors(distinct.texts, TextEncoder.open(model, long=long, device=device, dtype=dtype), watch)
+    return stored_vectors(distinct.texts, RoleEncoder(open_source(model, None, device, dtype), long=long), watch)
 
 
 def _squares(

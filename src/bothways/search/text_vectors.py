@@ -8,67 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bothways.engine.engine import Engine
-from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
-from bothways.model.device import Device, Precision
-from bothways.model.model import Model
-from bothways.model.static import StaticModel, is_static, load_static
-from bothways.predict.encode import encode_blocks
-from bothways.predict.encode_options import Long
-from bothways.predict.features import Features, text_recipe
-from bothways.predict.roles import PROMPT_NAMES, Role
+from bothways.predict.roles import Role, RoleEncoder
 from bothways.progress import Watch
 from bothways.search.products import Matrix, Rows, release
 
-AnyModel = Model | StaticModel | Path | str | None
-"""A model, a static model, or the folder of one; None: the model in the box."""
 _ROWS_AT_ONCE = 4096
-
-
-@dataclass(frozen=True)
-class TextEncoder:
-    """What turns texts into vectors: an encoder, or a static model."""
-
-    source: Engine | StaticModel
-    long: Long = "error"
-
-    @classmethod
-    def open(
-        cls, model: AnyModel, *, long: Long = "error", device: Device | None = None, dtype: Precision | None = None
-    ) -> "TextEncoder":
-        """Open a model folder, or take a model. For `long`, `device` and `dtype` see `encode`."""
-        if isinstance(model, str | Path) and is_static(Path(model)):
-            model = load_static(model)
-        if isinstance(model, StaticModel):
-            return cls(model, long)
-        return cls(Engine(model, device=device, dtype=dtype), long)
-
-    def blocks(self, texts: Iterable[str], prompt_name: str | None = None) -> Iterator[NDArray[np.float32]]:
-        """The vectors of some texts at a time. Warns at the end if texts were cut."""
-        if isinstance(self.source, StaticModel):
-            yield from self.source.blocks(texts)
-            return
-        tally, recipe = Tally(), text_recipe(self.source.model, Features(long=self.long), prompt_name=prompt_name)
-        yield from encode_blocks(texts, self.source, recipe, tally)
-        if tally.cut:
-            warnings.warn(str(tally), stacklevel=2)
-
-    def prompt_name(self, role: Role) -> str | None:
-        """The name of the folder's prompt for a role; None if it has none."""
-        sentence = None if isinstance(self.source, StaticModel) else self.source.model.sentence
-        known = sentence.prompts if sentence is not None else {}
-        return next((name for name in PROMPT_NAMES[role] if name in known), None)
 
 
 @contextmanager
 def stored_vectors(
-    texts: Sequence[str], encoder: TextEncoder, watch: Watch, what: str = "encoding", prompt_name: str | None = None
+    texts: Sequence[str], encoder: RoleEncoder, watch: Watch, what: str = "encoding", role: Role | None = None
 ) -> Iterator[Matrix]:
-    """The vectors of texts as a memory-mapped (texts, width) of rows of length 1."""
-    with stored(encoder.blocks(watch(texts, what), prompt_name), len(texts)) as matrix:
+    """The vectors of texts as a memory-mapped (texts, width) of rows of length 1. Warns if texts were cut."""
+    lost = encoder.tally.cut
+    with stored(encoder.blocks(watch(texts, what), role), len(texts)) as matrix:
+        if encoder.tally.cut > lost:
+            warnings.warn(str(encoder.tally), stacklevel=3)
         yield matrix
 
 

@@ -8,11 +8,10 @@ from typing import TypeVar
 
 from bothways.data.notes import Notes
 from bothways.data.vector_sets import Kind, VectorSet, find_vector_sets
-from bothways.engine.engine import Engine
 from bothways.model.device import Device, Precision
-from bothways.model.model import Model
 from bothways.predict.encode_options import Long
 from bothways.predict.roles import RoleEncoder
+from bothways.predict.source import AnyModel, open_source
 from bothways.progress import Watch, in_notebook
 from bothways.scoring.significance import Comparison, compare, interval
 from bothways.search.vector_tasks import METRICS, Scored, Setting, score_set
@@ -67,9 +66,10 @@ def _watch_in_notebook(items: Iterable[T], what: str, files: Sequence[str] = ())
 
 def evaluate_vectors(
     folder: Path | str,
-    model: Model | Path | str | None = None,
-    against: Model | Path | str | None = None,
+    model: AnyModel = None,
+    against: AnyModel = None,
     *,
+    base: Path | str | None = None,
     prompt: str | None = None,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
@@ -82,6 +82,7 @@ def evaluate_vectors(
     """Score the vectors of a model on every evaluation set in a folder. The default model is the one in the box.
 
     For the kinds of sets see `find_vector_sets`. `against`: a second model, to compare with by a paired bootstrap.
+    `base`: the base model, if the first one is an adapter that does not name it.
     Prompts are for both models: `query_prompt` and `document_prompt` for retrieval and reranking, `prompt` for the
     other kinds; the default are those of the model's folder. Long texts are cut, which is reported; for `long`,
     `device` and `dtype` see `encode`.
@@ -89,9 +90,10 @@ def evaluate_vectors(
     sets, left_out = find_vector_sets(folder)
     notes, found, read = notes if notes is not None else Notes(), [], []
     for number, one in enumerate([model] if against is None else [model, against]):
-        (engine,) = (Engine(source, device=device, dtype=dtype) for source in watch([one], "loading the model"))
+        of = None if number else base
+        (source,) = (open_source(some, of, device, dtype) for some in watch([one], "loading the model"))
         encoder = RoleEncoder(
-            engine,
+            source,
             prompt=prompt,
             query_prompt=query_prompt,
             document_prompt=document_prompt,
@@ -102,7 +104,7 @@ def evaluate_vectors(
         read.append(str(encoder.tally))
         if encoder.tally.cut:
             warnings.warn(str(encoder.tally), stacklevel=2)
-        del engine, encoder, setting  # the first model leaves the memory before the second one is loaded
+        del source, encoder, setting  # the first model leaves the memory before the second one is loaded
     resampled = watch(list(zip(sets, *found, strict=True)), "resampling")
     scored = [_scores(one, *mine) for one, *mine in resampled]
     means = [_means(sets, some) for some in found]

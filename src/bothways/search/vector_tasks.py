@@ -106,7 +106,7 @@ def _search(one: VectorSet, collection: Collection, setting: Setting) -> TopDocu
             yield document.text
 
     asked = setting.watch(list(collection.queries.values()), f"encoding the queries of {one.name}")
-    found = TopDocuments(encoder.encode(asked, "query"), 101, encoder.similarity_name, str(encoder.engine.device))
+    found = TopDocuments(encoder.encode(asked, "query"), 101, encoder.similarity_name, str(encoder.device))
     read = collection.documents(setting.notes)
     watched = setting.watch(read, f"searching {one.name}", [str(collection.corpus_file)])
     for vectors in encoder.blocks(texts(watched), "document"):

@@ -1,0 +1,29 @@
+"""What makes vectors of texts: an encoder, or a static model."""
+
+from pathlib import Path
+
+from bothways.engine.engine import Engine
+from bothways.model.device import Device, Precision
+from bothways.model.load import load
+from bothways.model.model import Model
+from bothways.model.static import StaticModel, is_static, load_static
+
+AnyModel = Model | StaticModel | Path | str | None
+"""A model, a static model, or the folder of one; None: the model in the box."""
+Source = Engine | StaticModel
+
+
+def open_source(
+    model: AnyModel,
+    base: Path | str | None = None,
+    device: Device | None = None,
+    dtype: Precision | None = None,
+) -> Source:
+    """A model, or the model in a folder. `base`: the base of an adapter. For `device` and `dtype` see `encode`."""
+    if isinstance(model, StaticModel):
+        return model
+    if isinstance(model, Path | str) and base is None and is_static(Path(model)):
+        return load_static(model)
+    if isinstance(model, Model) or base is None:
+        return Engine(model, device=device, dtype=dtype)
+    return Engine(load(model, base=base), device=device or "auto", dtype=dtype or "auto")
