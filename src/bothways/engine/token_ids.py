@@ -13,6 +13,7 @@ import tokenizers
 
 from bothways.engine.sequences import Indices, Sequences, ragged
 from bothways.engine.tokens import NO_TEXT, Tokens
+from bothways.model.readable import check_readable
 from bothways.text.encoding import TextInput
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.word_cache import Ids
@@ -29,6 +30,7 @@ class TokenIds:
         self._frames: dict[int, _Frame | None] = {}
 
     def __call__(self, texts: Sequence[TextInput], has_offsets: bool = False) -> Tokens:
+        check_readable(texts, self.tokenizer)
         kinds, words = set(map(type, texts)), self.tokenizer.words if len(texts) >= _SEVERAL else None
         frame = self.frame(1 if kinds == {str} else 2) if kinds in ({str}, {tuple}) else None
         if words is None or frame is None:

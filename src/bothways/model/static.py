@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.model.readable import check_readable
 from bothways.model.sentence import MODULES
 from bothways.model.weights import read_json, read_weights
 from bothways.text.tokenizer import Tokenizer
@@ -95,6 +96,7 @@ class StaticModel:
 
     def ids(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Token ids of texts, one text after the other, without special tokens; and the length of each."""
+        check_readable(texts, self.tokenizer)
         if self.tokenizer.words is not None:
             found = self.tokenizer.words.ids(texts)
             return found.ids.astype(np.int64), found.lengths

@@ -19,6 +19,7 @@ from bothways.errors import BothwaysError
 from bothways.model.box import boxed
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
+from bothways.model.readable import check_readable
 from bothways.predict.places import Places, log_probabilities, most_probable, places_of
 from bothways.text.tokenizer import Encoding, Tokenizer
 
@@ -123,6 +124,7 @@ def _masked(texts: Sequence[str], before: int, model: Model, top: int) -> Iterat
         if not isinstance(text, str):
             raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
     mask = tokenizer.id(tokenizer.mask or "")
+    check_readable([text.replace(tokenizer.mask or "", " ") for text in texts], tokenizer)
     for number, (text, encoding) in enumerate(zip(texts, tokenizer.batch(texts), strict=True), before + 1):
         if len(encoding) > limit:
             length = len(encoding)

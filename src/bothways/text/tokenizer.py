@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import tokenizers
-from tokenizers import AddedToken, normalizers
+from tokenizers import AddedToken, decoders, normalizers
 from tokenizers.decoders import WordPiece as WordPieceDecoder
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -24,6 +24,7 @@ from bothways.text.encode_batch import BatchEncoder
 from bothways.text.encoding import Encoding as Encoding
 from bothways.text.encoding import TextInput as TextInput
 from bothways.text.merges import read_merges, read_text
+from bothways.text.scripts import known_scripts
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
 from bothways.text.settings import CLASSES, fitting_class, obey, read_class, read_settings
 from bothways.text.specials import ROLES, bert_template, content_of, switch
@@ -278,6 +279,13 @@ class Tokenizer:
         """The ids of WordPiece's continuation pieces, such as ##ing; none for other kinds."""
         marked = enumerate(self.pieces) if self.kind == "WordPiece" else ()
         return frozenset(i for i, piece in marked if piece.startswith("##"))
+
+    @cached_property
+    def scripts(self) -> frozenset[str]:
+        """The writing systems that the vocabulary has words of."""
+        if isinstance(self.backend.decoder, decoders.ByteLevel):
+            return known_scripts(self.backend.decode_batch([[i] for i in range(self.size)], skip_special_tokens=False))
+        return known_scripts(self.pieces)
 
     @property
     def mask(self) -> str | None:

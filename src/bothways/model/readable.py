@@ -1,0 +1,20 @@
+"""Texts that a model cannot read are said, once: their letters are in no word of its vocabulary."""
+
+import warnings
+from collections.abc import Sequence
+from weakref import WeakSet
+
+from bothways.text.scripts import strange_text
+from bothways.text.tokenizer import TextInput, Tokenizer
+
+_SAID: "WeakSet[Tokenizer]" = WeakSet()
+
+
+def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer) -> None:
+    """Warn if a text is in a writing system that the vocabulary has no words of; once for each model."""
+    is_plain = all(text.isascii() if isinstance(text, str) else all(map(str.isascii, text)) for text in texts)
+    if is_plain or tokenizer in _SAID or (found := strange_text(texts, tokenizer.scripts)) is None:
+        return
+    _SAID.add(tokenizer)
+    start, script = found
+    warnings.warn(f"{start[:20]!r} … is {script}, which this model cannot read", stacklevel=2)

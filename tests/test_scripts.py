@@ -1,0 +1,110 @@
+"""Texts in a writing system that a vocabulary has no words of are said, on every way into a model."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+
+import bothways
+from bothways.model.load import load
+from bothways.model.model import Model
+from bothways.model.readable import _SAID
+from bothways.predict.token_table import distil_static
+from bothways.text.scripts import SCRIPTS, known_scripts, strange_text
+from bothways.text.tokenizer import BERT_SPECIALS, Tokenizer
+from helpers.cli import Run
+from helpers.tasks import base_model
+
+LETTERS = [*"abcdefghijklmnopqrstuvwxyz", *"абвгд", *"あいう", "中", "国"]
+WORDS = ["the", "cat", "sleeps", *(f"{a}{b}{c}" for a in "bcdfghklmn" for b in "aeiou" for c in "bcdfghklmnprstvwxz")]
+ENGLISH = [*BERT_SPECIALS, *LETTERS, *dict.fromkeys(WORDS), *(f"##{word}" for word in WORDS[:200])]
+CHINESE = "北京是中国的首都"
+
+
+@pytest.fixture
+def english(tmp_path: Path) -> Model:
+    """A model whose vocabulary has the letters of many scripts, and words of one."""
+    base_model(tmp_path / "english", Tokenizer.from_pieces(ENGLISH), vocab_size=len(ENGLISH))
+    return load(tmp_path / "english")
+
+
+def test_letters_alone_are_no_knowledge_of_a_script() -> None:
+    assert known_scripts(ENGLISH) == {"Latin"}
+    russian = [*ENGLISH, *(a + b + c for a in "бвгд" for b in "аеио" for c in "клмнпрст")]
+    assert known_scripts(russian) == {"Latin", "Cyrillic"}
+    assert known_scripts(ENGLISH[:200]) == set(SCRIPTS)  # a toy is not judged
+
+
+def test_enough_characters_are_knowledge_of_chinese() -> None:
+    words = [f"word{chr(97 + i % 26) * (1 + i // 26)}" for i in range(15_000)]
+    some = [chr(0x4E00 + i) for i in range(800)]
+    assert known_scripts([*words, *some, *(f"##{one}" for one in some)]) == {"Latin"}
+    assert known_scripts([*words, *(chr(0x4E00 + i) for i in range(2_000))]) == {"Latin", "Chinese"}
+    assert known_scripts([*ENGLISH, *some]) == {"Latin", "Chinese"}
+
+
+def test_pieces_of_bytes_are_read_as_text() -> None:
+    """RoBERTa's: 北 is three bytes, and the letters that stand for them are no Latin ones."""
+    texts = [" ".join(WORDS), CHINESE * 9]
+    backend = tokenizers.ByteLevelBPETokenizer()
+    backend.train_from_iterator(texts, vocab_size=1_200, min_frequency=1, show_progress=False)
+    raw = tokenizers.Tokenizer.from_str(backend.to_str())
+    assert Tokenizer(raw).scripts == {"Latin"}
+
+
+@pytest.mark.parametrize(
+    ("text", "script"),
+    [
+        (CHINESE, "Chinese"),
+        ("世界こんにちは", "Japanese"),
+        ("Привет, мир", "Cyrillic"),
+        ("안녕하세요", "Korean"),
+        ("γειά σου Κόσμε", "Greek"),
+        (("the cat", "北京是中国的首都，也是中国的政治中心"), "Chinese"),
+        ("[_]{|} 猫猫", "Chinese"),
+        ("the cat 猫", None),
+        ("Größe café", None),
+        ("123 😀 …", None),
+        ("中", None),
+        ("", None),
+    ],
+)
+def test_the_script_of_a_text(text: Any, script: str | None) -> None:
+    found = strange_text(["the cat", text], frozenset({"Latin"}))
+    assert (found and found[1]) == script
+    if script:
+        assert strange_text([text], frozenset({"Latin", script})) is None
+
+
+CALLS: dict[str, Callable[[Model, str], Any]] = {
+    "encode": lambda model, text: bothways.encode([text], model),
+    "encode many": lambda model, text: bothways.encode(["the cat"] * 40 + [text], model),
+    "encode_tokens": lambda model, text: bothways.encode_tokens([text], model),
+    "fill": lambda model, text: list(bothways.fill([f"{text} [MASK]"], model)),
+    "sentence_scores": lambda model, text: list(bothways.sentence_scores([text], model)),
+    "bert_score": lambda model, text: bothways.bert_score([text], [text], model),
+    "similar_pairs": lambda model, text: bothways.similar_pairs([text, "the cat"], model),
+    "static": lambda model, text: distil_static(model, device="cpu").encode([text]),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_way_into_a_model_says_so_once(name: str, english: Model) -> None:
+    CALLS[name](english, "the cat sleeps")
+    with pytest.warns(UserWarning, match="北京是中国的首都.* is Chinese, which this model cannot read") as seen:
+        CALLS[name](english, CHINESE)
+    assert len([one for one in seen if "cannot read" in str(one.message)]) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert english.tokenizer in _SAID
+        CALLS[name](english, CHINESE)
+
+
+def test_the_included_model_says_that_it_reads_no_chinese(run: Run) -> None:
+    found = run("fill", "今天天气很[MASK]。")
+    assert found.returncode == 0
+    assert "warning: '今天天气很 。' … is Chinese, which this model cannot read" in found.stderr
+    assert run("fill", "Paris is the [MASK] of France, très belle.").stderr.count("cannot read") == 0
