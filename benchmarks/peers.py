@@ -371,7 +371,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--venvs", type=Path, metavar="DIR", help="where the environments are, or are made")
-    options.add_argument("--base", type=Path, default=ROOT / "src/bothways/box/reader", metavar="DIR")
+    options.add_argument("--base", type=Path, default=ROOT / "src/bothways/box/en", metavar="DIR")
     options.add_argument("--lr", type=float, default=4e-4, help="learning rate of all that fine-tune --base")
     options.add_argument("--rounds", type=int, default=3, help="of imports and predictions; the median counts")
     options.add_argument("--fit-rounds", type=int, default=3, help="of fine-tunings")

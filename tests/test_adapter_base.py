@@ -173,13 +173,13 @@ def test_a_base_in_the_box_is_named_wherever_the_library_is(
     model = adapted(base)
     for name in ("one", "two"):
         monkeypatch.setattr("bothways.model.adapter_config.BOX", tmp_path / name / "box")
-        shutil.copytree(base, tmp_path / name / "box/reader")
+        shutil.copytree(base, tmp_path / name / "box/en")
         if name == "one":
-            save_adapter(model, str(tmp_path / name / "box/reader"), tmp_path / "adapter")
-            save_adapter(model, str(tmp_path / name / "box/reader"), tmp_path / name / "box/task")
-            assert named_base(tmp_path / "one/box/task") == "../reader"
+            save_adapter(model, str(tmp_path / name / "box/en"), tmp_path / "adapter")
+            save_adapter(model, str(tmp_path / name / "box/en"), tmp_path / name / "box/task")
+            assert named_base(tmp_path / "one/box/task") == "../en"
             shutil.rmtree(tmp_path / "one")
-    assert named_base(tmp_path / "adapter") == "bothways/box/reader"
+    assert named_base(tmp_path / "adapter") == "bothways/box/en"
     assert distance(outputs(load(tmp_path / "adapter")), outputs(model)) <= LIMIT
 
 

@@ -50,12 +50,11 @@ def maker() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made as the real one: a detector, beside it blanks, moods and answers."""
+    """Made as the real one: an encoder that fills masks, beside it moods and answers, and another encoder."""
     here, out = tmp_path_factory.mktemp("box"), tmp_path_factory.mktemp("runs")
     plan = calm(recipe(packed, steps=2))
-    reader = make_reader(packed, out / "reader")
-    start = replace(plan.model, init=str(reader))
-    bothways.pretrain(replace(plan, objectives=("mlm",), model=start, lora=LORA), out / "fill")
+    plan = replace(plan, model=replace(plan.model, family="modernbert"), objectives=("mlm",))
+    reader = bothways.pretrain(plan, out / "en").folder
     moods = [Text(("I like it",), gold="glad"), Text(("I hate it",), gold="sad")]
     asked = [Question("q", "who likes it", "she likes it", (("she", 0),))]
     for name, task, examples in (("emotion", "classify", moods), ("answer", "answer", asked)):
@@ -64,8 +63,15 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         bothways.finetune(run, out / name, train=examples)
     (reader / "finetune.toml").write_text(ADVICE)
-    tasks = [(name, str(out / name / "adapter")) for name in ("emotion", "answer")]
-    maker().make(Namespace(reader=reader, fill=out / "fill/adapter", task=tasks, card=CARD), here)
+    tasks = [(f"en-{name}", str(out / name / "adapter")) for name in ("emotion", "answer")]
+    models = [("en", str(reader)), ("zh", str(reader))]
+    tasks.append(("zh-emotion", str(out / "emotion/adapter")))
+    maker().make(Namespace(model=models, task=tasks, card=[("en", str(CARD))]), here)
+    about = {
+        "en": {"languages": ["English"], "about": "fills masks", "score": "CoLA 52"},
+        "zh": {"languages": ["中文"]},
+    }
+    (here / "models.json").write_text(json.dumps(about))
     return here
 
 
@@ -82,11 +88,11 @@ def test_it_is_made_in_16_bit_and_not_too_large(
         assert {tensor.dtype for tensor in load_file(file).values()} == {torch.float16}, file
     module = maker()
     monkeypatch.setattr(module, "MOST_BYTES", 50_000)
-    adapter = small_box / "fill"
-    asked = Namespace(reader=small_box / "reader", fill=adapter, task=[], card=CARD)
     with pytest.raises(SystemExit, match="too large"):
-        module.make(asked, tmp_path)
+        module.make(Namespace(model=[("en", str(small_box / "en"))], task=[], card=[]), tmp_path)
     assert "all" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="'fr', which the box does not have"):
+        module.make(Namespace(model=[], task=[("fr-emotion", str(small_box / "en-emotion"))], card=[]), tmp_path)
 
 
 def run(*words: str, code: int = 0) -> str:
@@ -95,10 +101,9 @@ def run(*words: str, code: int = 0) -> str:
     return done.stdout if code == 0 else str(done.exception or done.output)
 
 
-def test_without_a_path_it_is_the_reader(filled: Path) -> None:
+def test_without_a_path_it_is_the_english_model(filled: Path) -> None:
     model = bothways.load()
-    assert set(model.heads) == {"replaced"}
-    same = bothways.load(filled / "reader").state_dict()
+    same = bothways.load(filled / "en").state_dict()
     assert all(torch.equal(tensor, same[name]) for name, tensor in model.state_dict().items())
 
 
@@ -108,17 +113,56 @@ def test_an_adapter_means_the_reader_beside_it(filled: Path, tmp_path: Path, mon
     other = bothways.load()
     with torch.no_grad():
         other.encoder.embeddings.tokens.weight.mul_(-1)
-    bothways.save(other, tmp_path / "reader")
+    bothways.save(other, tmp_path / "en")
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     assert bothways.fill("she [MASK] it") == expected
 
 
-def test_it_fills_blanks_with_its_adapter(filled: Path) -> None:
-    expected = bothways.fill("she [MASK] it", filled / "fill")
-    assert bothways.fill("she [MASK] it") == expected
-    shown = [json.loads(line) for line in run("fill", "she [MASK] it", "--json").splitlines()]
+def test_a_model_is_opened_by_its_name(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a folder is taken; a folder of that name goes before."""
+    expected = bothways.fill("she [MASK] it", filled / "zh")
+    assert bothways.fill("she [MASK] it", "zh") == expected
+    shown = [json.loads(line) for line in run("fill", "she [MASK] it", "--model", "zh", "--json").splitlines()]
     assert [answer["text"] for answer in shown[0]] == [answer.text for answer in expected]
+    assert bothways.finetune_recipe({"model": {"init": "zh"}}).model.init == str(filled / "zh")
+    assert json.loads(run("info", "zh", "--json"))["folder"] == str(filled / "zh")
+    assert "[CLS]" in run("vocab", "show", "she likes it", "--model", "zh")
+    assert bothways.boxed("emotion") == filled / "en-emotion"
+    assert bothways.boxed("emotion", "zh") == bothways.boxed("zh-emotion") == filled / "zh-emotion"
+    assert bothways.boxed("reader") == bothways.boxed("fill") == filled / "en"  # earlier names
+    moods = bothways.Predictor.load("emotion")
+    assert moods("I like it") == bothways.Predictor.load(filled / "en-emotion")("I like it")
+    with refused("no-such-model", names="en, zh, answer, emotion"):
+        bothways.boxed("fr")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zh").mkdir()
+    with refused("not-a-model", names="zh"):
+        bothways.load("zh")
+    with refused("no-folder", names="fr"):
+        bothways.load("fr")
+
+
+def test_the_task_of_a_named_model(filled: Path) -> None:
+    text = "I like it so much"
+    (answer,) = [
+        json.loads(line) for line in run("predict", text, "--task", "emotion", "--model", "zh", "--json").splitlines()
+    ]
+    assert answer == bothways.Predictor.load(filled / "zh-emotion")(text)
+    with pytest.raises(BothwaysError, match="the included model zh has no task 'answer': expected emotion"):
+        CliRunner().invoke(app, ["predict", text, "--task", "answer", "--model", "zh"], catch_exceptions=False)
+
+
+def test_models_are_listed(filled: Path) -> None:
+    found = json.loads(run("models", "--json"))
+    assert [one["name"] for one in found] == ["en", "en-answer", "en-emotion", "zh", "zh-emotion"]
+    assert [(one["task"], one["base"]) for one in found[1:4]] == [("answer", "en"), ("emotion", "en"), ("", "")]
+    assert [one["languages"] for one in found[2:]] == [["English"], ["中文"], ["中文"]]
+    assert found[0]["size"] == sum(file.stat().st_size for file in (filled / "en").iterdir())
+    assert found[0]["score"] == "CoLA 52"
+    shown = run("models")
+    assert "--task emotion" in shown
+    assert "CoLA 52" in shown
 
 
 def test_a_task_answers_at_once(filled: Path) -> None:
@@ -131,7 +175,7 @@ def test_a_task_answers_at_once(filled: Path) -> None:
 
 def test_a_question_and_a_text(filled: Path) -> None:
     out = run("predict", "who likes it", "she likes it and he hates it", "--task", "answer", "--json")
-    expected = bothways.Predictor.load(filled / "answer")(("who likes it", "she likes it and he hates it"))
+    expected = bothways.Predictor.load(filled / "en-answer")(("who likes it", "she likes it and he hates it"))
     assert json.loads(out) == json.loads(json.dumps(expected))
 
 
@@ -161,10 +205,13 @@ def test_impossible_requests_are_refused(filled: Path, words: list[str], named: 
 
 
 def test_one_model_is_named(filled: Path) -> None:
-    for words in (["predict", "a text"], ["evaluate", "x", "--task", "emotion", "--model", "x"]):
+    for words, said in (
+        (["predict", "a text"], "answer, emotion"),
+        (["evaluate", "x", "--task", "emotion", "--model", "x"], "--model is x: give one of the two"),
+    ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 2
-        assert "answer, emotion" in " ".join(done.stderr.replace("│", "").split())
+        assert said in " ".join(done.stderr.replace("│", "").split())
 
 
 def test_evaluation_of_a_boxed_task(filled: Path, tmp_path: Path) -> None:
@@ -176,22 +223,21 @@ def test_evaluation_of_a_boxed_task(filled: Path, tmp_path: Path) -> None:
 
 def test_info_says_which_is_which(filled: Path) -> None:
     facts = json.loads(run("info", "--json"))
-    assert facts["folder"] == str(filled / "reader")
+    assert facts["folder"] == str(filled / "en")
     assert {name: one["can"] for name, one in facts["box"].items()} == {
-        "fill": ["predict masked tokens (bothways fill)"],
         "answer": ["answer questions with a span of a text (bothways predict --task answer)"],
         "emotion": ["classify texts (bothways predict --task emotion)"],
     }
     assert facts["box"]["emotion"]["labels"] == ["glad", "sad"]
     shown = run("info")
     assert "bothways predict --task emotion): glad, sad" in shown
-    assert "box" not in json.loads(run("info", str(filled / "reader"), "--json"))
+    assert "box" not in json.loads(run("info", str(filled / "en"), "--json"))
 
 
 def test_vectors_are_its_own_if_no_model_is_named(filled: Path) -> None:
     texts = ["she likes it", "he hates it"]
-    assert (bothways.encode(texts) == bothways.encode(texts, filled / "reader")).all()
-    (found, _), (expected, _) = bothways.encode_tokens(texts), bothways.encode_tokens(texts, filled / "reader")
+    assert (bothways.encode(texts) == bothways.encode(texts, filled / "en")).all()
+    (found, _), (expected, _) = bothways.encode_tokens(texts), bothways.encode_tokens(texts, filled / "en")
     assert (found.vectors == expected.vectors).all()
 
 
@@ -210,7 +256,7 @@ def test_other_commands_take_it_too(filled: Path, tmp_path: Path) -> None:
 
 def test_fine_tuning_starts_from_it_as_it_advises(filled: Path) -> None:
     plan = bothways.finetune_recipe({"task": "classify"})
-    assert plan.model == FinetuneModel(init=str(filled / "reader"), pooling="mean")
+    assert plan.model == FinetuneModel(init=str(filled / "en"), pooling="mean")
     assert (plan.optim.lr, plan.optim.layer_decay, plan.run.epochs) == (4e-4, 0.8, 5)
 
 
@@ -234,7 +280,7 @@ def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) 
 def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Path, packed: Path) -> None:
     """It was lost by saving, by pretraining further and by fine-tuning, and the next rate was BERT's, ten times too low."""
     plan = calm(recipe(packed, steps=1))
-    start = FinetuneModel(init=str(filled / "reader"))
+    start = FinetuneModel(init=str(filled / "en"))
     moods = [Text(("I like it",), gold="glad"), Text(("I hate it",), gold="sad")]
     tune = FinetuneRecipe("classify", model=start, run=FinetuneRun(steps=1, device="cpu"))
     bothways.save(bothways.load(), tmp_path / "saved")
@@ -255,7 +301,7 @@ def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Pa
         bothways.save(plain, tmp_path / "saved")
     bothways.save(plain, tmp_path / "plain")
     with pytest.raises(SystemExit, match=r"finetune\.toml"):
-        maker().make(Namespace(reader=tmp_path / "plain", fill=None, task=[], card=CARD), tmp_path / "none")
+        maker().make(Namespace(model=[("en", str(tmp_path / "plain"))], task=[], card=[]), tmp_path / "none")
 
 
 def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) -> None:
@@ -301,26 +347,16 @@ def test_the_command_goes_on_with_the_same_recipe(filled: Path, tmp_path: Path) 
     assert done.exit_code == 0, done.output
     assert "finetune.toml" in done.stderr
     kept = bothways.tasks.recipe.read_finetune_recipe(tmp_path / "run/recipe.toml")
-    assert kept.model.init == str(filled / "reader")
+    assert kept.model.init == str(filled / "en")
     assert CliRunner().invoke(app, words).exit_code == 0
     assert bothways.Predictor.load(tmp_path / "run/model").labels == ("glad", "sad")
 
 
-def test_a_reader_that_fills_blanks_needs_no_adapter(
-    filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Then `fill` is the reader; and a reader that does not is not boxed without one."""
-    with pytest.raises(SystemExit, match="--fill"):
-        maker().make(Namespace(reader=filled / "reader", fill=None, task=[], card=CARD), tmp_path / "none")
-    bothways.save(bothways.load(filled / "fill"), tmp_path / "whole")
-    maker().make(Namespace(reader=tmp_path / "whole", fill=None, task=[], card=CARD), tmp_path / "box")
-    capsys.readouterr()
-    monkeypatch.setattr(box, "BOX", tmp_path / "box")
-    assert bothways.boxed("fill") == bothways.boxed()
-    assert bothways.fill("she [MASK] it") == bothways.fill("she [MASK] it", tmp_path / "box/reader")
-    told = json.loads(run("info", "--json"))
-    assert told["can"][0] == "predict masked tokens (bothways fill)"
-    assert "fill" not in told["box"]
+def test_an_encoder_that_fills_no_masks_is_not_boxed(packed: Path, tmp_path: Path) -> None:
+    reader = make_reader(packed, tmp_path / "reader")
+    (reader / "finetune.toml").write_text(ADVICE)
+    with pytest.raises(SystemExit, match="fills no masks"):
+        maker().make(Namespace(model=[("en", str(reader))], task=[], card=[]), tmp_path)
 
 
 # ---------------------------------------------------------------------- without a box

@@ -13,21 +13,20 @@ import peft
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import bothways
 from bothways.cli import app
-from bothways.model.box import BOX, boxed_adapters
+from bothways.model.box import BOX, boxed_names
 
 ROOT = Path(__file__).parents[1]
 MEASURED = {
-    "answer": "6bde58655d18c52f2253721c3c09f1ad9ecc729d253b0df39208d67f1a415c9f",
-    "emotion": "48598ecf5c7ecdfdc9eebe23f1f52498ee3d96a68c9199ecd636c9fdc7277cc3",
-    "nli": "d7a28de61981f204733b57e3581efa9bb5ee456f969fbdf5c6797e5562e26a7f",
-    "pos": "3ab9524e9e869d043416bd873a8e6cf54b29ff7837be182278ebc99d12f1bda6",
-    "reader": "888e3e613fa66a4c7b2be3a024c6da34539da5a1d2150b0c6dd4ad00fab1c530",
-    "spam": "0e79e1c012214df88c0fae2a83eb00ea2fca73a438e56be1fc8eb0fd9d548e87",
+    "en-answer": "3a433de5842ccdbb5b3f7dc4b2b19a3445c018dc364e878fbeeeeb4ce3e698db",
+    "en-emotion": "4af81733712c6001194dd8e6d672475bd17c3405f08fcdfaa1dff0c55fdc6de4",
+    "en-nli": "8eb5547b218b61ab1f1513e46dcc531b5b6a267487f753b9bd4ae6729023a14f",
+    "en-pos": "1ee456c64395666253e8eb6529c03ad633a4df1a3a928528829204129984e8de",
+    "en": "888e3e613fa66a4c7b2be3a024c6da34539da5a1d2150b0c6dd4ad00fab1c530",
+    "en-spam": "d3829091f99b013739eb53eba9019af6f810ebc3bc25cadcc2da5a572683df3b",
 }
 """The sha256 of each folder's files, but for the card."""
 STATES = [-0.174690, -0.652240, -0.839026, -0.150744]
@@ -39,7 +38,7 @@ def model() -> bothways.Model:
     return bothways.load().eval()
 
 
-@pytest.mark.parametrize("name", ["reader", *boxed_adapters()])
+@pytest.mark.parametrize("name", boxed_names())
 def test_it_is_the_one_that_was_measured(name: str) -> None:
     """Weights, thresholds, vocabulary and all: who changes one of them measures again, and says so in the card."""
     files = [file for file in sorted((BOX / name).glob("*")) if file.name != "README.md"]
@@ -56,14 +55,14 @@ def test_it_computes_what_it_computed_then(model: bothways.Model) -> None:
 
 @pytest.mark.parametrize("name", ["spam", "nli"])
 def test_peft_opens_its_adapters_with_equal_answers(name: str) -> None:
-    """The classifier reads the mean, which peft knows from the reader's config.json alone."""
+    """The classifier reads the mean, which peft knows from the encoder's config.json alone."""
     predictor = bothways.Predictor.load(bothways.boxed(name))
     labels = predictor.model.config.labels
     body = transformers.AutoModelForSequenceClassification.from_pretrained(
-        BOX / "reader", num_labels=len(labels), dtype=torch.float32
+        BOX / "en", num_labels=len(labels), dtype=torch.float32
     )
-    theirs = peft.PeftModel.from_pretrained(body, BOX / name).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BOX / "reader")
+    theirs = peft.PeftModel.from_pretrained(body, BOX / f"en-{name}").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BOX / "en")
     given = {"spam": ["WIN a free prize now, call 0800!"], "nli": ["A man is asleep.", "Somebody sleeps."]}[name]
     with torch.no_grad():
         chances = theirs(**tokenizer(*given, return_tensors="pt")).logits.softmax(-1)[0].tolist()
@@ -75,8 +74,8 @@ def test_peft_opens_its_adapters_with_equal_answers(name: str) -> None:
 
 
 def test_transformers_opens_it_with_equal_outputs(model: bothways.Model) -> None:
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(BOX / "reader", dtype=torch.float32).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(BOX / "reader")
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(BOX / "en", dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(BOX / "en")
     for text in TEXTS:
         batch = model.batch([model.require_tokenizer()(text)])
         given = tokenizer(text, return_tensors="pt")
@@ -87,7 +86,7 @@ def test_transformers_opens_it_with_equal_outputs(model: bothways.Model) -> None
         assert float((found - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["reader", *boxed_adapters()])
+@pytest.mark.parametrize("name", boxed_names())
 def test_its_configs_name_its_own_tokens(name: str, model: bothways.Model) -> None:
     """And not those of ModernBERT's vocabulary, of which transformers warns."""
     config = transformers.AutoConfig.from_pretrained(BOX / name)
@@ -156,24 +155,20 @@ def test_info_names_its_labels() -> None:
 
 def test_info_names_what_an_adapter_belongs_to() -> None:
     told = [
-        json.loads(CliRunner().invoke(app, ["info", str(BOX / name), "--json"]).stdout) for name in ("pos", "reader")
+        json.loads(CliRunner().invoke(app, ["info", str(BOX / name), "--json"]).stdout) for name in ("en-pos", "en")
     ]
-    assert [one["adapter_of"] for one in told] == [str(BOX / "reader"), None]
-    assert f"adapter of {BOX / 'reader'}" in " ".join(
-        CliRunner().invoke(app, ["info", str(BOX / "pos")]).stdout.split()
-    )
+    assert [one["adapter_of"] for one in told] == [str(BOX / "en"), None]
+    assert f"adapter of {BOX / 'en'}" in " ".join(CliRunner().invoke(app, ["info", str(BOX / "en-pos")]).stdout.split())
 
 
 def test_all_of_it_is_small() -> None:
-    assert sum(file.stat().st_size for file in BOX.rglob("*") if file.is_file()) <= 32_000_000
-    weights = [load_file(file) for file in BOX.rglob("*.safetensors")]
-    assert sum(tensor.numel() for tensors in weights for tensor in tensors.values()) <= 16_000_000
+    assert sum(file.stat().st_size for file in BOX.rglob("*") if file.is_file()) <= 110_000_000
 
 
 def test_its_card_is_the_page_of_the_docs() -> None:
     page = (ROOT / "docs/box.md").read_text(encoding="utf-8")
     card = "".join(line for line in page.splitlines(keepends=True) if not line.startswith("!["))
-    assert (BOX / "reader/README.md").read_text(encoding="utf-8") == card
+    assert (BOX / "en/README.md").read_text(encoding="utf-8") == card
 
 
 @pytest.mark.slow

@@ -91,9 +91,9 @@ def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, mo
     assert found["steps"] == (1e-3, 0, 2, 6)
     assert found["none"] == (3e-5, 3, 0, 32)
     monkeypatch.setattr(box, "BOX", tmp_path / "box")
-    shutil.copytree(advised, tmp_path / "box/reader")
+    shutil.copytree(advised, tmp_path / "box/en")
     Classifier(out=tmp_path / "boxed", settings=FAST).fit(TEXTS, KINDS)
-    assert read_finetune_recipe(tmp_path / "boxed/recipe.toml").model.init == str(tmp_path / "box/reader")
+    assert read_finetune_recipe(tmp_path / "boxed/recipe.toml").model.init == str(tmp_path / "box/en")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from bothways.engine.engine import Engine as Engine
     from bothways.engine.reader import Tally as Tally
     from bothways.model.batch import Batch as Batch
+    from bothways.model.box import BoxedModel as BoxedModel
     from bothways.model.box import boxed as boxed
+    from bothways.model.box import boxed_models as boxed_models
     from bothways.model.checkpoint import save as save
     from bothways.model.config import EncoderConfig as EncoderConfig
     from bothways.model.config import ModelConfig as ModelConfig
@@ -108,7 +110,7 @@ _MODULES = {
     "doctor.check_data": "check_data",
     "doctor.data_report": "DataReport",
     "model.batch": "Batch",
-    "model.box": "boxed",
+    "model.box": "BoxedModel boxed boxed_models",
     "model.checkpoint": "save",
     "model.config": "EncoderConfig ModelConfig",
     "model.convert": "convert",

@@ -21,6 +21,7 @@ from bothways.cli import (
     finetune,
     info,
     mine,
+    models,
     pack,
     predict,
     pretrain,
@@ -58,6 +59,7 @@ app.command()(finetune.finetune)
 app.command()(evaluate.evaluate)
 app.command(name="evaluate-vectors")(evaluate_vectors.evaluate_vectors)
 app.command()(predict.predict)
+app.command()(models.models)
 app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)
 app.command()(rerank.rerank)

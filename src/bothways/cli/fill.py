@@ -41,7 +41,7 @@ def fill(
     from bothways.text.files import STDIN, read_lines
 
     with Progress("loading the model"):
-        loaded = bothways.load(model or bothways.boxed("fill"), base=base)
+        loaded = bothways.load(model, base=base)
         engine = Engine(loaded, device=device, dtype=dtype)
     if text != "-":
         _print(next(iter_filled([text], engine, top)), as_json)

@@ -17,7 +17,9 @@ _MAX_LABELS = 3  # shown of a model in the box
 def info(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="A model folder.  [default: the one in the box]", show_default=False),
+        typer.Argument(
+            metavar="[DIR]", help="A model folder, or the name of an included model.  [default: en]", show_default=False
+        ),
     ] = None,
     base: BaseModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -12,16 +12,41 @@ if TYPE_CHECKING:
     from bothways.model.model import Model
     from bothways.model.static import StaticModel
 
-_OR_BOX = "  [default: the model in the box]"
+_OR_NAME = ", or the name of an included model (bothways models)"
+
+
+def _folder(model: Path | str | None) -> Path | str | None:
+    """The folder of an included model, if one is named."""
+    from bothways.model.box import model_folder
+
+    return None if model is None else type(model)(model_folder(model))
+
 
 AnyModel = Annotated[
-    Path | None, typer.Option("--model", metavar="DIR", help=f"Model folder.{_OR_BOX}", show_default=False)
+    Path | None,
+    typer.Option(
+        "--model", metavar="DIR", help=f"Model folder{_OR_NAME}.  [default: en]", show_default=False, callback=_folder
+    ),
 ]
 FirstModel = Annotated[
-    str | None, typer.Option("--model", metavar="DIR", help=f"Model folder to start from.{_OR_BOX}", show_default=False)
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help=f"Model folder to start from{_OR_NAME}.  [default: en]",
+        show_default=False,
+        callback=_folder,
+    ),
 ]
 TunedModel = Annotated[
-    Path | None, typer.Option("--model", metavar="DIR", help="Folder of a fine-tuned model.", show_default=False)
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="Folder of a fine-tuned model. With --task: the name of an included model.",
+        show_default=False,
+        callback=_folder,
+    ),
 ]
 BaseModel = Annotated[
     Path | None,
@@ -34,9 +59,7 @@ BaseModel = Annotated[
 ]
 BoxedTask = Annotated[
     str | None,
-    typer.Option(
-        "--task", metavar="NAME", help="Instead of --model: a task of the box, such as emotion.", show_default=False
-    ),
+    typer.Option("--task", metavar="NAME", help="A task of an included model, such as emotion.", show_default=False),
 ]
 TextColumn = Annotated[str | None, typer.Option("--text", help="Name of the text column.", show_default=False)]
 PairColumn = Annotated[str | None, typer.Option("--pair", help="Name of the second text column.", show_default=False)]
@@ -108,12 +131,18 @@ def vector_model(model: Path | None, base: Path | None, device: str, dtype: str)
 
 
 def answering(model: Path | None, task: str | None) -> Path:
-    """The folder of --model, or of a task in the box."""
-    from bothways.model.box import boxed, boxed_tasks
+    """The folder of --model, or of a task of an included model."""
+    from bothways.model.box import BOX, DEFAULT, boxed, boxed_tasks
 
-    known = ", ".join(boxed_tasks())
-    if (model is None) == (task is None):
-        raise typer.BadParameter(f"give either --model DIR or --task {f'with one of {known}' if known else 'NAME'}")
-    if known and task is not None and task not in boxed_tasks():
-        raise BothwaysError(f"the box has no model for the task {task!r}: expected {known}", "unknown-task", task)
-    return model or boxed(task or "")
+    name = DEFAULT if model is None else model.name
+    known = ", ".join(boxed_tasks(name))
+    if task is None:
+        if model is None:
+            raise typer.BadParameter(f"give --model DIR, or --task {f'with one of {known}' if known else 'NAME'}")
+        return model
+    if model is not None and model.parent != BOX:
+        raise typer.BadParameter(f"--task {task} is of an included model, and --model is {model}: give one of the two")
+    if task not in boxed_tasks(name):
+        what = f"expected {known}" if known else "it has no tasks"
+        raise BothwaysError(f"the included model {name} has no task {task!r}: {what}", "unknown-task", task)
+    return boxed(task, name)

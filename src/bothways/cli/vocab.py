@@ -93,10 +93,10 @@ def show(
 
     Example: bothways vocab show "Unbelievable!" --model my-model
     """
-    from bothways.model.box import boxed
+    from bothways.model.box import model_folder
     from bothways.text.tokenizer import Tokenizer
 
-    encoding = Tokenizer.load(model or boxed())(text, pair)
+    encoding = Tokenizer.load(model_folder(model))(text, pair)
     texts = (text, pair or "")
     header = ("piece", "id", "start", "end", "text", "word", "segment")
     rows = []

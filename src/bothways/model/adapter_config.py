@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bothways.errors import BothwaysError
-from bothways.model.box import BOX
+from bothways.model.box import ALIASES, BOX
 from bothways.model.weights import read_json
 
 CONFIG, WEIGHTS, OLDER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -174,7 +174,8 @@ def base_of(folder: Path, base: Path | str | None = None) -> Path | None:
     elif not isinstance(named, str) or (folder / named).resolve() == folder.resolve():
         places = []  # no name, or its own
     elif named.startswith(_IN_BOX):
-        places = [BOX / named.removeprefix(_IN_BOX)]
+        name = named.removeprefix(_IN_BOX)
+        places = [BOX / ALIASES.get(name, name)]
     else:
         places = [folder / named, Path(named)]
     for path in places:

@@ -1,40 +1,105 @@
-"""The models that come with the library.
+"""The models that come with the library, by name.
 
-box/reader    the encoder: loaded and fine-tuned unless another model is named
-box/fill      a LoRA adapter of it that predicts masked tokens; absent if the encoder has that head itself
-box/…         LoRA adapters of it for tasks, such as emotion
+box/en           the English encoder: loaded and fine-tuned unless another model is named
+box/…            other encoders
+box/en-emotion   LoRA adapters for tasks: the name of their encoder, a hyphen, the task
+box/models.json  what is to be known of each: `BoxedModel`
 """
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from bothways.errors import BothwaysError
+from bothways.text.tokenizer import Tokenizer
 
 BOX = Path(__file__).parents[1] / "box"
-_READER, _FILL = "reader", "fill"
+DEFAULT = "en"
+ALIASES = {"reader": DEFAULT, "fill": DEFAULT}
+"""Earlier names."""
+
+
+@dataclass(frozen=True)
+class BoxedModel:
+    """A model in the box."""
+
+    name: str
+    folder: Path
+    task: str
+    """What an adapter answers, such as emotion; "" for an encoder."""
+    base: str
+    """The encoder of an adapter; "" for an encoder."""
+    languages: tuple[str, ...]
+    about: str
+    score: str
+    """Its main score, with the name of the data."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return sum(file.stat().st_size for file in self.folder.iterdir())
 
 
 def has_box() -> bool:
-    return (BOX / _READER).is_dir()
+    return (BOX / DEFAULT).is_dir()
 
 
-def boxed(name: str = _READER) -> Path:
-    """The folder of a model in the box: "reader", the encoder; "fill", which predicts masked tokens; or a task."""
+def boxed(name: str = DEFAULT, model: str = DEFAULT) -> Path:
+    """The folder of a model in the box: an encoder such as en, or a task such as emotion, for the encoder `model`."""
     if not has_box():
         raise BothwaysError("this copy of bothways comes without a model: pass a model folder", "no-box", BOX)
-    if name == _FILL and _FILL not in boxed_adapters():
-        name = _READER
-    if not (BOX / name / "config.json").is_file():
-        known = ", ".join((_READER, *boxed_adapters()))
-        raise BothwaysError(f"the box has no model {name!r}: expected {known}", "no-such-model", name)
-    return BOX / name
+    if found := _named(name, model):
+        return BOX / found
+    raise BothwaysError(
+        f"the box has no model {name!r}: expected {', '.join((*boxed_encoders(), *boxed_tasks(model)))}",
+        "no-such-model",
+        name,
+    )
 
 
-def boxed_adapters() -> list[str]:
-    """The names of the adapters in the box, "fill" first."""
-    found = {file.parent.name for file in BOX.glob("*/config.json")} - {_READER}
-    return sorted(found, key=lambda name: (name != _FILL, name))
+def model_folder(model: Path | str | None) -> Path:
+    """The folder of a model: a path, or the name of a model or task in the box, if there is no such folder."""
+    if model is None:
+        return boxed()
+    found = None if Path(model).exists() else _named(str(model))
+    return BOX / found if found else Path(model)
 
 
-def boxed_tasks() -> list[str]:
-    """The tasks that the box has an adapter for."""
-    return [name for name in boxed_adapters() if name != _FILL]
+def _named(name: str, model: str = DEFAULT) -> str | None:
+    names = boxed_names()
+    return next((one for one in (ALIASES.get(name, name), f"{model}-{name}") if one in names), None)
+
+
+def boxed_names() -> list[str]:
+    """All models in the box, the default one first."""
+    found = {file.parent.name for file in BOX.glob("*/config.json")}
+    return sorted(found, key=lambda name: (name.partition("-")[0] != DEFAULT, name))
+
+
+def boxed_encoders() -> list[str]:
+    """The models in the box that are no adapters."""
+    return [name for name in boxed_names() if not (BOX / name / "adapter_config.json").exists()]
+
+
+def boxed_tasks(model: str = DEFAULT) -> list[str]:
+    """The tasks that the box has an adapter of an encoder for."""
+    adapters = (name for name in boxed_names() if name not in boxed_encoders())
+    return [name.removeprefix(f"{model}-") for name in adapters if name.startswith(f"{model}-")]
+
+
+def boxed_for(script: str) -> str | None:
+    """The first encoder in the box whose vocabulary has words of a writing system."""
+    return next((name for name in boxed_encoders() if script in Tokenizer.load(BOX / name).scripts), None)
+
+
+def boxed_models() -> list[BoxedModel]:
+    """What is in the box: encoders with their adapters."""
+    file, encoders = BOX / "models.json", boxed_encoders()
+    told = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    found = []
+    for name in boxed_names():
+        base = "" if name in encoders else next(one for one in encoders if name.startswith(f"{one}-"))
+        own = {"languages": told.get(base, {}).get("languages", []), "about": "", "score": "", **told.get(name, {})}
+        task = name.removeprefix(f"{base}-") if base else ""
+        found.append(BoxedModel(name, BOX / name, task, base, tuple(own["languages"]), own["about"], own["score"]))
+    return found

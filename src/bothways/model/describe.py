@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bothways.model.adapter_config import base_of
-from bothways.model.box import boxed, boxed_adapters
+from bothways.model.box import boxed, boxed_tasks, model_folder
 from bothways.model.load import load
 from bothways.model.model import Model
 
@@ -25,7 +25,7 @@ _ABILITIES = {
 
 def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, Any]:
     """The facts about a model folder, as values that JSON can hold. `base`: as in `load`."""
-    folder = Path(folder)
+    folder = model_folder(folder)
     model = load(folder, base=base)
     config, tokenizer = model.config, model.tokenizer
     parts = {name: sum(p.numel() for p in head.parameters()) for name, head in model.heads.items()}
@@ -91,14 +91,13 @@ def _device() -> str:
 
 
 def describe_box() -> dict[str, dict[str, Any]]:
-    """For each adapter in the box: what it can do, its labels, and its size in bytes."""
+    """For each adapter of the default model: what it can do, its labels, and its size in bytes."""
     found = {}
-    for name in boxed_adapters():
+    for name in boxed_tasks():
         facts = describe(boxed(name))
-        command = "bothways fill" if name == "fill" else f"bothways predict --task {name}"
         can = [ability.partition(" (")[0] for ability in facts["can"][:1]]
         found[name] = {
-            "can": [f"{ability} ({command})" for ability in can],
+            "can": [f"{ability} (bothways predict --task {name})" for ability in can],
             "labels": facts["labels"],
             "size": sum(facts["files"].values()),
         }

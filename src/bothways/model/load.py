@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bothways.errors import BothwaysError
 from bothways.model.adapter_config import base_of
-from bothways.model.box import boxed
+from bothways.model.box import model_folder
 from bothways.model.checkpoint import load_model, with_sentence
 from bothways.model.device import Device, Precision, find_device, find_dtype
 from bothways.model.lora import with_adapter
@@ -21,7 +21,7 @@ def load(
     device: Device = "cpu",
     dtype: Precision = "fp32",
 ) -> Model:
-    """Open a model folder, in evaluation mode. Without `folder`, open the model that comes with the library.
+    """Open a model folder, or an included model by its name, in evaluation mode. The default is the included model en.
 
     If `folder` is an adapter, `base` is the folder of its base model; by default the one that it names. `device` is
     cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. The weights are converted to `dtype` (fp32, bf16, fp16, or
@@ -29,7 +29,7 @@ def load(
     """
     target = find_device(device)
     precision = find_dtype(dtype, target)
-    folder = boxed() if folder is None else Path(folder)
+    folder = model_folder(folder)
     if not folder.is_dir():
         what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
         raise BothwaysError(what, "no-folder", folder)

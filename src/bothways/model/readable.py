@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from weakref import WeakSet
 
+from bothways.model.box import boxed_for
 from bothways.text.scripts import strange_text
 from bothways.text.tokenizer import TextInput, Tokenizer
 
@@ -17,4 +18,6 @@ def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer) -> None:
         return
     _SAID.add(tokenizer)
     start, script = found
-    warnings.warn(f"{start[:20]!r} … is {script}, which this model cannot read", stacklevel=2)
+    other = boxed_for(script)
+    instead = f": the included model {other} can" if other else ""
+    warnings.warn(f"{start[:20]!r} … is {script}, which this model cannot read{instead}", stacklevel=2)

@@ -16,7 +16,6 @@ from bothways.engine.chunks import chunks
 from bothways.engine.engine import Engine, Forward
 from bothways.engine.sequences import Sequences
 from bothways.errors import BothwaysError
-from bothways.model.box import boxed
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.readable import check_readable
@@ -95,7 +94,7 @@ def fill(
     """
     if not isinstance(text, Iterable):
         raise BothwaysError(f"a text or several were expected, and {text!r} was given", "bad-input", text)
-    engine = Engine(model if isinstance(model, Model) else model or boxed("fill"), device=device, dtype=dtype)
+    engine = Engine(model, device=device, dtype=dtype)
     found = list(iter_filled([text] if isinstance(text, str) else text, engine, top))
     return found[0] if isinstance(text, str) else found
 

@@ -56,9 +56,9 @@ def run_unit(runner: Runner, unit: Unit) -> Counts:
 def model_facts(model: str | None, base: str | None) -> dict[str, str]:
     """The fingerprint of a model folder, and of the base model of an adapter."""
     from bothways.model.adapter_config import base_of
-    from bothways.model.box import boxed
+    from bothways.model.box import model_folder
 
-    folder = Path(model) if model else boxed()
+    folder = model_folder(model)
     found = fingerprint(folder)
     if folder.is_dir() and (other := base_of(folder, base)) is not None:
         found |= {f"{other}/{name}": value for name, value in fingerprint(Path(other)).items()}

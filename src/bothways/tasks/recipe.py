@@ -9,7 +9,7 @@ from bothways.data.columns import Columns
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.adapter_config import base_of
-from bothways.model.box import boxed, has_box
+from bothways.model.box import boxed, has_box, model_folder
 from bothways.model.checkpoint import ADVICE
 from bothways.tasks.registry import TASKS, find_task
 from bothways.train.distill import DistillSettings
@@ -142,6 +142,8 @@ def finetune_recipe(
     model = changed.setdefault("model", {})
     if not model.get("init"):
         model["init"] = changed.get("distill", {}).get("teacher") or (str(boxed()) if has_box() else "")
+    if isinstance(model["init"], str) and model["init"]:
+        model["init"] = str(model_folder(model["init"]))
     run = changed.get("run", {})
     if run.get("epochs") == 0 and not any(run.get(key) for key in LENGTHS):
         raise BothwaysError("run.epochs is 0: expected more, or run.steps or run.minutes instead", "out-of-range", 0)
