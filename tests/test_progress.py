@@ -457,6 +457,7 @@ LOAD = "loading the model"
 VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     # verb → arguments, the bars that count something, the bars that show the time only
     "info": ("{model}", set(), {"reading the model"}),
+    "models": ("", set(), set()),
     "convert": ("{model} {out}/converted", set(), {"converting"}),
     "fill": ("-", {"filling"}, {LOAD}),
     "encode": ("{out}/a.txt --out {out}/a.npy --model {model}", {"encoding"}, {LOAD}),

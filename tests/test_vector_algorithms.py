@@ -65,7 +65,7 @@ def test_the_probe_needs_two_classes_with_examples() -> None:
 def test_kmeans_ends_where_that_of_scikit_learn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, _ = blobs(4)
     first = np.random.default_rng(3).choice(len(vectors), 4, replace=False).tolist()
-    monkeypatch.setattr(kmeans_module, "_first_centres", lambda *_: first)
+    monkeypatch.setattr(kmeans_module, "first_centres", lambda *_: first)
     judge = KMeans(4, init=vectors[first], n_init=1, max_iter=300, tol=0.0, algorithm="lloyd").fit(vectors)
     assert (kmeans(vectors, 4) == judge.labels_).all()
     monkeypatch.setattr(kmeans_module, "_AT_ONCE", 40)

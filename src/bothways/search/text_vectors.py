@@ -25,7 +25,7 @@ def stored_vectors(
     lost = encoder.tally.cut
     with stored(encoder.blocks(watch(texts, what), role), len(texts)) as matrix:
         if encoder.tally.cut > lost:
-            warnings.warn(str(encoder.tally), stacklevel=3)
+            warnings.warn(str(encoder.tally), stacklevel=1)
         yield matrix
 
 
