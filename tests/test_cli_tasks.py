@@ -743,7 +743,12 @@ BAD: dict[str, tuple[Any, ...]] = {
     "evaluate: calibrate the box": (
         ["evaluate", "{rows}", "--task", "emotion", "--calibrate"],
         "--calibrate",
-        "COPY/emotion",
+        "COPY/en-emotion",
+    ),
+    "evaluate: calibrate an included model": (
+        ["evaluate", "{rows}", "--model", "en-emotion", "--calibrate"],
+        "--calibrate",
+        "COPY/en-emotion",
     ),
     "evaluate: no such task in the box": (["evaluate", "{rows}", "--task", "dance"], "'dance'", "emotion"),
     "predict: no file": (["predict", "{tmp}/none.txt", "--model", "{single}"], "{tmp}/none.txt"),

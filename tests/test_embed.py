@@ -312,6 +312,9 @@ def test_how_many_negatives_an_anchor_sees_is_said(base: Path, tmp_path: Path) -
     recipe = recipe_for("embed", base, run=quiet(steps=1, batch_size=3))
     finetune(recipe, tmp_path / "run", train=RELATED_TEXTS, dev=[], say=said.append)
     assert any("told from 5 other texts" in words for words in said)  # 3 positives and 3 negatives, but not its own
+    same = [Related(("the cat", text)) for text in drawn(5, 6)]
+    finetune(recipe, tmp_path / "same", train=same, dev=[], say=said.append)
+    assert "told from 0 other texts" in said[-1] or any("told from 0 other texts" in words for words in said)
 
 
 # ---------------------------------------------------------------------- whole runs
@@ -461,10 +464,98 @@ def test_wrong_combinations_are_refused(base: Path, tmp_path: Path) -> None:
     ):
         with refused(code):
             finetune(recipe_for("embed", base, settings=settings), tmp_path / code, train=examples, dev=[])
-    with refused("bad-combination"):
-        EmbedSettings(guide="a", teachers=("b",))
+    useless: list[dict[str, Any]] = [
+        {"guide": "a", "teachers": ("b",)},
+        {"teachers": ("b",), "loss": "triplet"},
+        {"guide_margin": 0.1},
+        {"margin": 1.0},
+        {"symmetric": True, "loss": "triplet"},
+    ]
+    for wrong in useless:
+        with refused("bad-combination"):
+            EmbedSettings(**wrong)
+    strange: list[dict[str, Any]] = [
+        {"scale": -1.0},
+        {"matryoshka": (16, 0)},
+        {"matryoshka": (-5,)},
+        {"similarity": -1},
+    ]
+    for values in strange:
+        with refused("out-of-range"):
+            EmbedSettings(**values)
+    graded = [replace(example, gold=5.0) for example in SCORED]
+    with refused("out-of-range", names="5: divide the scores"):
+        finetune(recipe_for("embed", base, settings=EmbedSettings(loss="cosine")), tmp_path / "c", train=graded, dev=[])
     with refused("no-teacher"):
         EmbedSettings(sets=(EmbedSet("pairs.tsv", loss="distill"),))
+
+
+@pytest.mark.parametrize(
+    ("rows", "golds"),
+    [
+        ([("premise", "hypothesis", "label"), ("p", "h", "蕴含"), ("p", "n", "矛盾")], ["entailment", "contradiction"]),
+        ([("sentence1", "sentence2", "label"), ("p", "h", "not_entailment")], ["not_entailment"]),
+        ([("sentence1", "sentence2", "score"), ("p", "h", "nan"), ("p", "h", "0.5")], [None, 0.5]),
+        ([("sentence1", "sentence2", "score"), ("p", "h", "inf")], "bad-label"),
+        ([("sentence1", "sentence2", "label"), ("p", "h", "yes")], "bad-label"),
+        ([("question1", "question2", "is_duplicate"), ("p", "h", "not duplicate")], "bad-label"),
+        ([("premise", "hypothesis", "label"), ("p", "h", "2")], "bad-label"),
+    ],
+)
+def test_labels_are_scores_or_relations(rows: list[tuple[str, ...]], golds: Any, tmp_path: Path) -> None:
+    """Any other label would be ignored, and its pair taken for a positive one."""
+    file = tmp_path / "rows.tsv"
+    file.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    if isinstance(golds, str):
+        with refused(golds, names="line 2"):
+            rows_of(file)
+    else:
+        assert [one.gold for one in rows_of(file)] == golds
+
+
+def test_empty_cells_are_no_negatives(tmp_path: Path) -> None:
+    rows = [
+        {"anchor": "a", "positive": "b", "negative": "", "negative_2": "c"},
+        {"anchor": "d", "positive": "e", "negative": ["", "f"], "negative_2": None},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [one.texts for one in rows_of(file)] == [("a", "b", "c"), ("d", "e", "f")]
+
+
+def test_a_negative_of_all_rows_does_not_divide_the_steps(base: Path) -> None:
+    firsts, seconds = list(dict.fromkeys(drawn(1, 40))), list(dict.fromkeys(drawn(2, 40)))
+    shared = [Related((a, b, "the same text")) for a, b in zip(firsts[:12], seconds[:12], strict=True)]
+    work = prepared(recipe_for("embed", base), shared)
+    assert max(len(step) for step in work.task.epoch_steps(work.samples, 4, 0) or ()) == 4
+    assert len(work.task.epoch_steps(work.samples, 4, 0) or ()) <= 4
+
+
+def test_texts_alone_need_dropout(base: Path, tmp_path: Path) -> None:
+    alone = [Related((text, text)) for text in drawn(4, 6)]
+    with refused("no-dropout", names=r"model\.dropout=0\.1"):
+        finetune(recipe_for("embed", base), tmp_path / "run", train=alone, dev=[])
+
+
+def test_rows_that_make_no_example_are_said(base: Path, tmp_path: Path) -> None:
+    golds = ("entailment", "contradiction", "neutral")
+    rows = [Related(("p", text), gold) for text, gold in zip(("a", "b", "c"), golds, strict=True)]
+    said: list[str] = []
+    finetune(recipe_for("embed", base), tmp_path / "run", train=rows, dev=[], say=said.append)
+    assert "3 rows of training data make 1 examples" in said
+    with refused("no-data", names="none of the 1 rows"):
+        finetune(recipe_for("embed", base), tmp_path / "none", train=rows[1:2], dev=[])
+
+
+def test_scored_pairs_are_evaluated_with_any_bi_encoder(base: Path, tmp_path: Path) -> None:
+    folder = finetune(recipe_for("embed", base), tmp_path / "run", train=PAIRS, dev=[]).folder
+    file = tmp_path / "sts.tsv"
+    file.write_text(
+        "sentence1\tsentence2\tscore\nthe cat\ta cat\t4\nparis\tthe dog\t1\n北京\t中国\t3\n", encoding="utf-8"
+    )
+    found = bothways.evaluate([str(file)], folder)
+    assert found.metric == "spearman"
+    assert -1 <= found.scores["spearman"] <= 1
 
 
 def test_only_entailed_hypotheses_count_as_positives(base: Path, tmp_path: Path) -> None:

@@ -344,3 +344,9 @@ def test_static_vectors_know_nothing_of_their_neighbours(model_folder: Path) -> 
 def test_texts_are_expected(model_folder: Path) -> None:
     with refused("bad-input", None):
         encode(["a", None], model_folder)  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("given", [None, 5, "one text"])
+def test_one_thing_is_no_list_of_texts(given: Any, model_folder: Path) -> None:
+    with refused("bad-input", names="a list of texts was expected"):
+        encode(given, model_folder)

@@ -229,7 +229,7 @@ def test_the_command_prints_the_best(folder: Path, tmp_path: Path, run: Run) -> 
     assert f"{len(DOCUMENTS)} texts" in done.stderr
     done = run("rerank", QUERIES[1], file, "--model", folder, "--top", 3, "--dtype", "fp32")
     assert [line.split("\t")[1:] for line in done.stdout.splitlines()] == [
-        [str(hit.index + 2), hit.text] for hit in hits
+        [str(hit.index + 1), hit.text] for hit in hits
     ]
 
 

@@ -230,6 +230,7 @@ UNSUPPORTED = [
     ("1_Pooling/config.json", {"include_prompt": "no"}, "include_prompt"),
     ("1_Pooling/config.json", {"pooling_mode": 3}, "pooling_mode"),
     ("1_Pooling/config.json", {"pooling_mode": "median"}, "pooling_mode"),
+    ("1_Pooling/config.json", {"pooling_mode": None, "pooling_mode_weird": True}, "pooling_mode_weird"),
 ]
 
 

@@ -71,6 +71,7 @@ def evaluate(
     Example: bothways evaluate examples/questions-dev.json --task answer
     """
     from bothways.data.notes import Notes
+    from bothways.model.box import BOX
     from bothways.plots import require_picture_name
     from bothways.predict.evaluation import calibrate as write
     from bothways.predict.evaluation import evaluate as run
@@ -84,12 +85,12 @@ def evaluate(
     if picture:
         require_picture_name(picture)
     folder = answering(model, task)
-    if task and calibrate:
+    if calibrate and folder.parent == BOX:
         raise BothwaysError(
             f"`calibrate` writes into the model's folder, and the box is read-only: copy the whole of {folder.parent} "
             f"and give --model COPY/{folder.name}",
             "read-only-box",
-            task,
+            folder.name,
         )
     with Progress("loading the model"):
         predictor, notes = Predictor.load(folder, base=base, device=device, dtype=dtype, long=long), Notes()

@@ -68,5 +68,5 @@ def rerank(
         print_json(found)
     else:
         for hit in found:
-            typer.echo(f"{hit['score']:.4f}\t{hit['index'] + 1}\t{' '.join(hit['text'].split())}")
+            typer.echo(f"{hit['score']:.4f}\t{hit['index']}\t{' '.join(hit['text'].split())}")
     say(str(ranker.tally))

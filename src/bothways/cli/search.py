@@ -38,6 +38,15 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+IndexModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="Folder of the model that built the index, if it has moved.  [default: where it was]",
+        show_default=False,
+    ),
+]
 Home = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False)]
 Corpus = Annotated[
     list[Path],
@@ -69,7 +78,7 @@ def query(
     exact: Annotated[
         bool, typer.Option("--exact", help="Compare all vectors, even if the index is quantized or has a graph.")
     ] = False,
-    model: AnyModel = None,
+    model: IndexModel = None,
     base: BaseModel = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -77,8 +86,7 @@ def query(
 ) -> None:
     """Print the best documents for a query, each with its best passage.
 
-    The word query may be left out, unless the query is the name of another subcommand. --model is the model that built
-    the index, if its folder has moved.
+    The word query may be left out, unless the query is the name of another subcommand.
 
     Example: bothways search query "a trip to the sea" --index stories-index
     """
@@ -178,7 +186,7 @@ def build(
 def add(
     index: Home,
     corpus: Corpus,
-    model: AnyModel = None,
+    model: IndexModel = None,
     base: BaseModel = None,
     field: TextField = "text",
     device: Device = "auto",
@@ -189,8 +197,6 @@ def add(
     as_json: PrintJson = False,
 ) -> None:
     """Add documents to an index. What it has is not embedded again. After a kill, the same command goes on.
-
-    --model is the model that built the index, if its folder has moved.
 
     Example: bothways search add stories-index more-stories.txt
     """
@@ -237,7 +243,7 @@ def delete(
     opened = Index.open(index)
     with Progress("deleting"):
         opened.delete(id)
-    _report(opened, as_json)
+    _report(opened, as_json, is_read=False)
 
 
 @app.command()
@@ -251,13 +257,14 @@ def compact(index: Home, as_json: PrintJson = False) -> None:
     opened = Index.open(index)
     with Progress("compacting"):
         opened.compact()
-    _report(opened, as_json)
+    _report(opened, as_json, is_read=False)
 
 
-def _report(index: "Index", as_json: bool) -> None:
+def _report(index: "Index", as_json: bool, is_read: bool = True) -> None:
     tally = index.tally
     counts = {"documents": len(index), "passages": index.passages, "width": index.width}
     if as_json:
         print_json({"index": str(index.home), **counts, "read": vars(tally)})
     else:
-        say(f"{tally} → {len(index):,} documents, {index.passages:,} × {index.width} in {index.home}")
+        read = f"{tally} → " if is_read else ""
+        say(f"{read}{len(index):,} documents, {index.passages:,} × {index.width} in {index.home}")

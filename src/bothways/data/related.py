@@ -1,5 +1,6 @@
 """Reads texts that belong together, for sentence vectors: pairs, scored pairs, triplets, lists of negatives, NLI."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,10 @@ RELATED_PAIRS = (
 )  # fmt: skip
 """Usual names of a text and of one that belongs to it; the first that a table has are taken."""
 NLI = ("entailment", "neutral", "contradiction")
+_NOT_ENTAILED = ("not_entailment", "non-entailment")
+_MISSING = ("", "-", "none", "nan", "na", "n/a", "null")
+"""No label. "-": the annotators of NLI did not agree."""
+_CHINESE = {"蕴含": "entailment", "蕴涵": "entailment", "中立": "neutral", "矛盾": "contradiction"}
 
 
 @dataclass(frozen=True)
@@ -120,8 +125,12 @@ def find_label(columns: Columns, own: dict[str, str], where: str) -> str | None:
 def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, source: str) -> Iterator[Related]:
     anchor = text_of(row[roles.anchor], where, roles.anchor)
     positives = _texts(row, roles.positive, where) if roles.positive is not None else [anchor]
-    negatives = [text for name in roles.negatives for text in _texts(row, name, where)]
+    negatives = [text for name in roles.negatives for text in _texts(row, name, where) if text.strip()]
     gold = RELATED if roles.label is None else _gold(row[roles.label], where)
+    if isinstance(gold, float) and roles.anchor.strip().lower() == "premise":
+        raise row_error(
+            where, f"has the number {gold:g} for a relation: write {', '.join(NLI[:2])} or {NLI[2]}", "bad-label"
+        )
     if gold is None:
         notes.add("empty-label", where)
     if not anchor.strip() or not positives or not all(text.strip() for text in (*positives, *negatives)):
@@ -138,14 +147,19 @@ def _texts(row: dict[str, Any], name: str, where: str) -> list[str]:
 
 
 def _gold(value: Any, where: str) -> float | str | None:
-    if value is None or value in ("", "-"):  # "-": the annotators of NLI did not agree
+    if str(value).strip().lower() in _MISSING:
         return None
-    if isinstance(value, int | float):
-        return float(value)
-    if not isinstance(value, str):
-        raise row_error(where, f"has the label {value!r}: expected a number or the name of a relation", "bad-label")
-    number = number_of(value.strip())
-    return value.strip().lower() if number is None else number
+    number = float(value) if isinstance(value, int | float) else number_of(str(value).strip())
+    if number is not None and math.isfinite(number):
+        return number
+    name = _CHINESE.get(str(value).strip(), str(value).strip().lower())
+    if name not in (*NLI, *_NOT_ENTAILED):
+        raise row_error(
+            where,
+            f"has the label {value!r}: expected a score, or one of {', '.join((*NLI, *_NOT_ENTAILED))}",
+            "bad-label",
+        )
+    return name
 
 
 # ---------------------------------------------------------------------- natural language inference
@@ -154,7 +168,7 @@ def _gold(value: Any, where: str) -> float | str | None:
 def is_inference(examples: Iterable[Related]) -> bool:
     """Whether the labels are relations of natural language inference."""
     found = {example.gold for example in examples if example.gold is not None}
-    return bool(found) and found <= {*NLI, "not_entailment", "non-entailment"}
+    return bool(found) and found <= {*NLI, *_NOT_ENTAILED}
 
 
 def from_inference(examples: Sequence[Related]) -> list[Related]:

@@ -234,6 +234,13 @@ def module_path(module: Mapping[str, Any]) -> str:
 def _modes(config: Mapping[str, Any], place: Path) -> tuple[PoolingMode, ...]:
     named = config.get("pooling_mode")
     if named is None:
+        for key in config:
+            if key.startswith("pooling_mode_") and config[key] and key not in _OLDER_MODES:
+                raise BothwaysError(
+                    f"{place / 'config.json'} has {key}: expected {', '.join(_OLDER_MODES)}",
+                    "unsupported-setting",
+                    (key, config[key]),
+                )
         return tuple(mode for key, mode in _OLDER_MODES.items() if config.get(key)) or ("mean",)
     modes = tuple(named) if isinstance(named, list) else (named,)
     for mode in modes:

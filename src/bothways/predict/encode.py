@@ -286,7 +286,9 @@ def text_chunks(
 
 
 def require_several(texts: Iterable[Any]) -> None:
-    """Refuse a single string, which is an iterable of letters."""
+    """Refuse a single string, which is an iterable of letters, and what is no iterable."""
+    if not isinstance(texts, Iterable):
+        raise BothwaysError(f"a list of texts was expected, and {texts!r} was given", "bad-input", texts)
     if isinstance(texts, str):
         raise BothwaysError(
             "a list of texts was expected, and one string was given: put it in a list", "bad-input", texts

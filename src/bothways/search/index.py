@@ -189,6 +189,8 @@ class Index:
         as many of both rankings are fused.
         """
         require_several(queries)
+        if not all(query.strip() for query in queries):
+            raise BothwaysError("a query is empty", "no-text", "")
         require_choice("`mode`", mode, get_args(Mode))
         require_range("`k`", k, k > 0, "1 or more")
         require_range("`depth`", depth, depth > 0, "1 or more")

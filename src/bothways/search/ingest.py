@@ -84,11 +84,13 @@ def build(
 
 
 def add(home: Path, corpus: Paths, embedder: Embedder, field: str, watch: Watch, make: PartMaker) -> None:
-    """Add documents to an index, or go on with an addition that was begun."""
+    """Add documents to an index, or go on with an addition that was begun; nothing if it was the last change."""
     files = find_corpus(corpus, home)
     plan = Pending({str(file.path): _state_of(file.path) for file in files}, field, make.rows_per_part)
     with atomic.only_writer(home):
         manifest = require_manifest(home)
+        if manifest.added_from is not None and manifest.added_from.inputs == plan.inputs:
+            return
         _ingest(home, manifest, plan, Corpus(files, field, manifest.numbered), embedder, watch, make)
 
 
@@ -166,7 +168,7 @@ def _ingest(
     pending.write(home)
     make(parts, corpus, embedder, watch)
     name = _join(home, pending, lambda: _parts(parts))
-    first = {} if manifest.segments else {"built_from": plan}
+    first = {"added_from": plan} if manifest.segments else {"built_from": plan}
     after = manifest.changed(segments=(*manifest.segments, name), numbered=corpus.last, pending=None, **first)
     after.write(home)
     _tidy(home, after)

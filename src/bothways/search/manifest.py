@@ -60,10 +60,12 @@ class Manifest:
     pending: Pending | None = None
     built_from: Pending | None = None
     """What the first segment was built from: to build it once more needs no work."""
+    added_from: Pending | None = None
+    """What the last change added, if it was an addition: the same call after a kill needs no work."""
 
     def changed(self, **values: Any) -> "Manifest":
         """With other documents."""
-        return replace(self, changes=self.changes + 1, **values)
+        return replace(self, changes=self.changes + 1, **{"added_from": None, **values})
 
     def write(self, home: Path) -> None:
         """Replace the manifest of an index."""
@@ -82,8 +84,8 @@ def read_manifest(home: Path) -> Manifest | None:
         if version == VERSION:
             found["settings"] = Settings(**found["settings"])
             found["segments"] = tuple(found["segments"])
-            for name in ("pending", "built_from"):
-                found[name] = Pending(**found[name]) if found[name] else None
+            for name in ("pending", "built_from", "added_from"):
+                found[name] = Pending(**found[name]) if found.get(name) else None
             return Manifest(**found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BothwaysError(f"{path} is not the manifest of an index: {error}", "damaged-file", path) from error

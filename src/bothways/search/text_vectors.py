@@ -22,7 +22,9 @@ def stored_vectors(
     texts: Sequence[str], encoder: RoleEncoder, watch: Watch, what: str = "encoding", role: Role | None = None
 ) -> Iterator[Matrix]:
     """The vectors of texts as a memory-mapped (texts, width) of rows of length 1. Warns if texts were cut."""
-    lost = encoder.tally.cut
+    lost, names = encoder.tally.cut, ", ".join(name for name, text in encoder.prompts.items() if text)
+    if role is None and encoder.prompts.get("query"):
+        warnings.warn(f"this model was trained with prompts ({names}), and these texts get none", stacklevel=1)
     with stored(encoder.blocks(watch(texts, what), role), len(texts)) as matrix:
         if encoder.tally.cut > lost:
             warnings.warn(str(encoder.tally), stacklevel=1)

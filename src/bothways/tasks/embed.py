@@ -33,7 +33,15 @@ from bothways.model.pooling_modes import PoolingMode
 from bothways.model.sentence import Normalize, Sentence
 from bothways.progress import Watch
 from bothways.scoring.similarity import Similarity
-from bothways.tasks.embed_settings import LOSSES, EmbedOptions, EmbedSettings, kind_of, loss_of
+from bothways.tasks.embed_settings import (
+    LOSSES,
+    EmbedOptions,
+    EmbedSettings,
+    by_source,
+    kind_of,
+    loss_of,
+    require_dropout,
+)
 from bothways.tasks.embed_steps import repeats, without_repeats
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.taught import Taught
@@ -59,7 +67,7 @@ class _Target(NamedTuple):
     gold: float | str | None
     source: str
     keys: tuple[int, ...]
-    """Equal for equal texts."""
+    """Equal for equal texts. Those of the anchor and of its positive are not twice in a step."""
     rows: tuple[int, ...] = ()
     """Its texts among those that other models read."""
 
@@ -94,7 +102,7 @@ class SentenceVectors(Task):
     def assemble(cls, examples: Iterable[Related], settings: EmbedSettings, is_dev: bool) -> list[Related]:
         """Entailments with the contradictions of their premise; for teachers every text once; others as they are."""
         found: list[Related] = []
-        for source, some in _by_source(examples).items():
+        for source, some in by_source(examples).items():
             loss = loss_of(settings, source, some)
             if loss == "distill" and not is_dev:
                 texts = dict.fromkeys(text for example in some for text in example.texts)
@@ -110,7 +118,7 @@ class SentenceVectors(Task):
     def plan(
         cls, settings: EmbedSettings, window: WindowSettings, examples: Sequence[Related], max_length: int
     ) -> tuple[TaskConfig, tuple[str, ...]]:
-        sources = _by_source(examples)
+        sources = by_source(examples)
         if missing := [one.file for one in settings.sets if one.file not in sources]:
             raise BothwaysError(
                 f"embed.sets names {missing[0]!r}, and the training files are {', '.join(sources)}",
@@ -177,6 +185,7 @@ class SentenceVectors(Task):
                 "out-of-range",
                 max(settings.matryoshka),
             )
+        require_dropout(model.config.encoder, examples)
         if settings.teachers and self.taught is not None:
             sentence.training_only["projection"] = _linear(width, self.taught.width, seed)
         if self.options.kind == "relations":
@@ -241,12 +250,13 @@ class SentenceVectors(Task):
 
     def note(self, samples: Sequence[Sample], batch: int) -> str:
         """How many texts each anchor is compared with."""
-        targets = {(one.target.source, isinstance(one.target.gold, float)): one.target for one in samples}
-        losses = {loss_of(self.settings, target.source, [target]) for target in targets.values()}
-        if losses != {"in-batch"} or not self.whole_step:
+        firsts = {sample.target.source: sample.target for sample in samples}
+        sources = {name for name, one in firsts.items() if loss_of(self.settings, name, [one]) == "in-batch"}
+        if not sources or not self.whole_step:
             return ""
-        texts = sum(len(sample.ids) - 1 for sample in samples) / len(samples)
-        negatives = round(min(batch, len(samples)) * texts) - 1
+        steps = [step for step in self.epoch_steps(samples, batch, 0) if samples[step[0]].target.source in sources]
+        texts = [sum(len(samples[i].ids) - 1 for i in step) for step in steps]
+        negatives = round(float(np.median(np.repeat(texts, list(map(len, steps)))))) - 1
         return f"each anchor is told from {negatives:,} other texts of its step: more examples in a step are harder"
 
     def step_targets(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
@@ -338,6 +348,7 @@ class SentenceVectors(Task):
         return Similarity()
 
     def count(self, scores: Any, item: EncodedExample, decoded: Vectors) -> None:
+        self.check(item.example)  # so that published folders, too, get the score that fits the data
         gold = item.example.gold if isinstance(item.example.gold, float) else None
         scores.add(item.example.texts, decoded, gold)
 
@@ -371,14 +382,6 @@ class SentenceVectors(Task):
     @classmethod
     def exemplars(cls, counts: DataCounts) -> list[Related]:
         return [Related((), gold) for gold in counts.golds] or [Related(())]
-
-
-def _by_source(examples: Iterable[Related]) -> dict[str, list[Related]]:
-    """The examples of each file."""
-    found: dict[str, list[Related]] = {}
-    for example in examples:
-        found.setdefault(example.source, []).append(example)
-    return found
 
 
 def _linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> nn.Linear:

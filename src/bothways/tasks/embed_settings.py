@@ -1,18 +1,27 @@
 """The settings of sentence vectors: losses, teachers, and sets with settings of their own."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from bothways.data.examples import Related
 from bothways.data.related import is_inference
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_range
+from bothways.model.config import EncoderConfig
 from bothways.model.pooling_modes import PoolingMode
 
 Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet", "softmax", "distill"]
 _NEEDS = {"cosent": "scored", "cosine": "scored", "in-batch": "related", "triplet": "related", "softmax": "relations"}
 """The kind of examples that a loss needs; the others read any texts."""
 LOSSES = get_args(Loss)
+_MARGIN = 5.0
+_WITH = {
+    "teachers": "embed.loss to distill",
+    "guide_margin": "embed.guide",
+    "margin": "embed.loss to triplet",
+    "symmetric": "embed.loss to in-batch",
+}
+"""What a setting needs to have an effect."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class EmbedSettings:
     """Cosines are multiplied by it, in the losses in-batch and cosent: 1 / temperature."""
     symmetric: bool = False
     """in-batch: also tell each positive's anchor from all other anchors."""
-    margin: float = 5.0
+    margin: float = _MARGIN
     """triplet: how much nearer the positive should be, in Euclidean distance."""
     guide: str = ""
     """Folder of a model. in-batch: texts that it finds more similar to an anchor than its positive are no negatives
@@ -66,7 +75,9 @@ class EmbedSettings:
     """Files with settings of their own."""
 
     def __post_init__(self) -> None:
-        losses = (self.loss, *(one.loss for one in self.sets))
+        self._require_ranges()
+        losses: set[str] = {self.loss, *(one.loss for one in self.sets)}
+        self._require_used(losses)
         if "distill" in losses and not self.teachers:
             raise BothwaysError("embed.loss is distill: name a model with embed.teachers", "no-teacher")
         if self.guide and (self.symmetric or self.teachers or self.loss not in ("auto", "in-batch")):
@@ -81,6 +92,31 @@ class EmbedSettings:
                 "bad-combination",
                 "softmax",
             )
+
+    def _require_ranges(self) -> None:
+        require_range("embed.scale", self.scale, self.scale > 0, "more than 0")
+        require_range("embed.margin", self.margin, self.margin >= 0, "0 or more")
+        require_range("embed.similarity", self.similarity, self.similarity >= 0, "0 or more")
+        for size in self.matryoshka:
+            require_range("embed.matryoshka", size, size >= 1, "1 or more")
+
+    def _require_used(self, losses: set[str]) -> None:
+        """Refuse settings that nothing would read."""
+        may_be_in_batch = bool(losses & {"auto", "in-batch"})
+        unused = {
+            "teachers": bool(self.teachers) and not losses & {"auto", "distill"},
+            "guide_margin": self.guide_margin != 0 and not self.guide,
+            "margin": self.margin != _MARGIN and "triplet" not in losses,
+            "symmetric": self.symmetric and not may_be_in_batch,
+        }
+        for name, is_unused in unused.items():
+            if is_unused:
+                raise BothwaysError(
+                    f"embed.{name} has no effect with embed.loss {' and '.join(sorted(losses))}: leave it out, or set "
+                    f"{_WITH[name]}",
+                    "bad-combination",
+                    name,
+                )
 
     def of(self, source: str) -> EmbedSet:
         """What a file is trained with."""
@@ -105,6 +141,26 @@ class EmbedOptions:
     normalize: bool = True
     query_prompt: str = ""
     document_prompt: str = ""
+
+
+def by_source(examples: Iterable[Related]) -> dict[str, list[Related]]:
+    """The examples of each file."""
+    found: dict[str, list[Related]] = {}
+    for example in examples:
+        found.setdefault(example.source, []).append(example)
+    return found
+
+
+def require_dropout(shape: EncoderConfig, examples: Iterable[Related]) -> None:
+    """Texts alone are learned from by two dropout masks, which make two views of a text (SimCSE)."""
+    if not (shape.dropout or shape.attention_dropout) and any(
+        len(one.texts) == 2 and one.texts[0] == one.texts[1] for one in examples
+    ):
+        raise BothwaysError(
+            "texts alone are learned from by two dropout masks (SimCSE), and this model has no dropout: set "
+            "model.dropout=0.1",
+            "no-dropout",
+        )
 
 
 def loss_of(settings: EmbedSettings, source: str, examples: Sequence[Any]) -> str:
@@ -132,5 +188,12 @@ def kind_of(settings: EmbedSettings, source: str, examples: Sequence[Related]) -
             f"{where}embed.loss is {loss}, which needs {_NEEDS[loss]}, and the examples are {kind}",
             "bad-combination",
             loss,
+        )
+    if loss == "cosine" and (high := max(abs(float(example.gold or 0.0)) for example in examples)) > 1:
+        raise BothwaysError(
+            f"{where}embed.loss is cosine, and a score is {high:g}: divide the scores, to at most 1, or set embed.loss "
+            "to cosent",
+            "out-of-range",
+            high,
         )
     return kind

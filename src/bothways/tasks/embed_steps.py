@@ -16,7 +16,7 @@ _PATIENCE = 4
 
 
 def without_repeats(samples: Sequence[Sample], order: Sequence[int], batch: int) -> Iterator[NDArray[np.int64]]:
-    """Steps of at most `batch` samples: what repeats a text of its step waits for the next one.
+    """Steps of at most `batch` samples: what repeats an anchor or a positive of its step waits for the next one.
 
     In the last step texts may be repeated; they are then hidden from each other.
     """
@@ -27,7 +27,7 @@ def without_repeats(samples: Sequence[Sample], order: Sequence[int], batch: int)
         seen: set[int] = set()
         while waiting and len(step) < batch and len(postponed) < _PATIENCE * batch:
             i = waiting.popleft()
-            keys = samples[i].target.keys
+            keys = samples[i].target.keys[:2]
             if seen.isdisjoint(keys):
                 step.append(i)
                 seen.update(keys)

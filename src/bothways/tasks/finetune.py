@@ -72,8 +72,7 @@ def finetune(
         tell: Say = say if ranks.is_first else lambda words: None
         train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch)
         dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch)
-        assemble = TASKS[recipe.task].assemble
-        train, dev = list(assemble(train, recipe.settings, False)), list(assemble(dev, recipe.settings, True))
+        train, dev = (_assembled(recipe, some, is_dev, tell) for some, is_dev in ((train, False), (dev, True)))
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
         if not recipe.model.init:
@@ -193,6 +192,17 @@ def _identity(samples: Sequence[Sample]) -> dict[str, int]:
             found = zlib.crc32(ids.tobytes(), found)
         found = zlib.crc32(repr(sample.target).encode(), found)
     return {"samples": len(samples), "checksum": found}
+
+
+def _assembled(recipe: FinetuneRecipe, examples: Sequence[Any], is_dev: bool, tell: Say) -> list[Any]:
+    """The examples of rows; says how many there are if it is not one for each row."""
+    found = list(TASKS[recipe.task].assemble(examples, recipe.settings, is_dev))
+    if len(found) != len(examples):
+        what = "development" if is_dev else "training"
+        tell(f"{len(examples):,} rows of {what} data make {len(found):,} examples")
+    if examples and not found:
+        raise BothwaysError(f"none of the {len(examples):,} rows makes an example: nothing is entailed", "no-data")
+    return found
 
 
 def _freeze(model: Model, what: str | int) -> None:

@@ -100,7 +100,10 @@ class FineTuning:
             raise BothwaysError("there is nothing to train on: the data have no labelled rows", "no-data")
         if task.whole_step and teacher is not None:
             raise BothwaysError(
-                f"{task.name} compares the examples of a step, and cannot be distilled", "not-distillable", task.name
+                f"{task.name} compares the examples of a step, and takes no distill.teacher: sentence vectors have "
+                "embed.teachers",
+                "not-distillable",
+                task.name,
             )
         if model.encoder.backend == "auto" and model.config.encoder.has_score_bias:
             # Flex attention is compiled again for new shapes: 100 s instead of 5 in 60 steps of an MPNet on an H200.
