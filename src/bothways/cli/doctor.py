@@ -27,7 +27,7 @@ def doctor(
     task: Annotated[
         str | None,
         typer.Option(
-            help="classify, tag, answer, choose or score.  [default: guessed from the file]", show_default=False
+            help="classify, tag, answer, choose, score or embed.  [default: guessed from the file]", show_default=False
         ),
     ] = None,
     model: Annotated[
