@@ -145,8 +145,8 @@ def finetune(
             [(shown_name(name, result.labels), f"{value:.4f}") for name, value in result.scores.items()],
             right=(f"step {result.best_step:,}",),
         )
-    verb = "encode FILE --out vectors.npy" if recipe.task == "embed" else "predict FILE"
-    say(f"next: bothways {verb} --model {shlex.quote(str(result.folder))}")
+    verb, rest = ("encode", "FILE --out vectors.npy") if recipe.task == "embed" else ("predict", "FILE")
+    say(f"next: bothways {verb} --model {shlex.quote(str(result.folder))} {rest}")
 
 
 def _several(recipe: "FinetuneRecipe", out: Path, seeds: int, as_json: bool) -> None:
