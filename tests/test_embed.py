@@ -469,6 +469,8 @@ def test_wrong_combinations_are_refused(base: Path, tmp_path: Path) -> None:
         {"teachers": ("b",), "loss": "triplet"},
         {"guide_margin": 0.1},
         {"margin": 1.0},
+        {"similarity": 1.0},
+        {"scale": 5.0, "loss": "triplet"},
         {"symmetric": True, "loss": "triplet"},
     ]
     for wrong in useless:

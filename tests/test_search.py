@@ -19,6 +19,7 @@ import bothways
 from bothways import atomic
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
+from bothways.model import box
 from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.load import load
@@ -542,6 +543,18 @@ def test_an_interrupted_addition_is_finished_or_dropped(model: Path, documents: 
     assert len(index) == len(documents) + 1
 
 
+def test_an_included_model_is_found_by_its_name(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the library is installed, and wherever somebody works."""
+    shutil.copytree(model, tmp_path / "box/en")
+    monkeypatch.setattr(box, "BOX", tmp_path / "box")
+    (tmp_path / "c.txt").write_text("a dog runs\n", encoding="utf-8")
+    Index.build(tmp_path / "c.txt", tmp_path / "i", "en", device="cpu", dtype="fp32")
+    (tmp_path / "box").rename(tmp_path / "moved")
+    monkeypatch.setattr(box, "BOX", tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert Index.open(tmp_path / "i", device="cpu", dtype="fp32").search("a dog runs", 1)[0].score > 0.999
+
+
 def test_the_last_addition_is_not_made_twice(model: Path, tmp_path: Path) -> None:
     """A command that was killed after its addition was there is repeated."""
     (tmp_path / "c.txt").write_text("a dog runs\n", encoding="utf-8")
@@ -556,6 +569,11 @@ def test_the_last_addition_is_not_made_twice(model: Path, tmp_path: Path) -> Non
     (tmp_path / "more.txt").write_text("the cat walks\n", encoding="utf-8")
     index.add(tmp_path / "more.txt")
     assert len(index) == 3
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "paris", "body": "berlin"}\n')
+    index.add(rows)
+    index.add(rows, field="body")  # the same file, and other documents
+    assert len(index) == 5
 
 
 def test_one_writer_at_a_time(model: Path, documents: dict[str, str], tmp_path: Path) -> None:

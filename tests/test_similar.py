@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from sentence_transformers.util import community_detection
 
 from bothways.errors import BothwaysError
+from bothways.model.load import load
+from bothways.model.pooling import Pooling
+from bothways.model.sentence import Normalize, Sentence
 from bothways.predict.encode import encode
 from bothways.progress import watch_nothing
 from bothways.search.cluster import cluster
@@ -39,6 +42,15 @@ def names(count: int) -> list[str]:
 
 def cosine(vectors: NDArray[np.float32], i: int, j: int) -> np.float32:
     return np.float32((vectors[i].astype(np.float64) * vectors[j].astype(np.float64)).sum())
+
+
+def test_prompts_that_are_not_used_are_said(model_folder: Path) -> None:
+    model = load(model_folder)
+    model.sentence = Sentence(Pooling(("mean",)), [Normalize()])
+    model.sentence.settings = {"prompts": {"query": "query: ", "document": ""}}
+    for call in (similar_pairs, cluster):
+        with pytest.warns(UserWarning, match=r"trained with prompts \(query\), and these texts get none"):
+            call(TEXTS, model)
 
 
 # ---------------------------------------------------------------------- pairs

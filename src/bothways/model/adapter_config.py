@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bothways.errors import BothwaysError
-from bothways.model.box import ALIASES, BOX
+from bothways.model.box import ALIASES, BOX, model_folder
 from bothways.model.weights import read_json
 
 CONFIG, WEIGHTS, OLDER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -170,7 +170,7 @@ def base_of(folder: Path, base: Path | str | None = None) -> Path | None:
         return None
     named = read_json(folder / CONFIG).get(_BASE)
     if base is not None:
-        places = [Path(base)]
+        places = [model_folder(base)]
     elif not isinstance(named, str) or (folder / named).resolve() == folder.resolve():
         places = []  # no name, or its own
     elif named.startswith(_IN_BOX):

@@ -65,6 +65,14 @@ def model_folder(model: Path | str | None) -> Path:
     return BOX / found if found else Path(model)
 
 
+def lasting_name(model: Path | str | None) -> str | None:
+    """How a model is named so that it is found again: its name in the box, or its absolute path."""
+    if model is None:
+        return None
+    folder = model_folder(model)
+    return folder.name if folder.parent == BOX else str(folder.absolute())
+
+
 def _named(name: str, model: str = DEFAULT) -> str | None:
     names = boxed_names()
     return next((one for one in (ALIASES.get(name, name), f"{model}-{name}") if one in names), None)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from weakref import WeakSet
 
 from bothways.model.box import boxed_for
-from bothways.text.scripts import strange_text
+from bothways.text.scripts import not_ascii, strange_text
 from bothways.text.tokenizer import TextInput, Tokenizer
 
 _SAID: "WeakSet[Tokenizer]" = WeakSet()
@@ -13,8 +13,7 @@ _SAID: "WeakSet[Tokenizer]" = WeakSet()
 
 def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer) -> None:
     """Warn if a text is in a writing system that the vocabulary has no words of; once for each model."""
-    is_plain = all(text.isascii() if isinstance(text, str) else all(map(str.isascii, text)) for text in texts)
-    if is_plain or tokenizer in _SAID or (found := strange_text(texts, tokenizer.scripts)) is None:
+    if tokenizer in _SAID or not (odd := not_ascii(texts)) or (found := strange_text(odd, tokenizer.scripts)) is None:
         return
     _SAID.add(tokenizer)
     start, script = found

@@ -8,6 +8,7 @@ from typing import get_args
 from bothways.data.sources import Paths
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.model.box import lasting_name
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.static import StaticModel
@@ -112,8 +113,8 @@ class Index:
         _require_choices(long, similarity, quantize, ann)
         made = open_source(model, base, device, dtype)
         settings = Settings(
-            model="" if isinstance(model, Model | StaticModel) else _absolute(model),
-            base=_absolute(base),
+            model="" if isinstance(model, Model | StaticModel) else lasting_name(model),
+            base=lasting_name(base),
             similarity=similarity or searchable_similarity(made),
             long=long,
             query_prompt=query_prompt,
@@ -263,10 +264,6 @@ def _reranked(query: str, hits: Sequence[SearchHit], ranker: Ranker) -> list[Sea
     """The hits in the order of another score; equal ones keep their order."""
     order = ranker.rank(query, [hit.passage for hit in hits]) if hits else []
     return [replace(hits[each.index], score=each.score) for each in order]
-
-
-def _absolute(folder: Path | str | None) -> str | None:
-    return None if folder is None else str(Path(folder).absolute())
 
 
 def _require_choices(long: str, similarity: str | None, quantize: str | None, ann: bool | None) -> None:

@@ -76,7 +76,7 @@ def build(
         elif changed := difference(manifest.settings, settings):
             raise BothwaysError(f"{home} was begun with {changed}: delete it to start again", "other-plan", home)
         elif manifest.segments:
-            if manifest.built_from is not None and manifest.built_from.inputs == plan.inputs:
+            if plan.has_read(manifest.built_from):
                 return
             says = f"{home} already holds an index of other files: add to it, or name another `out`"
             raise BothwaysError(says, "other-plan", home)
@@ -89,7 +89,7 @@ def add(home: Path, corpus: Paths, embedder: Embedder, field: str, watch: Watch,
     plan = Pending({str(file.path): _state_of(file.path) for file in files}, field, make.rows_per_part)
     with atomic.only_writer(home):
         manifest = require_manifest(home)
-        if manifest.added_from is not None and manifest.added_from.inputs == plan.inputs:
+        if plan.has_read(manifest.added_from):
             return
         _ingest(home, manifest, plan, Corpus(files, field, manifest.numbered), embedder, watch, make)
 

@@ -40,6 +40,10 @@ class Pending:
     rows_per_part: int = 0
     """Documents that a worker does at a time; 0: one process does them in order."""
 
+    def has_read(self, other: "Pending | None") -> bool:
+        """Whether another work has the same documents."""
+        return other is not None and (self.inputs, self.field) == (other.inputs, other.field)
+
 
 @dataclass(frozen=True)
 class Manifest:

@@ -14,12 +14,14 @@ Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet", "softmax", "di
 _NEEDS = {"cosent": "scored", "cosine": "scored", "in-batch": "related", "triplet": "related", "softmax": "relations"}
 """The kind of examples that a loss needs; the others read any texts."""
 LOSSES = get_args(Loss)
-_MARGIN = 5.0
+_MARGIN, _USUAL = 5.0, 20.0
 _WITH = {
     "teachers": "embed.loss to distill",
     "guide_margin": "embed.guide",
     "margin": "embed.loss to triplet",
     "symmetric": "embed.loss to in-batch",
+    "similarity": "embed.teachers",
+    "scale": "embed.loss to in-batch or cosent",
 }
 """What a setting needs to have an effect."""
 
@@ -46,7 +48,7 @@ class EmbedSettings:
     more similar than others. cosine: the cosine becomes the score. triplet: a positive is nearer than a negative.
     softmax: a classifier tells the relation of two texts (SBERT). distill: vectors become those of the teachers.
     auto: distill with teachers, cosent for scored pairs, else in-batch."""
-    scale: float = 20.0
+    scale: float = _USUAL
     """Cosines are multiplied by it, in the losses in-batch and cosent: 1 / temperature."""
     symmetric: bool = False
     """in-batch: also tell each positive's anchor from all other anchors."""
@@ -59,7 +61,7 @@ class EmbedSettings:
     """Texts that are less similar by less than this are left out too."""
     teachers: tuple[str, ...] = ()
     """Folders of models to distill from, on any texts."""
-    similarity: float = 20.0
+    similarity: float = _USUAL
     """distill: the weight of the similarities of all texts of a step with each other."""
     matryoshka: tuple[int, ...] = ()
     """Also train the first so many numbers of each vector, so that vectors can be shortened."""
@@ -108,6 +110,8 @@ class EmbedSettings:
             "guide_margin": self.guide_margin != 0 and not self.guide,
             "margin": self.margin != _MARGIN and "triplet" not in losses,
             "symmetric": self.symmetric and not may_be_in_batch,
+            "similarity": self.similarity != _USUAL and not self.teachers,
+            "scale": self.scale != _USUAL and not losses & {"auto", "in-batch", "cosent"},
         }
         for name, is_unused in unused.items():
             if is_unused:

@@ -63,10 +63,14 @@ def known_scripts(pieces: Sequence[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def strange_text(texts: Sequence[TextInput], known: frozenset[str]) -> tuple[str, str] | None:
-    """The beginning of a text whose letters are mostly of a script that is not known, and that script."""
+def not_ascii(texts: Sequence[TextInput]) -> list[str]:
+    """The beginnings of some texts that are not ASCII throughout."""
     flat = (text if isinstance(text, str) else " ".join(text) for text in texts)
-    starts = list(islice((text[:_LOOKED_AT] for text in flat if not text.isascii()), _MOST_TEXTS))
+    return list(islice((text[:_LOOKED_AT] for text in flat if not text.isascii()), _MOST_TEXTS))
+
+
+def strange_text(starts: Sequence[str], known: frozenset[str]) -> tuple[str, str] | None:
+    """The first text whose letters are mostly of a script that is not known, and that script."""
     counts = _counts(starts)
     counts[counts[:, _JAPANESE] > 0, _CHINESE] = 0  # Japanese is written with Chinese characters too
     is_known = np.array([name in known for name in SCRIPTS])
