@@ -128,6 +128,8 @@ def test_a_model_is_opened_by_its_name(filled: Path, tmp_path: Path, monkeypatch
     assert bothways.finetune_recipe({"model": {"init": "zh"}}).model.init == str(filled / "zh")
     assert json.loads(run("info", "zh", "--json"))["folder"] == str(filled / "zh")
     assert "[CLS]" in run("vocab", "show", "she likes it", "--model", "zh")
+    (tmp_path / "text.txt").write_text("she likes it\n")
+    run("pack", str(tmp_path / "text.txt"), "--model", "zh", "--out", str(tmp_path / "packed"))
     assert bothways.boxed("emotion") == filled / "en-emotion"
     assert bothways.boxed("emotion", "zh") == bothways.boxed("zh-emotion") == filled / "zh-emotion"
     assert bothways.boxed("reader") == bothways.boxed("fill") == filled / "en"  # earlier names

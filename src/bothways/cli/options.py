@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _OR_NAME = ", or the name of an included model (bothways models)"
 
 
-def _folder(model: Path | str | None) -> Path | str | None:
+def named_folder(model: Path | str | None) -> Path | str | None:
     """The folder of an included model, if one is named."""
     from bothways.model.box import model_folder
 
@@ -25,7 +25,11 @@ def _folder(model: Path | str | None) -> Path | str | None:
 AnyModel = Annotated[
     Path | None,
     typer.Option(
-        "--model", metavar="DIR", help=f"Model folder{_OR_NAME}.  [default: en]", show_default=False, callback=_folder
+        "--model",
+        metavar="DIR",
+        help=f"Model folder{_OR_NAME}.  [default: en]",
+        show_default=False,
+        callback=named_folder,
     ),
 ]
 FirstModel = Annotated[
@@ -35,7 +39,7 @@ FirstModel = Annotated[
         metavar="DIR",
         help=f"Model folder to start from{_OR_NAME}.  [default: en]",
         show_default=False,
-        callback=_folder,
+        callback=named_folder,
     ),
 ]
 TunedModel = Annotated[
@@ -45,7 +49,7 @@ TunedModel = Annotated[
         metavar="DIR",
         help="Folder of a fine-tuned model. With --task: the name of an included model.",
         show_default=False,
-        callback=_folder,
+        callback=named_folder,
     ),
 ]
 BaseModel = Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.options import On
+from bothways.cli.options import On, named_folder
 from bothways.cli.output import parts_progress, print_json, print_table, say
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -27,7 +27,13 @@ def pack(
     ],
     model: Annotated[
         Path,
-        typer.Option("--model", metavar="DIR", help="A model folder, tokenizer.json or vocab.txt.", show_default=False),
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="A model folder, tokenizer.json or vocab.txt, or the name of an included model.",
+            show_default=False,
+            callback=named_folder,
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder to write the shards to.", show_default=False)
