@@ -109,6 +109,7 @@ RUN = {
     "run.evaluate_every": c("1", effect="events"),
     "run.save_every": c("1", effect="events"),
     "run.save_minutes": c("1e-9", effect="events"),
+    "run.save_first": c("true", effect="events"),
     "run.keep": c("1", "run.save_every=1", effect="files"),
     "run.tensorboard": c("true", effect="files" if find_spec("tensorboard") else "missing-package"),
 }
@@ -142,6 +143,7 @@ PRETRAINING = {
     "data.train": c('["{other packed}"]'),
     "data.rows": c("stream"),
     "data.weights": c("{first = 9.0, second = 1.0}"),
+    "data.keep": c("{third = 0.0}", effect="unknown-source"),
     "data.valid_sequences": c("1"),
     "data.verify": c("false", effect="calls"),
     "model.init": c("{base}"),

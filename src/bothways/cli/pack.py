@@ -1,6 +1,7 @@
 """bothways pack"""
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,10 +85,7 @@ def pack(
     from bothways.scale.packing import pack_files
     from bothways.text.tokenizer import Tokenizer
 
-    sources: dict[str, list[Path | str]] = {}
-    for written in inputs:
-        name, path = _source(written, default_source(out))
-        sources.setdefault(name, []).append(path)
+    sources = sources_of(inputs, default_source(out))
     is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
     held_out = {
         "valid": 0.0 if is_file or valid is None else valid,
@@ -127,9 +125,11 @@ def pack(
     say(f"{out} is ready: bothways pretrain tiny --data {out} --out my-run")
 
 
-def _source(written: str, default: str) -> tuple[str, str]:
-    """Split NAME=PATH, unless a file has that name."""
-    match = re.fullmatch(r"([\w.-]+)=(.+)", written)
-    if match is None or Path(written).exists():
-        return default, written
-    return match[1], match[2]
+def sources_of(inputs: Sequence[str], default: str) -> dict[str, list[Path | str]]:
+    """Paths by the name of their source: NAME=PATH, or PATH for the default source."""
+    found: dict[str, list[Path | str]] = {}
+    for written in inputs:
+        match = None if Path(written).exists() else re.fullmatch(r"([\w.-]+)=(.+)", written)
+        name, path = (match[1], match[2]) if match else (default, written)
+        found.setdefault(name, []).append(path)
+    return found

@@ -41,7 +41,7 @@ class BoxedModel:
 
 
 def has_box() -> bool:
-    return (BOX / DEFAULT).is_dir()
+    return (BOX / DEFAULT / "config.json").is_file()
 
 
 def boxed(name: str = DEFAULT, model: str = DEFAULT) -> Path:

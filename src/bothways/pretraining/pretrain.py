@@ -21,8 +21,8 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.health import HealthMonitor
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
-from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session
-from bothways.train.state import Checkpoints
+from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session, scores_at
+from bothways.train.state import Checkpoints, read_state
 from bothways.train.strict_toml import write_table
 
 
@@ -38,7 +38,9 @@ class Pretrained:
     before: dict[str, float] = field(default_factory=dict)
     """Scores on the held-out text before the first step."""
     after: dict[str, float] = field(default_factory=dict)
-    """Scores on the held-out text after the last step."""
+    """Scores on the held-out text after the last step; with early stopping, of the best model."""
+    best_step: int | None = None
+    """With early stopping (run.patience): the step of the model, which is the best."""
 
 
 def pretrain(
@@ -94,13 +96,17 @@ def pretrain(
             tokens_per_epoch=tokens,
             scaled=recipe.run.precision == "fp16",
         )
+        work.before, _ = first_and_last_scores(out)
         line = plateau if len(work.losses) == 1 else None  # it does not compare with a sum of losses
         ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, health, line)
         if ranks.is_first and ended.complete:
-            _publish(out, recipe.run.keep, recipe.model.init)
+            _publish(out, recipe)
         before, after = first_and_last_scores(out)
+        best = _best(out, recipe) if ended.complete else None
         ranks.wait()
-        return Pretrained(out / "model", ended.step, ended.complete, before, after)
+        return Pretrained(
+            out / "model", ended.step, ended.complete, before, after if best is None else scores_at(out, best), best
+        )
 
 
 def _one_tokenizer(packed: Sequence[Packed]) -> Tokenizer:
@@ -181,12 +187,20 @@ def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
             )
 
 
-def _publish(out: Path, keep: int, base: str) -> None:
-    """Copy the models of the last checkpoint into `out`. An adapter is merged into its base model, and also copied as
-    out/adapter."""
-    latest = Checkpoints(out, keep).latest()
+def _best(out: Path, recipe: PretrainRecipe) -> int | None:
+    """The step of the best checkpoint, with early stopping."""
+    latest = Checkpoints(out, recipe.run.keep).latest()
+    return read_state(latest).best_step if latest and recipe.run.patience else None
+
+
+def _publish(out: Path, recipe: PretrainRecipe) -> None:
+    """Copy the models of the last checkpoint, or of the best with early stopping, into `out`. An adapter is merged into
+    its base model, and also copied as out/adapter."""
+    base = recipe.model.init
+    latest, best = Checkpoints(out, recipe.run.keep).latest(), _best(out, recipe)
     assert latest is not None  # a run that is complete has saved
-    for file in latest.glob("*/config.json"):
+    chosen = latest if best is None else latest.with_name(f"step-{best:08}")
+    for file in chosen.glob("*/config.json"):
         model = load(file.parent, base=base if is_adapter(file.parent) else None)
         checkpoint.save(model, out / file.parent.name)
-    copy_adapter(latest / "model", out / "adapter", base)
+    copy_adapter(chosen / "model", out / "adapter", base)

@@ -25,6 +25,9 @@ class PretrainData:
     """Unless an objective decides it: a sequence is a document or an equal part of one, or full running text."""
     weights: dict[str, float] = field(default_factory=dict)
     """Sampling weight of each source; by default in proportion to its text."""
+    keep: dict[str, float] = field(default_factory=dict)
+    """Sources that the model must not forget: each with the share by which its held-out loss may rise. The best
+    checkpoint is that with the lowest loss on the other sources, as long as none of these has risen by more."""
     valid_sequences: int = 1_000
     """Most held-out sequences to evaluate, for each source."""
     verify: bool = True

@@ -98,6 +98,8 @@ class _Loop:
         self._compile_ahead()
         if self.state.step == 0 and self.run.evaluate_first:
             yield from self._evaluate()
+        if self.state.step == 0 and self.run.save_first:
+            yield from self._save()
         self.began = time.monotonic() - self.state.elapsed
         self.flushed = self.saved = time.monotonic()
         self.flushed_tokens = self.state.tokens

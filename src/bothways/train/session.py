@@ -22,6 +22,8 @@ from bothways.train.settings import RunSettings
 from bothways.train.state import Checkpoints, read_state
 
 _LOCK = ".lock"
+PACKED = "packed"
+"""The folder of a run for text that was packed for it alone."""
 FINAL = -1
 """In place of a step number: the end of the run."""
 Listener = Callable[[Event], None]
@@ -78,6 +80,12 @@ def first_and_last_scores(out: Path) -> tuple[dict[str, float], dict[str, float]
     return found.get(0, {}), found.get(FINAL, {})
 
 
+def last_scores(out: Path) -> dict[str, float]:
+    """The scores of the last evaluation."""
+    found = [scores for _, scores in _evaluations(out)]
+    return found[-1] if found else {}
+
+
 def scores_at(out: Path, step: int | None) -> dict[str, float]:
     """The scores of the latest evaluation at this step."""
     found = [scores for place, scores in _evaluations(out) if place == step]
@@ -86,7 +94,8 @@ def scores_at(out: Path, step: int | None) -> dict[str, float]:
 
 def _evaluations(out: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """(step, scores) of each evaluation; the final ones also at FINAL. A null becomes nan again."""
-    for _, entry in entries(out / "metrics.jsonl"):
+    path = out / "metrics.jsonl"
+    for _, entry in entries(path) if path.exists() else ():
         if "valid" in entry:
             scores = {name: math.nan if value is None else value for name, value in entry["valid"].items()}
             yield entry["step"], scores
@@ -96,7 +105,8 @@ def _evaluations(out: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
 # Settings that may differ when a run is resumed: they do not change what it learns.
 _FREE = ("device", "precision", "compile", "gradient_checkpointing", "deterministic", "micro_tokens", "parallel",
-         "evaluate_every", "evaluate_first", "save_every", "save_minutes", "keep", "tensorboard")  # fmt: skip
+         "evaluate_every", "evaluate_first", "save_every", "save_minutes", "save_first", "keep",
+         "tensorboard")  # fmt: skip
 
 # These may differ too, as long as they have made no difference yet.
 _LENGTH = ("steps", "minutes")
@@ -134,7 +144,7 @@ def claim(
     shorter as long as its learning rate and its phase (of these shares) are now what they would have been.
     """
     path = out / "recipe.toml"
-    others = [file.name for file in out.iterdir() if file.name != _LOCK] if out.exists() else []
+    others = [file.name for file in out.iterdir() if file.name not in (_LOCK, PACKED)] if out.exists() else []
     if others and not path.exists():
         raise BothwaysError(
             f"{out} already holds other files, such as {min(others)}: name a new or empty folder", "other-files", out

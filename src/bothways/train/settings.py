@@ -18,7 +18,7 @@ class RunSettings:
     epochs: float = 0.0
     """The length of the run in epochs, for fine-tuning."""
     patience: int = 0
-    """Early stopping after this many evaluations without improvement; 0: off."""
+    """Early stopping after this many evaluations without improvement; 0: off. The result is the best checkpoint."""
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -40,6 +40,8 @@ class RunSettings:
     save_every: int = 0
     """Steps between checkpoints; 0: by save_minutes and at the end."""
     save_minutes: float = 15.0
+    save_first: bool = False
+    """Whether to save before the first step too, so that the best checkpoint may be the model as it was."""
     keep: int = 2
     """Number of checkpoints to keep, beside the best."""
     tensorboard: bool = False
