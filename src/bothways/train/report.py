@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.progress import taken_screen
+from bothways.progress import Progress, taken_screen
 from bothways.progress_displays import duration
 from bothways.train.curve import entries
 from bothways.train.health import MovingAverage
@@ -225,6 +225,20 @@ class Console:
         mfu = _mfu(last, self._peak)
         shown_mfu = f"  MFU {mfu:.1%}" if mfu is not None else ""
         return f"{losses}  lr {last.lr:.2e}  {last.speed:,.0f} tokens/s{shown_mfu}"
+
+
+class StepProgress:
+    """Shows the steps of a run on a progress bar."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._steps = bar, 0
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._steps = event.steps
+            case Stepped():
+                self._bar.at(event.step, self._steps or None)
 
 
 class TensorBoard:
