@@ -6,6 +6,7 @@ import json
 import pickle
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from bothways.engine.reader import WindowSettings
 from bothways.marked_text import INK, Colours, Mark, MarkedText
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
+from bothways.plots import new_figure, save_figure
 from bothways.predict.display import html_table, marked_pair
 from bothways.tasks.folder import with_task
 from bothways.tasks.tag import TokenClassification
@@ -116,9 +118,9 @@ def test_a_terminal_gets_colours_and_no_commands_of_the_text() -> None:
 
 
 def test_html_is_escaped() -> None:
-    shown = MarkedText("<b>&Ada", (Mark(4, 7, "<i>"),), "1 < 2?").html(Colours())
+    shown = MarkedText("<b>&Ada <u>", (Mark(0, 7, "<i>"),), "1 < 2?").html(Colours())
     page = Page(shown)
-    assert page.text == "1 < 2?<b>&Ada\xa0<i>"
+    assert page.text == "1 < 2?<b>&Ada\xa0<i> <u>"
     assert page.tags == ["div", "b", "div", "mark", "b"]
     assert Page(html_table(("<a>",), [("<script>", 1)], "<h>", 1)).text == "<h><a><script>1"
 
@@ -192,6 +194,20 @@ def test_an_evaluation_is_a_line_and_a_page(name: str, tokenizer: Tokenizer, tmp
     assert found.worst
     assert titles.get(name, "Most confident errors") in page.text
     assert found.worst[0]["where"] in page.text
+
+
+def test_chinese_labels_get_a_font_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import font_manager
+
+    figure = new_figure(1, 1)
+    assert figure is not None
+    english, chinese = figure.text(0, 0, "good"), figure.text(0, 0, "好评")
+    own = english.get_fontfamily()
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [SimpleNamespace(name="SimHei")])
+    monkeypatch.setattr(figure, "savefig", lambda path, **_: Path(path).touch())
+    save_figure(figure, tmp_path / "a.png")
+    assert english.get_fontfamily() == own
+    assert chinese.get_fontfamily() == [*own, "SimHei"]
 
 
 # ---------------------------------------------------------------------- errors of taggers
