@@ -63,9 +63,7 @@ def test_from_raw_text_to_a_filled_blank(tmp_path: Path) -> None:
         assert (word,) in [answer.words for answer in bothways.fill(blank, model, top=2)]
     assert (tmp_path / "run/curve.png").stat().st_size > 10_000
     steps = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert all(
-        step["mfu"] > 0 for step in steps if "mfu" in step
-    )  # how much is exact in test_fit.py and test_report.py
+    assert all(step["mfu"] is None for step in steps if "mfu" in step)  # the peak rate of a CPU is not known
 
 
 def test_every_key_of_the_recipe_is_kept_with_the_run(packed: Path, tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ _MAX_RESAMPLED = 5_000  # the bootstrap of rank correlations over more examples 
 _MAX_CALIBRATED = 10_000  # examples whose probabilities are kept, to fit the temperature
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """The scores of a model on labelled data."""
+    """The scores of a model on labelled data. A notebook shows them as tables."""
 
     task: str
     metric: str
@@ -51,13 +51,29 @@ class Evaluation:
     reliability: list[Bin] = field(default_factory=list)
     """Accuracy and confidence by bin of confidence."""
     worst: list[dict[str, Any]] = field(default_factory=list)
-    """Examples with the largest errors, largest first."""
+    """Examples with the largest errors, largest first; `gold` and `answer` of one are of the same form."""
     read: str = ""
     """Numbers of texts and tokens read, in windows, and cut."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """As `interval`, for every score that can be resampled; for more than 5,000 examples only that of `metric`."""
     against: Comparison | None = None
     """The difference of `metric` to that of another model, if one was given."""
+    labels: tuple[str, ...] = ()
+    """The labels of the model; of the confusion matrix in this order."""
+    errors_title: str = "Largest errors"
+    """What the list of the worst errors is called, such as Most confident errors."""
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"Evaluation({self.task}, {self.examples:,} examples: {self.metric} {self.scores[self.metric]:.4f}, "
+            f"95 % interval {low:.4f} to {high:.4f})"
+        )
+
+    def _repr_html_(self) -> str:
+        from bothways.predict.evaluation_html import evaluation_html  # it imports this module
+
+        return evaluation_html(self)
 
 
 def evaluate(
@@ -195,7 +211,8 @@ class _Counting:
         confusion = self.scores.confusion().tolist() if isinstance(self.scores, Classes) else None
         before = task_config(self.predictor.model).temperature
         worst = [
-            {"error": error, **_shown(example), "answer": answer} for error, (example, answer) in self.worst.items()
+            {"error": error, **_shown(example), "gold": self.task.gold_answer(example), "answer": answer}
+            for error, (example, answer) in self.worst.items()
         ]
         values, metric = self.scores.scores(), self.task.metric
         intervals = _intervals(self.scores, list(values) if self.examples <= _MAX_RESAMPLED else [metric])
@@ -213,6 +230,8 @@ class _Counting:
             worst,
             str(self.predictor.tally),
             intervals,
+            labels=self.predictor.labels,
+            errors_title=self.task.errors_title,
         )
 
 

@@ -22,7 +22,7 @@ from bothways.model.activations import without_fast_gelu
 from bothways.model.device import DTYPES
 from bothways.prefetch import prefetch
 from bothways.train.fp32_master import MasterWeights
-from bothways.train.machine import deterministic, interruptible, measure_ceiling, pick_device, pick_precision
+from bothways.train.machine import deterministic, interruptible, peak_flops, pick_device, pick_precision
 from bothways.train.optim import OptimSettings, lr_factor, make_optimizers, set_lr
 from bothways.train.protocol import (
     Evaluated,
@@ -89,8 +89,8 @@ class _Loop:
     def run_all(self, interrupted: threading.Event) -> Iterator[Event]:
         self._resume()
         count = sum(p.numel() for p in self.parameters)
-        ceiling = measure_ceiling(self.device, DTYPES[self.precision]) * self.ranks.size
-        yield Started(self.state.step, count, str(self.device), self.precision, ceiling, self.run.steps)
+        peak = peak_flops(self.device, self.precision) * self.ranks.size
+        yield Started(self.state.step, count, str(self.device), self.precision, peak, self.run.steps)
         if self.state.complete:
             yield Finished(self.state.step, self.state.elapsed, complete=True)
             return

@@ -11,13 +11,14 @@ from typing import Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.progress import notebook_progress
 from bothways.train.curve import draw_curve, entries
 from bothways.train.fit import fit
 from bothways.train.health import HealthMonitor
 from bothways.train.optim import OptimSettings, lr_factor
 from bothways.train.protocol import Event, Finished, Started, Trainable, phase_at
 from bothways.train.ranks import Ranks
-from bothways.train.report import Log, TensorBoard
+from bothways.train.report import Log, StepProgress, TensorBoard
 from bothways.train.settings import RunSettings
 from bothways.train.state import Checkpoints, read_state
 
@@ -49,10 +50,15 @@ def run_session(
     health: HealthMonitor | None = None,
     plateau: float | None = None,
 ) -> Finished:
-    """Train; write metrics.jsonl and at the end curve.png, with a reference line at `plateau`."""
+    """Train; write metrics.jsonl and at the end curve.png, with a reference line at `plateau`.
+
+    Without listeners, a notebook gets a progress bar.
+    """
     ended = Finished(0, 0.0, complete=False)
     with _locked(out, ranks), ExitStack() as stack:
         hearing = list(listeners.events) if ranks.is_first else []
+        if ranks.is_first and not hearing:
+            hearing.append(StepProgress(stack.enter_context(notebook_progress("training", unit="steps"))))
         for event in fit(work, run, optim, out, ranks):
             if isinstance(event, Started) and ranks.is_first:
                 if run.tensorboard:  # before the log is opened: the package may be missing
