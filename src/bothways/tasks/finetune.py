@@ -12,6 +12,7 @@ from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
+from bothways.model.box import model_folder
 from bothways.model.families import with_pooling
 from bothways.model.load import load
 from bothways.model.lora import adapt, copy_adapter
@@ -116,7 +117,7 @@ def finetune(
             micro_tokens=recipe.run.micro_tokens,
             seed=recipe.run.seed,
             lora=lora,
-            base=str(Path(recipe.model.init).resolve()),
+            base=str(model_folder(recipe.model.init).resolve()),
             teacher=_teacher(recipe, model),
         )
         if note := task.note(samples, work.batch):
