@@ -7,6 +7,8 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
+from bothways.model.box import model_folder
+from bothways.model.card import Made, Score, files_and_rows, name_of_model
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES, with_pooling
 from bothways.model.load import load
@@ -96,8 +98,10 @@ def pretrain(
         )
         line = plateau if len(work.losses) == 1 else None  # it does not compare with a sum of losses
         ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, health, line)
-        if ranks.is_first and ended.complete:
-            _publish(out, recipe.run.keep, recipe.model.init)
+        checkpoints = Checkpoints(out, recipe.run.keep)
+        if ranks.is_first and ended.complete and (latest := checkpoints.latest()) is not None:
+            _publish(out, latest, recipe, packed)
+            checkpoints.finish(keep_state=recipe.run.keep_state)
         before, after = first_and_last_scores(out)
         ranks.wait()
         return Pretrained(out / "model", ended.step, ended.complete, before, after)
@@ -181,12 +185,30 @@ def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
             )
 
 
-def _publish(out: Path, keep: int, base: str) -> None:
+def _publish(out: Path, latest: Path, recipe: PretrainRecipe, packed: Sequence[Packed]) -> None:
     """Copy the models of the last checkpoint into `out`. An adapter is merged into its base model, and also copied as
     out/adapter."""
-    latest = Checkpoints(out, keep).latest()
-    assert latest is not None  # a run that is complete has saved
+    base, made = recipe.model.init, _made(out, recipe, packed)
     for file in latest.glob("*/config.json"):
         model = load(file.parent, base=base if is_adapter(file.parent) else None)
-        checkpoint.save(model, out / file.parent.name)
+        checkpoint.save(model, out / file.parent.name, made=made)
     copy_adapter(latest / "model", out / "adapter", base)
+
+
+def _made(out: Path, recipe: PretrainRecipe, packed: Sequence[Packed]) -> Made:
+    """How the model was pretrained, for its card."""
+    base = model_folder(recipe.model.init) if recipe.model.init else None
+    names, tokens = [one.folder.name for one in packed], sum(one.manifest["report"]["tokens"] for one in packed)
+    length = f"{recipe.run.steps:,} steps" if recipe.run.steps else f"{recipe.run.minutes:g} minutes"
+    aims = ", ".join(recipe.active)
+    return Made(
+        name=out.absolute().name,
+        about=f"Pretrained with bothways ({aims}){f' from {name_of_model(base)}' if base else ''}.",
+        base=base,
+        facts={
+            "training data": files_and_rows(names, tokens, "tokens of packed text"),
+            "training": f"{aims}; {length}, learning rate {recipe.optim.lr:g}, seed {recipe.run.seed}",
+        },
+        scored_on="text that was held out",
+        scores=tuple(Score(name, value) for name, value in first_and_last_scores(out)[1].items()),
+    )
