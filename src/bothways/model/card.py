@@ -16,10 +16,11 @@ from bothways.model.run_folder import run_of_model
 CARD = "README.md"
 _CODES = {"English": "en", "Chinese": "zh"}
 _METRICS = {
+    "accuracy": "accuracy", "f1": "f1", "precision": "precision", "recall": "recall", "exact_match": "exact_match",
     "macro_f1": "f1", "micro_f1": "f1", "weighted_f1": "f1", "positive_f1": "f1", "matthews": "matthews_correlation",
     "pearson": "pearsonr", "spearman": "spearmanr", "mean_squared_error": "mse", "mean_absolute_error": "mae",
 }  # fmt: skip
-"""Our names of scores, and those of the Hub where they differ."""
+"""Our names of scores, and those of the Hub: other scores stand only in the table."""
 _MOST_LABELS = 200
 
 
@@ -48,6 +49,8 @@ class Made:
     """Rows of the card's table, such as the training data."""
     scored_on: str = ""
     """The data of the scores."""
+    score_note: str = ""
+    """A sentence about the scores."""
     scores: tuple[Score, ...] = ()
     """The main one first."""
     is_pair: bool = False
@@ -81,7 +84,7 @@ def model_card(model: Model, folder: Path, architecture: str, made: Made | None 
     if made and made.scores:
         parts += [
             "\n## Scores\n",
-            f"On {markdown(made.scored_on)}.",
+            f"On {markdown(made.scored_on)}. {markdown(made.score_note)}".rstrip(),
             "\n| score | value | 95 % interval |\n|---|---|---|",
         ]
         parts += [f"| {markdown(one.shown or one.name)} | {one.value:.4f} | {_between(one)} |" for one in made.scores]
@@ -128,10 +131,10 @@ def _between(score: Score) -> str:
 
 
 def name_of_model(folder: Path) -> str:
-    """How people call a model: by its name in the box or on the Hub, else by its folder or its run, without the path."""
+    """How people call a model: its name in the box or on the Hub, else that of its folder or run, without the path."""
     folder = folder.resolve()
     if folder.parent == BOX.resolve():
-        return f"{folder.name}, included in bothways"
+        return f"{folder.name} (included in bothways)"
     return name_in_hub(folder) or (run_of_model(folder) or folder).name
 
 
@@ -163,16 +166,16 @@ def _header(model: Model, name: str, use: Use, made: Made | None) -> str:
     lines += ["tags:", *(f"- {yaml_text(tag)}" for tag in ("bothways", model.config.family, *use.tags))]
     if base and (hub := name_in_hub(base.resolve())):
         lines += [f"base_model: {yaml_text(hub)}", "base_model_relation: finetune"]
-    scores = [one for one in made.scores if math.isfinite(one.value)] if made else []
+    scores = [one for one in made.scores if one.name in _METRICS and math.isfinite(one.value)] if made else []
     if made and scores:
-        kinds = dict.fromkeys(_METRICS.get(one.name, one.name) for one in scores)
+        kinds = dict.fromkeys(_METRICS[one.name] for one in scores)
         lines += ["metrics:", *(f"- {yaml_text(kind)}" for kind in kinds)]
         data = yaml_text(made.scored_on)
         lines += ["model-index:", f"- name: {yaml_text(name)}", "  results:", "  - task:"]
         lines += [f"      type: {use.pipeline_tag}", "    dataset:", f"      name: {data}", "      type: local"]
         lines += ["      split: validation", "    metrics:"]
         for one in scores:
-            lines += [f"    - type: {yaml_text(_METRICS.get(one.name, one.name))}", f"      value: {one.value:.6f}"]
+            lines += [f"    - type: {yaml_text(_METRICS[one.name])}", f"      value: {one.value:.6f}"]
             lines += [f"      name: {yaml_text(one.shown or one.name)}"]
     return "\n".join(lines) + "\n"
 

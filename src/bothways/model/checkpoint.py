@@ -5,7 +5,6 @@ Every tensor of a file must be used or declared as ignored, and every parameter 
 
 import json
 import math
-import shutil
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
@@ -136,12 +135,6 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None, 
                 f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}",
                 stacklevel=2,
             )
-
-
-def copy(source: Path, target: Path) -> None:
-    """Copy a model folder that `save` wrote, atomically, with its card."""
-    with atomic.new_folder(target, replaces=tuple(path.name for path in source.iterdir())) as fresh:
-        shutil.copytree(source, fresh, dirs_exist_ok=True)
 
 
 # ---------------------------------------------------------------------- reading

@@ -99,9 +99,9 @@ def finetune(
         lora = recipe.lora if recipe.lora.rank else None
         if lora:
             adapt(model, lora, seed=recipe.run.seed)
-        for name, some in (("training", train), ("development", dev)):
+        for what, some in (("training", train), ("development", dev)):
             if unlabelled := sum(example.gold is None for example in some):
-                tell(f"{unlabelled:,} of the {len(some):,} {name} examples have no label and are left out")
+                tell(f"{unlabelled:,} of the {len(some):,} {what} examples have no label and are left out")
         normalise = TASKS[recipe.task].normalise
         train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe.settings, [example.gold for example in train])

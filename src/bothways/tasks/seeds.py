@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint
 from bothways.progress import Watch, watch_nothing
 from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, finetune
@@ -60,5 +60,5 @@ def finetune_seeds(
     scores = {name: summary([run.scores[name] for run in runs if run.scores]) for name in runs[0].scores}
     found = Seeds(out / "model", runs, metric, seeds[place], scores)
     if found.complete:
-        checkpoint.copy(runs[place].folder, out / "model")
+        atomic.copy_folder(runs[place].folder, out / "model")
     return found

@@ -49,14 +49,15 @@ def made_by(
     tested = files_and_rows(recipe.data.dev, len(dev))
     return Made(
         name=name,
-        about=f"{title[:1].upper()}{title[1:]}: fine-tuned from {name_of_model(base)} with bothways.",
+        about=f"{title[:1].upper()}{title[1:]}. Fine-tuned with bothways from {name_of_model(base)}.",
         base=base,
         facts={
             "training data": files_and_rows(recipe.data.train, len(train)),
             **({"development data": tested} if dev else {}),
             "training": _training(recipe),
         },
-        scored_on=f"{tested}, by which the best checkpoint was selected",
+        scored_on=tested,
+        score_note="The best checkpoint was selected on these data: scores on others may be lower.",
         scores=tuple(
             Score(one, scores[one], known.get(one), shown_name(one, task.labels) if task.labels else one)
             for one in order

@@ -29,6 +29,8 @@ from bothways.errors import BothwaysError
 from bothways.model.run_folder import CHECKPOINTS, STATE
 from bothways.train.ranks import full_tensor, shard_like
 
+_FILES = ("model", "generator", "parts.safetensors", "intervals.json", "optimizer.safetensors", STATE)
+
 
 @dataclass(frozen=True)
 class State:
@@ -125,10 +127,7 @@ class Checkpoints:
         path = self.folder / f"step-{state.step:08}"
         before = self.latest()
         try:
-            with atomic.new_folder(
-                path,
-                replaces=("model", "generator", "parts.safetensors", "intervals.json", "optimizer.safetensors", STATE),
-            ) as temporary:
+            with atomic.new_folder(path, replaces=_FILES) as temporary:
                 work.save(weights, temporary)
                 safetensors.torch.save_file(
                     {name: tensor.contiguous() for name, tensor in memory.items()}, temporary / "optimizer.safetensors"
