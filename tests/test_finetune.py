@@ -475,7 +475,10 @@ def test_the_published_model_is_the_best_by_the_metric(
     """Most scores are the better the higher; errors the lower. Checkpoints between are gone, the best is not."""
     scripted(monkeypatch, [0.5, 0.9, 0.1, 0.9, 0.4, 0.3], metric)
     plan = recipe_for(
-        "classify", base, settings=ClassifySettings(metric=metric), run=quiet(epochs=6.0, batch_size=12, keep=1, keep_state=True)
+        "classify",
+        base,
+        settings=ClassifySettings(metric=metric),
+        run=quiet(epochs=6.0, batch_size=12, keep=1, keep_state=True),
     )
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE)
     assert (found.metric, found.best_step) == (metric, best)

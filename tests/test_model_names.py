@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +103,17 @@ def test_a_run_without_a_model_yet_is_refused_by_a_sentence(base: Path, tmp_path
             open_it(tmp_path / "run")
     done = CliRunner().invoke(app, ["info", str(tmp_path / "run")])
     assert isinstance(done.exception, BothwaysError)
-    assert load(tmp_path / "run/checkpoints/step-00000002").config.labels == load(
-        tmp_path / "run/checkpoints/step-00000002/model"
-    ).config.labels
+    assert (
+        load(tmp_path / "run/checkpoints/step-00000002").config.labels
+        == load(tmp_path / "run/checkpoints/step-00000002/model").config.labels
+    )
 
 
 # ---------------------------------------------------------------------- the cache of the Hub
 
 
 @pytest.fixture
-def cache(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As huggingface_hub lays it out: snapshots of links into blobs, and a name for the newest."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -127,7 +127,7 @@ def cache(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         shutil.copy(file, home / "blobs" / str(number))
         (snapshot / file.name).symlink_to(Path("../../blobs") / str(number))
     (home / "refs/main").write_text("a" * 40)
-    yield tmp_path / "hub"
+    return tmp_path / "hub"
 
 
 NAME = "some-org/small-bert"
@@ -165,7 +165,9 @@ def test_teachers_and_guides_are_found_by_name(cache: Path, base: Path, tmp_path
 
     finetune(recipe_for("embed", base), tmp_path / "vectors", train=RELATED_TEXTS, dev=[])
     guided = EmbedSettings(guide=str(tmp_path / "vectors"))
-    assert finetune(recipe_for("embed", base, settings=guided), tmp_path / "guided", train=RELATED_TEXTS, dev=[]).complete
+    assert finetune(
+        recipe_for("embed", base, settings=guided), tmp_path / "guided", train=RELATED_TEXTS, dev=[]
+    ).complete
     taught = DistillSettings(teacher=NAME, soft=0.0, cosine=1.0)
     plan = recipe_for("classify", base, distill=taught)
     assert finetune(plan, tmp_path / "student", train=SINGLE, dev=[]).complete
@@ -204,7 +206,9 @@ def test_the_cache_is_where_their_library_looks(tmp_path: Path, monkeypatch: pyt
             monkeypatch.delenv(name, raising=False)
         for name, value in given.items():
             monkeypatch.setenv(name, value)
-        done = subprocess.run([sys.executable, "-c", ask], env=clean | given, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", ask], env=clean | given, check=True, capture_output=True, text=True
+        )
         assert str(hub_cache()) == done.stdout.strip(), given
 
 

@@ -53,8 +53,6 @@ class Made:
     """A sentence about the scores."""
     scores: tuple[Score, ...] = ()
     """The main one first."""
-    is_pair: bool = False
-    """Whether it reads two texts at a time."""
 
 
 def files_and_rows(files: Iterable[str], rows: int, what: str = "rows") -> str:
@@ -69,7 +67,7 @@ def files_and_rows(files: Iterable[str], rows: int, what: str = "rows") -> str:
 
 def model_card(model: Model, folder: Path, architecture: str, made: Made | None = None) -> str:
     """The card of a model that is written to `folder`."""
-    use = use_of(model, _place_of(folder, made), is_pair=made is not None and made.is_pair)
+    use = use_of(model, _place_of(folder, made))
     name = made.name if made else folder.name
     facts = {**_facts_of(made), **_shape_of(model, architecture)}
     parts = [

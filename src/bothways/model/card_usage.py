@@ -40,7 +40,7 @@ class Use:
     note: str = _LONG
 
 
-def use_of(model: Model, folder: str, *, is_pair: bool = False) -> Use:
+def use_of(model: Model, folder: str) -> Use:
     """How to use a model in a folder: by its modules and its heads."""
     if model.late is not None:
         return _late(model, folder)
@@ -48,7 +48,7 @@ def use_of(model: Model, folder: str, *, is_pair: bool = False) -> Use:
         return _vectors(model, folder)
     for head, make in _BY_HEAD.items():
         if head in model.heads:
-            return make(model, folder, is_pair)
+            return make(model, folder)
     texts = list(_samples(model, _TEXTS).values())
     theirs = _code(
         "from transformers import AutoModel, AutoTokenizer",
@@ -103,14 +103,15 @@ def _vectors(model: Model, folder: str) -> Use:
     return Use("sentence-similarity", codes, "sentence-transformers", ("sentence-transformers", "feature-extraction"))
 
 
-def _sequence(model: Model, folder: str, is_pair: bool) -> Use:
+def _sequence(model: Model, folder: str) -> Use:
     problem = model.config.hf_config.get("problem_type")
     if len(model.config.labels) == 1 and problem != "regression":
         return _ranker(model, folder)
     kinds = {"multi_label_classification": ", top_k=None"}
     texts: list[object] = list(_samples(model, _TEXTS).values())
     given, theirs_given = _s(texts), _s(texts)
-    if is_pair:
+    stored = model.config.hf_config.get("bothways")
+    if isinstance(stored, dict) and stored.get("texts") == 2:
         pairs = list(_samples(model, _PAIRS).values())
         given = f"[{', '.join(f'({_s(one)}, {_s(two)})' for one, two in pairs)}]"
         theirs_given = _s([{"text": one, "text_pair": two} for one, two in pairs])
@@ -137,7 +138,7 @@ def _ranker(model: Model, folder: str) -> Use:
     return Use("text-ranking", codes, "sentence-transformers", ("cross-encoder", "reranker"))
 
 
-def _token(model: Model, folder: str, is_pair: bool) -> Use:
+def _token(model: Model, folder: str) -> Use:
     """Words are tagged by their first token, which is what the aggregation "first" reads. Any other would also read
     tokens that were not trained."""
     knows_words = model.tokenizer is not None and model.tokenizer.kind == "WordPiece"
@@ -159,7 +160,7 @@ def _token(model: Model, folder: str, is_pair: bool) -> Use:
     return Use("token-classification", {"bothways": _ours(folder, _s(texts)), "transformers": theirs}, note=note)
 
 
-def _span(model: Model, folder: str, is_pair: bool) -> Use:
+def _span(model: Model, folder: str) -> Use:
     (question, context), *_ = _samples(model, _QUESTIONS).values()
     theirs = _code(
         "import torch",
@@ -177,7 +178,7 @@ def _span(model: Model, folder: str, is_pair: bool) -> Use:
     return Use("question-answering", {"bothways": _ours(folder, given), "transformers": theirs}, note=note)
 
 
-def _choice(model: Model, folder: str, is_pair: bool) -> Use:
+def _choice(model: Model, folder: str) -> Use:
     (question, options), *_ = _samples(model, _OPTIONS).values()
     theirs = _code(
         "from transformers import AutoModelForMultipleChoice, AutoTokenizer",
@@ -192,7 +193,7 @@ def _choice(model: Model, folder: str, is_pair: bool) -> Use:
     return Use("multiple-choice", {"bothways": _ours(folder, given), "transformers": theirs})
 
 
-def _masked(model: Model, folder: str, is_pair: bool) -> Use:
+def _masked(model: Model, folder: str) -> Use:
     mask = (model.tokenizer.mask if model.tokenizer else None) or "[MASK]"
     text, *_ = _samples(model, _MASKED).values()
     ours = _code("import bothways", f"print(bothways.fill({_s(text.format('[MASK]'))}, {_s(folder)}))")

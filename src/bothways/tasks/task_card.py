@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bothways.data.examples import Text
 from bothways.errors import BothwaysError
 from bothways.model.box import model_folder
 from bothways.model.card import Made, Score, files_and_rows, name_of_model
@@ -62,7 +61,6 @@ def made_by(
             Score(one, scores[one], known.get(one), shown_name(one, task.labels) if task.labels else one)
             for one in order
         ),
-        is_pair=isinstance(train[0], Text) and len(train[0].texts) == 2,
     )
 
 
