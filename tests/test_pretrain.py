@@ -185,7 +185,7 @@ def test_another_tokenizer_is_refused(packed: Path, tmp_path: Path) -> None:
 def test_objectives_mix_freely_and_learn(
     packed: Path, tmp_path: Path, objectives: tuple[str, ...], select: str
 ) -> None:
-    plan = calm(recipe(packed, steps=40, save_every=25))
+    plan = calm(recipe(packed, steps=40, save_every=25, keep_state=True))
     plan = replace(
         plan,
         objectives=objectives,

@@ -110,7 +110,8 @@ RUN = {
     "run.save_every": c("1", effect="events"),
     "run.save_minutes": c("1e-9", effect="events"),
     "run.save_first": c("true", effect="events"),
-    "run.keep": c("1", "run.save_every=1", effect="files"),
+    "run.keep": c("1", "run.save_every=1", "run.keep_state=true", effect="files"),
+    "run.keep_state": c("true", effect="files"),
     "run.tensorboard": c("true", effect="files" if find_spec("tensorboard") else "missing-package"),
 }
 DISTILL = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.options import On, named_folder
+from bothways.cli.options import On, tokenizer_place
 from bothways.cli.output import parts_progress, print_json, print_table, say
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -31,9 +31,10 @@ def pack(
         typer.Option(
             "--model",
             metavar="DIR",
-            help="A model folder, tokenizer.json or vocab.txt, or the name of an included model.",
+            help="A model folder, run folder, tokenizer.json or vocab.txt, or the name of a model that is included or "
+            "in the Hugging Face cache.",
             show_default=False,
-            callback=named_folder,
+            callback=tokenizer_place,
         ),
     ],
     out: Annotated[

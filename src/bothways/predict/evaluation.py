@@ -9,7 +9,9 @@ from typing import Any
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
+from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
+from bothways.model.hub_cache import name_in_hub
 from bothways.model.load import load
 from bothways.predict.predictor import Predictor
 from bothways.progress import notebook_progress
@@ -112,7 +114,14 @@ def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None 
 
     Calibrate on data that the model was not trained on, and report scores on other data. `base`: as in `load`.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
+    if (name := name_in_hub(folder)) is not None:
+        raise BothwaysError(
+            f"{name} is in the Hugging Face cache, which other programs read: convert it to a folder of your own, and "
+            "calibrate that",
+            "not-own-folder",
+            name,
+        )
     if found.temperature is None and not found.thresholds:
         raise BothwaysError(
             f"a model for the task {found.task} of this kind has no temperature or thresholds to calibrate",

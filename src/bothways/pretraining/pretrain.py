@@ -7,6 +7,8 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
+from bothways.model.box import model_folder
+from bothways.model.card import Made, Score, files_and_rows, name_of_model
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES, with_pooling
 from bothways.model.load import load
@@ -22,7 +24,7 @@ from bothways.train.health import HealthMonitor
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session, scores_at
-from bothways.train.state import Checkpoints, read_state
+from bothways.train.state import Checkpoints
 from bothways.train.strict_toml import write_table
 
 
@@ -99,14 +101,16 @@ def pretrain(
         work.before, _ = first_and_last_scores(out)
         line = plateau if len(work.losses) == 1 else None  # it does not compare with a sum of losses
         ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, health, line)
-        if ranks.is_first and ended.complete:
-            _publish(out, recipe)
+        checkpoints = Checkpoints(out, recipe.run.keep)
+        state, latest = checkpoints.state(), checkpoints.latest()
+        best = state.best_step if state and ended.complete and recipe.run.patience else None
         before, after = first_and_last_scores(out)
-        best = _best(out, recipe) if ended.complete else None
+        after = after if best is None else scores_at(out, best)
+        if ranks.is_first and ended.complete and latest is not None:
+            _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), recipe, packed, after)
+            checkpoints.finish(keep_state=recipe.run.keep_state)
         ranks.wait()
-        return Pretrained(
-            out / "model", ended.step, ended.complete, before, after if best is None else scores_at(out, best), best
-        )
+        return Pretrained(out / "model", ended.step, ended.complete, before, after, best)
 
 
 def _one_tokenizer(packed: Sequence[Packed]) -> Tokenizer:
@@ -187,20 +191,32 @@ def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
             )
 
 
-def _best(out: Path, recipe: PretrainRecipe) -> int | None:
-    """The step of the best checkpoint, with early stopping."""
-    latest = Checkpoints(out, recipe.run.keep).latest()
-    return read_state(latest).best_step if latest and recipe.run.patience else None
-
-
-def _publish(out: Path, recipe: PretrainRecipe) -> None:
-    """Copy the models of the last checkpoint, or of the best with early stopping, into `out`. An adapter is merged into
-    its base model, and also copied as out/adapter."""
-    base = recipe.model.init
-    latest, best = Checkpoints(out, recipe.run.keep).latest(), _best(out, recipe)
-    assert latest is not None  # a run that is complete has saved
-    chosen = latest if best is None else latest.with_name(f"step-{best:08}")
+def _publish(
+    out: Path, chosen: Path, recipe: PretrainRecipe, packed: Sequence[Packed], scores: Mapping[str, float]
+) -> None:
+    """Copy the models of a checkpoint into `out`. An adapter is merged into its base model, and also copied as
+    out/adapter."""
+    base, made = recipe.model.init, _made(out, recipe, packed, scores)
     for file in chosen.glob("*/config.json"):
         model = load(file.parent, base=base if is_adapter(file.parent) else None)
-        checkpoint.save(model, out / file.parent.name)
+        checkpoint.save(model, out / file.parent.name, made=made)
     copy_adapter(chosen / "model", out / "adapter", base)
+
+
+def _made(out: Path, recipe: PretrainRecipe, packed: Sequence[Packed], scores: Mapping[str, float]) -> Made:
+    """How the model was pretrained, for its card."""
+    base = model_folder(recipe.model.init) if recipe.model.init else None
+    names, tokens = [one.folder.name for one in packed], sum(one.manifest["report"]["tokens"] for one in packed)
+    length = f"{recipe.run.steps:,} steps" if recipe.run.steps else f"{recipe.run.minutes:g} minutes"
+    aims = ", ".join(recipe.active)
+    return Made(
+        name=out.absolute().name,
+        about=f"Pretrained with bothways ({aims}){f' from {name_of_model(base)}' if base else ''}.",
+        base=base,
+        facts={
+            "training data": files_and_rows(names, tokens, "tokens of packed text"),
+            "training": f"{aims}; {length}, learning rate {recipe.optim.lr:g}, seed {recipe.run.seed}",
+        },
+        scored_on="text that was held out",
+        scores=tuple(Score(name, value) for name, value in scores.items()),
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.model.box import model_folder
 from bothways.model.config import BASE, EncoderConfig, Learned, Rotary
 from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives import OBJECTIVES
@@ -259,6 +260,9 @@ def pretrain_recipe(table: Mapping[str, Any], settings: Sequence[str] = ()) -> P
         raise BothwaysError(
             "the recipe has no key settings: each objective has its own part", "unknown-key", "settings"
         )
+    model = table.get("model")
+    if isinstance(model, dict) and isinstance(model.get("init"), str) and model["init"]:
+        model["init"] = str(model_folder(model["init"]))
     own: dict[str, Any] = {name: read(one.Settings, table.pop(name, {}), name) for name, one in OBJECTIVES.items()}
     return replace(read(PretrainRecipe, {**table, "settings": {}}), settings=own)
 

@@ -19,6 +19,7 @@ from bothways.errors import BothwaysError, require_range
 from bothways.hash_rng import mix
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
+from bothways.model.box import model_folder
 from bothways.model.encoder import Activations, initialise
 from bothways.model.load import load
 from bothways.model.lora import adapt, save_adapter, trained_of
@@ -260,7 +261,7 @@ class Pretraining:
                 adapt(model, self.recipe.lora)
         model.load_state_dict(own, assign=True)
         if self.recipe.lora.rank:
-            save_adapter(model, str(Path(self.recipe.model.init).resolve()), folder / "model")
+            save_adapter(model, str(model_folder(self.recipe.model.init).resolve()), folder / "model")
             parts = trained_of(self.module, weights)
         else:
             checkpoint.save(model, folder / "model")

@@ -372,8 +372,12 @@ class _Loop:
         self.ranks.wait()
         path = self.checkpoints.latest()
         if path is None:
+            self.state = self.checkpoints.state() or self.state  # of a complete run
             return
         self.state, weights, memory = self.checkpoints.load(self.work, path)
+        self.state = replace(
+            self.state, complete=self.state.complete and not self.run.is_longer_than(self.state.step, self.state.stale)
+        )
         restore(self.weights.named, self.optimizers, weights, memory)
         self.weights.publish()
         if self.state.scaler:
