@@ -105,7 +105,7 @@ def test_a_killed_run_continues_to_the_same_model(reader: Path, texts: dict[str,
 
 def test_the_rate_follows_the_models_advice_or_its_width(tokenizer: Tokenizer) -> None:
     advised = Model.new(ModelConfig(TINY, advice="[optim]\nlr = 4e-4\n"), tokenizer)
-    assert default_lr(advised) == pytest.approx(3e-4)
+    assert default_lr(advised) == pytest.approx(2e-4)
     assert default_lr(Model.new(ModelConfig(TINY), tokenizer)) == pytest.approx(1e-4 * (768 / TINY.width) ** 0.5)
     assert BASE.width == 768
 

@@ -45,13 +45,13 @@ def adapt(
     replay: Annotated[float, typer.Option(help="Share of general text in what is read, with --general.")] = 0.3,
     tolerance: Annotated[
         float, typer.Option(help="Share by which the held-out loss of general text may rise before training stops.")
-    ] = 0.01,
+    ] = 0.05,
     valid: Annotated[str, typer.Option(metavar="SHARE", help="Share of the documents to hold out.")] = "5%",
     epochs: Annotated[float, typer.Option(help="Epochs of the domain's text.")] = 3.0,
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate.  [default: 0.75 of what the model advises for fine-tuning, else by its width]",
+            help="Learning rate.  [default: half of what the model advises for fine-tuning, else by its width]",
             show_default=False,
         ),
     ] = None,
