@@ -32,7 +32,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
-from bothways.data.columns import Columns
+from bothways.text.columns import Columns
 from bothways.data.notes import Notes
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import bothways
-from bothways.data.columns import Columns
+from bothways.text.columns import Columns
 from bothways.data.notes import Notes
 from bothways.engine.reader import WindowSettings
 from bothways.model.checkpoint import save

@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer import losses
 from torch import Tensor
 
 import bothways
-from bothways.data.columns import Columns
+from bothways.text.columns import Columns
 from bothways.data.examples import RELATED, Related
 from bothways.data.notes import Notes
 from bothways.data.related import read_related

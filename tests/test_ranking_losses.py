@@ -12,7 +12,7 @@ import torch
 from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor, nn
 
-from bothways.data.columns import Columns
+from bothways.text.columns import Columns
 from bothways.data.examples import Text
 from bothways.data.notes import Notes
 from bothways.data.ranked import read_ranked

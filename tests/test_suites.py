@@ -18,7 +18,7 @@ from PIL import Image
 from typer.main import get_command
 
 from bothways.cli import app
-from bothways.data.columns import Columns
+from bothways.text.columns import Columns
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError, StoppedError
 from bothways.model.load import load

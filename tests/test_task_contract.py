@@ -15,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from bothways.cli.finetune import finetune as finetune_command
-from bothways.data.columns import Columns
+from bothways.text.columns import Columns
 from bothways.data.findings import DataCounts
 from bothways.data.notes import Notes
 from bothways.doctor.check_data import check_data, guess_task

@@ -127,8 +127,8 @@ def mine(
 
 def _read_pairs(file: Path, text: str | None, pair: str | None) -> tuple[list[tuple[str, str]], list[str]]:
     """The pairs of a file, without those that have an empty text; of rows with the label 0, the second text."""
-    from bothways.data.columns import Columns
     from bothways.data.texts import read_texts_labelled
+    from bothways.text.columns import Columns
 
     found, golds = [], set()
     for example in watch(read_texts_labelled([str(file)], Columns(text, pair)), "reading", [str(file)]):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
 from bothways.data.examples import RELATED, Related
 from bothways.data.labels import number_of
 from bothways.data.notes import Notes, row_error
@@ -23,6 +22,7 @@ from bothways.data.sources import (
     text_of,
 )
 from bothways.errors import BothwaysError
+from bothways.text.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
 
 RELATED_PAIRS = (
     ("anchor", "positive"), ("query", "positive"), ("query", "pos"), ("query", "positives"), ("question", "answer"),

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bothways.data.columns import Columns
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, has_box, model_folder
 from bothways.model.checkpoint import ADVICE
 from bothways.tasks.registry import TASKS, find_task
+from bothways.text.columns import Columns
 from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings
 from bothways.train.settings import LoraSettings, RunSettings
