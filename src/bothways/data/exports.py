@@ -159,10 +159,14 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _json_min(items: Sequence[Item]) -> Iterator[Item]:
-    """JSON-MIN leaves out the list of a text without entities: it gets an empty one."""
-    marked = {key for _, row in items for key, value in row.items() if is_regions(value)}
+    """JSON-MIN leaves out the list of a text without entities: it gets an empty one.
+
+    The list has the name of its control; if there is one such list, it is found under `entities` too.
+    """
+    marked = sorted({key for _, row in items for key, value in row.items() if is_regions(value)})
     for where, row in items:
-        yield where, {**{key: [] for key in sorted(marked)}, **row}
+        lists = {key: row.get(key, []) for key in marked}
+        yield where, {**({"entities": lists[marked[0]]} if len(marked) == 1 else {}), **row, **lists}
 
 
 def is_regions(value: Any) -> bool:

@@ -58,6 +58,8 @@ class Notes:
     """By code: where it was noted first."""
     values: dict[str, object] = field(default_factory=dict)
     """By code: what was found where it was noted first, or None."""
+    columns: str = ""
+    """The columns that were taken from the first rows, as in `text = review, label = stars`."""
     whole: bool = False
     """True if every row needs a prediction: a row that would be left out is then an error."""
 
@@ -65,6 +67,10 @@ class Notes:
         self.counts[code] = self.counts.get(code, 0) + 1
         self.first.setdefault(code, where)
         self.values.setdefault(code, value)
+
+    def took(self, **columns: str | None) -> None:
+        """Tell which columns of a table were taken, by their part; the first to tell is kept."""
+        self.columns = self.columns or ", ".join(f"{part} = {name}" for part, name in columns.items() if name)
 
     def sentence(self, code: str) -> str:
         return SENTENCES[code].format(value=self.values[code])

@@ -73,7 +73,9 @@ def _file(path: Path, columns: Columns, notes: Notes) -> Iterator[Related]:
     for where, row in rows_of(path, kind, lines, notes):
         names = tuple(row)
         if names not in known:
-            known[names] = find_roles(columns, names, name_of(path) if kind in TABLES else where)
+            known[names] = roles = find_roles(columns, names, name_of(path) if kind in TABLES else where)
+            negatives = " + ".join(roles.negatives)
+            notes.took(text=roles.anchor, pair=roles.positive, negatives=negatives, label=roles.label)
         yield from _examples(row, known[names], where, notes, path.name)
 
 

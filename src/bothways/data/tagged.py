@@ -48,7 +48,8 @@ def read_tagged(paths: Paths, column: str | int | None = None, notes: Notes | No
 
     `column` says where the tags are: in files of columns a number from 1, by default the last; in CoNLL-U the name of a
     column or of a key of MISC, such as ner or entity, by default upos; in JSON the name of a field. A first pass over
-    each file detects its scheme. Tags that break it are noted, and read as conlleval does: I-PER after O begins an entity.
+    each file detects its scheme. Tags that break it are noted, and read as conlleval does: I-PER after O begins an
+    entity.
     """
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, KINDS):
@@ -199,9 +200,13 @@ def _rows(path: Path, kind: str, lines: Iterable[str], column: str | int | None,
             raise BothwaysError(f"{where} has no field {field!r}: its fields are {', '.join(row)}", "no-column", field)
         key = next((name for name in WORDS if _is_texts(row.get(name))), None)
         if key:
-            yield _tokens(row, key, field or _tag_field(row, key, where), where, notes)
+            tags = field or _tag_field(row, key, where)
+            notes.took(words=key, label=tags)
+            yield _tokens(row, key, tags, where, notes)
         elif isinstance(row.get("text"), str):
-            if (example := read_spans(row, field or find_field(row), where, notes)) is not None:
+            marks = field or find_field(row)
+            notes.took(text="text", label=marks)
+            if (example := read_spans(row, marks, where, notes)) is not None:
                 yield example
         else:
             names, tags = ", ".join((*WORDS, "text")), ", ".join(dict.fromkeys((*TAGS, *FIELDS)))

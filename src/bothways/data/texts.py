@@ -90,6 +90,8 @@ class _Rows:
             if names not in known:
                 place = name if self.kind in TABLES else where
                 known[names] = find_columns(columns, names, place, has_header=self.kind in WITH_HEADER)
+                text, *pair = (" + ".join(some) for some in known[names].texts)
+                notes.took(text=text, pair=next(iter(pair), None), label=known[names].label)
                 if known[names].label is None:
                     notes.add("no-label-column", name, ", ".join(names))
             yield where, row, known[names]

@@ -31,6 +31,8 @@ class FinetuneData:
     """Column of the second text."""
     label: str = ""
     """Column of the label, or of the tags."""
+    encoding: str = ""
+    """Encoding of the files, such as gb18030. By default UTF-8, or what is guessed."""
 
     @property
     def columns(self) -> Columns:

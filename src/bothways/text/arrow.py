@@ -136,7 +136,7 @@ def class_names(schema: Any) -> dict[str, list[str]]:
     """The names of the classes of each column of numbers, as `datasets` stores them in the schema."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: found for name, feature in features.items() if (found := _names(feature))}
+        return {name: found for name in schema.names if (found := _names(features.get(name)))}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -2,8 +2,9 @@
 
 import codecs
 import re
+from collections import Counter
 
-SAMPLE = 2**18
+SAMPLE = 2**16
 """Bytes that a guess needs at most."""
 
 _CHINESE = (
@@ -33,6 +34,8 @@ _EUROPEAN: dict[str, str] = {
 }
 """Characters beside ASCII of languages with Latin letters, in which most of them stand alone."""
 _LENGTH, _SHARE = 1.6, 0.7
+_ENOUGH = 8
+"""Bytes beside ASCII without which other languages are not guessed."""
 _RUNS = re.compile(rb"[\x80-\xff]+")
 
 _MARKS = {
@@ -70,6 +73,8 @@ def guess_encoding(sample: bytes) -> str | None:
         shares = {name: _share(sample, name, letters) for name, letters in _EUROPEAN.items()}
         best = max(shares, key=lambda name: shares[name])
         return best if shares[best] >= _SHARE else None
+    if sum(runs) < _ENOUGH:
+        return None
     ratios = {name: _share(sample, name, letters) / least for name, (least, letters) in _FREQUENT.items()}
     best = max(ratios, key=lambda name: ratios[name])
     return best if ratios[best] >= 1 else None
@@ -81,5 +86,6 @@ def _share(sample: bytes, encoding: str, frequent: str) -> float:
         text = codecs.getincrementaldecoder(encoding)().decode(sample)
     except UnicodeDecodeError:
         return 0.0
-    others = [character for character in text if not character.isascii()]
-    return sum(character in frequent for character in others) / max(len(others), 1)
+    counts = Counter(text)
+    others = sum(count for character, count in counts.items() if not character.isascii())
+    return sum(counts[character] for character in set(frequent)) / max(others, 1)
