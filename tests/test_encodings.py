@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from bothways.data.texts import read_texts_labelled
+from bothways.scale.jobs import EncodeJob
+from bothways.scale.units import Unit
+from bothways.text.columns import Columns
 from bothways.text.files import read_documents, read_texts
 from bothways.text.guess_encoding import guess_encoding
 from bothways.text.streams import Meter, named_encoding, read_as, read_blocks
@@ -82,6 +85,7 @@ def test_damaged_utf_8_is_never_another_encoding(tmp_path: Path) -> None:
     for content, line in (
         ("很好。\n".encode() * 50 + b"a\xe9b\n" + "很好。\n".encode() * 50, 51),
         ("naïve\ncafé\n".encode() + b"caf\xe9\n", 3),
+        ("é\né\n".encode() + b"\xe9\n\xe8\n\xe0\n", 3),
         (b"plain\nIt\xe2\x80s cut\n", 2),
         (b"plain\nabc\xff\n", 2),
         (b"\xef\xbb\xbfmarked\ncaf\xe9\n", 2),
@@ -119,8 +123,6 @@ def test_random_bytes_are_no_text() -> None:
 def test_labelled_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes("评论,label\n很好，我们都很喜欢。,pos\n太差了，不好。,neg\n".encode("gbk"))
-    from bothways.text.columns import Columns
-
     with pytest.warns(UserWarning, match="gb18030"):
         found = list(read_texts_labelled(path, Columns("评论")))
     assert [(one.texts[0], one.gold) for one in found] == [("很好，我们都很喜欢。", "pos"), ("太差了，不好。", "neg")]
@@ -137,3 +139,15 @@ def test_the_option_holds_for_one_command(tmp_path: Path, run: Run) -> None:
     done = run("doctor", path, "--encoding", "klingon")
     assert done.returncode == 1
     assert is_one_error(done.stderr, "klingon")
+
+
+def test_workers_read_in_the_named_encoding(tmp_path: Path, model_folder: Path) -> None:
+    """A job carries it, because a worker is another process."""
+    path = tmp_path / "a.txt"
+    path.write_bytes("猫在睡觉".encode("utf-16-be"))
+    with read_as("utf-16-be"):
+        jobs = [EncodeJob(model=str(model_folder), long="cut", encoding=named_encoding()), EncodeJob(str(model_folder))]
+    unit = Unit(str(path), 0, None, tmp_path / "part-00000.npy")
+    assert jobs[0].open("cpu")(unit)["rows"] == 1
+    with refused("not-utf8", f"{path}, line 1"):
+        jobs[1].open("cpu")(unit)

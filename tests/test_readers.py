@@ -507,6 +507,12 @@ def test_conllu_words_written_as_one(tmp_path: Path) -> None:
     assert tagged(path, "ner") == [[("du Mans", "LOC")]]
 
 
+def test_conllu_entities_that_cross(tmp_path: Path) -> None:
+    path = tmp_path / "a.conllu"
+    path.write_text(f"1\tAnn{PAD}Entity=(e1-person(e2-pair\n2\tLee{PAD}Entity=e1)\n3\tBob{PAD}Entity=e2)\n")
+    assert tagged(path, "entity") == [[("Ann Lee Bob", "pair")]]
+
+
 @pytest.mark.parametrize("value", ["Entity=(e1", "Entity=e1)", "Entity=(e1-person"])
 def test_conllu_brackets_that_do_not_match(tmp_path: Path, value: str) -> None:
     path = tmp_path / "a.conllu"
