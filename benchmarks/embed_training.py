@@ -148,6 +148,10 @@ def spearman(encode: Callable[[list[str]], Any], rows: list[Related]) -> float:
     return scores.scores()["spearman"]
 
 
+def _seeds(asked: argparse.Namespace) -> range:
+    return range(asked.first_seed, asked.first_seed + asked.seeds)
+
+
 def poolings(asked: argparse.Namespace, pairs: list[tuple[str, str]], sts: list[Related]) -> None:
     """What is gained by training, by how token states become a vector."""
     print("| pooling | before | after |\n|---|---|---|")
@@ -155,7 +159,7 @@ def poolings(asked: argparse.Namespace, pairs: list[tuple[str, str]], sts: list[
     for pooling in ("cls", "mean", "max"):
         before = 100 * spearman(partial(bothways.encode, model=model, pool=pooling, long="cut"), sts)
         after = []
-        for seed in range(asked.seeds):
+        for seed in _seeds(asked):
             with tempfile.TemporaryDirectory() as folder:
                 _, encode = ours(asked, pairs, seed, Path(folder) / "run", pooling)
                 after.append(100 * spearman(encode, sts))
@@ -171,6 +175,7 @@ def main() -> None:
     options.add_argument("--batch", type=int, default=128)
     options.add_argument("--lr", type=float, default=2e-4)
     options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--first-seed", type=int, default=0)
     options.add_argument("--micro-tokens", type=int, default=65_536, help="tokens of a pass, on our side")
     options.add_argument("--workers", type=int, default=2, help="the peer's processes that tokenize")
     options.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -194,7 +199,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, train in sides.items():  # warm
             train(asked, pairs[: 4 * asked.batch], 0, Path(folder) / f"warm {name}")
-        for seed in range(asked.seeds):
+        for seed in _seeds(asked):
             for name, train in sides.items():
                 seconds, encode = train(asked, pairs[: asked.rows], seed, Path(folder) / f"{name} {seed}")
                 found[name].append((seconds, 100 * spearman(encode, sts)))

@@ -40,7 +40,6 @@ from bothways.pretraining.trainable import Pretraining, Texts
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.train_vocab import FIRST_PIECES
 from bothways.train.fit import fit
-from bothways.train.machine import measure_ceiling
 from bothways.train.protocol import Step, Stepped
 from bothways.train.ranks import Ranks
 from bothways.train.settings import RunSettings
@@ -207,6 +206,20 @@ def uneven(total: int, longest: int) -> list[int]:
         lengths.append(int(np.clip(np.exp(draws.normal(0, 0.8)) * longest / 2.9, 8, longest)))
     lengths[-1] -= sum(lengths) - total
     return [n for n in lengths if n > 3]
+
+
+def measure_ceiling(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations per second of a matrix product: the best of several."""
+    size = 4096 if device.type == "cuda" else 512
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    times = []
+    for _ in range(6 if device.type == "cuda" else 30):  # the CPU may be busy with something else
+        begin = time.perf_counter()
+        torch.mm(a, b)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - begin)
+    return 2 * size**3 / min(times)
 
 
 def measured(name: str, lengths: Sequence[int], shape: EncoderConfig, ceiling: float, speed: Any) -> float:

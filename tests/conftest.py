@@ -1,6 +1,5 @@
 """Shared by all tests: no network, small loud models, a small vocabulary."""
 
-import math
 import os
 import random
 import subprocess
@@ -27,7 +26,6 @@ from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.curve import draw_curve
-from bothways.train.machine import measure_ceiling
 from helpers import NETWORK, PIECES, TINY, WORDS, make_loud
 from helpers.cli import Done, Run
 
@@ -65,11 +63,10 @@ def _no_network(event: str, arguments: tuple[Any, ...]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _hurry() -> Iterator[None]:
-    """Drawing the curve, measuring the machine and waiting for the disk take longer than most runs here."""
+    """Drawing the curve and waiting for the disk take longer than most runs here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda file: None)
         patch.setattr("bothways.train.session.draw_curve", lambda *_: True)
-        patch.setattr("bothways.train.fit.measure_ceiling", lambda *_: math.nan)
         yield
 
 
@@ -78,7 +75,6 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of that, for once."""
     monkeypatch.setattr("os.fsync", FSYNC)
     monkeypatch.setattr("bothways.train.session.draw_curve", draw_curve)
-    monkeypatch.setattr("bothways.train.fit.measure_ceiling", measure_ceiling)
 
 
 # An audit hook sees every socket of the process, whoever opens it, and cannot be taken off again.

@@ -138,7 +138,7 @@ def test_it_wants_as_many_texts_as_it_learned_from() -> None:
 def test_it_tags_words() -> None:
     tags = bothways.Predictor.load(bothways.boxed("pos"))("She doesn't live in London.")
     assert [tag["word"] for tag in tags] == ["She", "does", "n't", "live", "in", "London", "."]
-    assert [tag["entity"] for tag in tags] == ["PRON", "AUX", "PART", "VERB", "ADP", "PROPN", "PUNCT"]
+    assert [tag["entity_group"] for tag in tags] == ["PRON", "AUX", "PART", "VERB", "ADP", "PROPN", "PUNCT"]
 
 
 def test_it_finds_answers() -> None:

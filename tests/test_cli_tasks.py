@@ -158,7 +158,7 @@ def test_the_tables_of_labels(models: Models, tmp_path: Path, run: Run) -> None:
     found = bothways.evaluate([path], Predictor.load(models["single"]))
     table = lines(run("evaluate", path, "--model", models["single"], "--worst", 0).stdout)
     assert "precision recall f1 support" in table
-    assert "gold ↓ predicted → bad good so-so" in table
+    assert table[table.index("Confusion matrix") + 1] == "gold ↓ predicted → bad good so-so"
     assert found.confusion is not None
     assert sum(map(sum, found.confusion)) == 24
     for label, counts in zip(LABELS["single"], found.confusion, strict=True):
@@ -279,31 +279,30 @@ def test_against_itself_there_is_no_difference(models: Models, tmp_path: Path, r
 
 @pytest.mark.parametrize("count", [0, 1, 4, 100])
 def test_the_worst_errors_come_first(count: int, models: Models, tmp_path: Path, run: Run) -> None:
-    """By how little probability the gold label was given."""
+    """Wrong labels by their probability; right ones are no errors, however improbable."""
     path = write_rows(tmp_path / "rows.jsonl")
     rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
     predictor = Predictor.load(models["single"])
-    chances = [
-        {one["label"]: one["score"] for one in answer} for answer in predictor([row["text"] for row in rows], top=3)
+    answers = predictor([row["text"] for row in rows])
+    wrong = [
+        (answer["score"], row["text"], i)
+        for i, (row, answer) in enumerate(zip(rows, answers, strict=True), 1)
+        if answer["label"] != row["label"]
     ]
-    errors = sorted(
-        (
-            (1 - chance[row["label"]], row["text"], i)
-            for i, (row, chance) in enumerate(zip(rows, chances, strict=True), 1)
-        ),
-        reverse=True,
-    )[:count]
+    assert 4 < len(wrong) < len(rows)
+    errors = sorted(wrong, reverse=True)[:count]
     told = strict(run("evaluate", path, "--model", models["single"], "--worst", count, "--json").stdout)
     assert [one["texts"] for one in told["worst"]] == [[text] for _, text, _ in errors]
     assert [one["where"] for one in told["worst"]] == [f"{path}, line {line}" for _, _, line in errors]
     assert [one["error"] for one in told["worst"]] == pytest.approx([error for error, _, _ in errors], abs=1e-5)
     shown = run("evaluate", path, "--model", models["single"], "--worst", count).stdout
+    assert ("Most confident errors\n" in shown) == bool(count)
     assert re.findall(r"^(\d\.\d{3})  .+, line (\d+): gold ", shown, re.MULTILINE) == [
         (f"{error:.3f}", str(line)) for error, _, line in errors
     ]
     for one in told["worst"]:
         answer = one["answer"]
-        assert f"gold '{one['gold']}', answered {answer['label']} {answer['score']:.3f}\n" in shown
+        assert f"gold '{one['gold']}', predicted {answer['label']} {answer['score']:.3f}\n" in shown
         assert f"       {one['texts'][0]}\n" in shown
 
 

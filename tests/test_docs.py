@@ -21,6 +21,7 @@ TABLE_COMMAND = re.compile(r"^\|.*\| `(bothways .*?)`.*\|$", re.MULTILINE)
 SHORT = {
     "finetune": ["--set", "run.steps=2"],
     "pretrain": ["--set", "run.minutes=0.05"],
+    "adapt": ["--set", "run.steps=2"],
 }
 """The docs show how, not how well."""
 

@@ -214,7 +214,7 @@ def test_vectors_become_those_of_the_teachers(base: Path, teacher: Path, tmp_pat
     texts = sorted(set(drawn(4, 60)))
     examples = [Related((a, b), 0.5) for a, b in zip(texts[::2], texts[1::2], strict=False)]
     settings = EmbedSettings(teachers=(str(teacher), str(teacher)))
-    recipe = recipe_for("embed", base, settings=settings, run=quiet(steps=80, batch_size=16, save_every=40), optim=OptimSettings(lr=3e-3))  # fmt: skip
+    recipe = recipe_for("embed", base, settings=settings, run=quiet(steps=80, batch_size=16, save_every=40, keep_state=True), optim=OptimSettings(lr=3e-3))  # fmt: skip
     assert all(len(one.texts) == 1 for one in SentenceVectors.assemble(examples, settings, False))
     run(recipe, tmp_path / "run", examples)
     steps = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

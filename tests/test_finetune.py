@@ -198,8 +198,8 @@ def test_another_recipe_or_other_labels_do_not_go_on(base: Path, tmp_path: Path)
     finetune(plan, tmp_path / "run", train=MANY, dev=[])
     with refused("other-settings"):
         finetune(replace(plan, optim=OptimSettings(lr=2e-3)), tmp_path / "run", train=MANY, dev=[])
-    with refused("other-settings"):
-        finetune(replace(plan, run=replace(plan.run, epochs=1, steps=0)), tmp_path / "run", train=MANY, dev=[])
+    with refused("state-dropped", 8):
+        finetune(replace(plan, run=replace(plan.run, epochs=9, steps=0)), tmp_path / "run", train=MANY, dev=[])
     others = [replace(example, gold=f"other {example.gold}") for example in MANY]
     with refused("other-run"):
         finetune(plan, tmp_path / "run", train=others, dev=[])
@@ -270,7 +270,7 @@ def test_every_sample_comes_once_an_epoch_and_each_epoch_in_its_own_order(base: 
 
 def test_an_epoch_is_as_many_steps_as_it_needs(base: Path, tmp_path: Path) -> None:
     """12 rows by 5 are 3 steps; evaluated and saved after every epoch."""
-    plan = recipe_for("classify", base, run=quiet(epochs=2.0, batch_size=5, keep=9))
+    plan = recipe_for("classify", base, run=quiet(epochs=2.0, batch_size=5, keep=9, keep_state=True))
     heard: list[Event] = []
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE, listen=[heard.append])
     assert found.steps == 6
@@ -475,7 +475,10 @@ def test_the_published_model_is_the_best_by_the_metric(
     """Most scores are the better the higher; errors the lower. Checkpoints between are gone, the best is not."""
     scripted(monkeypatch, [0.5, 0.9, 0.1, 0.9, 0.4, 0.3], metric)
     plan = recipe_for(
-        "classify", base, settings=ClassifySettings(metric=metric), run=quiet(epochs=6.0, batch_size=12, keep=1)
+        "classify",
+        base,
+        settings=ClassifySettings(metric=metric),
+        run=quiet(epochs=6.0, batch_size=12, keep=1, keep_state=True),
     )
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE)
     assert (found.metric, found.best_step) == (metric, best)
@@ -487,7 +490,7 @@ def test_the_published_model_is_the_best_by_the_metric(
 
 def test_patience_stops_early(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, [0.5, 0.7, 0.6, 0.7, 0.7, 0.99, 0.99])  # as good is not better; the last is looked at twice
-    plan = recipe_for("classify", base, run=quiet(epochs=7.0, batch_size=12, patience=2))
+    plan = recipe_for("classify", base, run=quiet(epochs=7.0, batch_size=12, patience=2, keep_state=True))
     found = finetune(plan, tmp_path / "run", train=MANY, dev=SINGLE)
     assert (found.complete, found.steps, found.best_step) == (True, 4, 2)
     kept = load(tmp_path / "run/checkpoints/step-00000002/model").state_dict()
@@ -495,7 +498,7 @@ def test_patience_stops_early(base: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_without_development_data_the_last_model_is_published(base: Path, tmp_path: Path) -> None:
-    found = finetune(long_run(base, steps=4), tmp_path / "run", train=MANY, dev=[])
+    found = finetune(long_run(base, steps=4, keep_state=True), tmp_path / "run", train=MANY, dev=[])
     assert (found.best_step, found.scores) == (None, {})
     assert same(load(tmp_path / "run/checkpoints/step-00000004/model").state_dict(), weights(tmp_path / "run"))
 

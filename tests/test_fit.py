@@ -135,7 +135,7 @@ def test_a_flat_run_may_become_shorter_or_longer(packed: Path, tmp_path: Path, l
     [
         (11, {"optim": replace(FLAT, schedule="linear")}, 40, "lr-jump", 10),
         (18, {}, 40, "lr-jump", 15),
-        (20, {}, 40, "run-over", 20),
+        (20, {}, 40, "state-dropped", 20),
         (6, {}, 4, "run-over", 5),
         (11, {"phases": (replace(PHASES[0], share=0.4), PHASES[1])}, 40, "phase-jump", 10),
     ],
@@ -313,7 +313,7 @@ def test_keep_bounds_the_checkpoints_and_spares_the_best_of_its_phase(
     scores = {0: 9.0, 4: 3.0, 8: 1.0, 12: 2.0, 16: 2.5, 20: 2.2}
     steps = iter(scores.values())
     monkeypatch.setattr(Pretraining, "evaluate", lambda *_: {"loss": next(steps)})
-    pretrain(replace(recipe(packed, save_every=4, keep=2), phases=PHASES[:phases]), tmp_path / "run")
+    pretrain(replace(recipe(packed, save_every=4, keep=2, keep_state=True), phases=PHASES[:phases]), tmp_path / "run")
     found = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
     assert found == [f"step-{step:08}" for step in kept]
     last = json.loads((tmp_path / "run/checkpoints/step-00000020/state.json").read_text())
@@ -351,7 +351,7 @@ def test_a_damaged_checkpoint_is_named(packed: Path, tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_opens_as_a_model(packed: Path, tmp_path: Path) -> None:
-    pretrain(recipe(packed, steps=4), tmp_path / "run")
+    pretrain(recipe(packed, steps=4, keep_state=True), tmp_path / "run")
     saved = load(tmp_path / "run/checkpoints/step-00000004/model")
     assert saved.config.heads == ("pooler", "masked", "next")
     assert all(

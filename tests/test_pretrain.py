@@ -63,9 +63,7 @@ def test_from_raw_text_to_a_filled_blank(tmp_path: Path) -> None:
         assert (word,) in [answer.words for answer in bothways.fill(blank, model, top=2)]
     assert (tmp_path / "run/curve.png").stat().st_size > 10_000
     steps = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert all(
-        step["mfu"] > 0 for step in steps if "mfu" in step
-    )  # how much is exact in test_fit.py and test_report.py
+    assert all(step["mfu"] is None for step in steps if "mfu" in step)  # the peak rate of a CPU is not known
 
 
 def test_every_key_of_the_recipe_is_kept_with_the_run(packed: Path, tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ def test_another_tokenizer_is_refused(packed: Path, tmp_path: Path) -> None:
 def test_objectives_mix_freely_and_learn(
     packed: Path, tmp_path: Path, objectives: tuple[str, ...], select: str
 ) -> None:
-    plan = calm(recipe(packed, steps=40, save_every=25))
+    plan = calm(recipe(packed, steps=40, save_every=25, keep_state=True))
     plan = replace(
         plan,
         objectives=objectives,

@@ -82,7 +82,7 @@ def test_the_adapter_is_the_model_in_little_for_us_and_for_peft(
 
 
 def test_it_goes_on_bit_for_bit(packed: Path, model_folder: Path, tmp_path: Path) -> None:
-    plan = plan_for(packed, model_folder, ("all-linear",), steps=12, save_every=5)
+    plan = plan_for(packed, model_folder, ("all-linear",), steps=12, save_every=5, keep_state=True)
     pretrain(plan, tmp_path / "whole")
     kept = load_file(tmp_path / "whole/checkpoints/step-00000012/parts.safetensors")
     assert all(".down." in name or ".up." in name or ".heads.masked." in name for name in kept), "more than was trained"

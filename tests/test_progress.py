@@ -4,7 +4,7 @@ import io
 import shutil
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,13 +18,25 @@ from bothways.cli import app
 from bothways.cli.output import file_progress, say
 from bothways.model.checkpoint import save
 from bothways.model.load import load
-from bothways.progress import Progress, in_notebook, notebook_progress, progress, taken_screen, tick
+from bothways.predict.classifier import Classifier
+from bothways.progress import (
+    Progress,
+    in_notebook,
+    interactive_progress,
+    notebook_progress,
+    progress,
+    taken_screen,
+    tick,
+)
 from bothways.progress_displays import Display, Notebook, Plain, Snapshot, Terminal, in_jupyter
+from bothways.tasks.finetune import finetune
 from bothways.tasks.folder import with_task
 from bothways.text.files import read_texts
 from bothways.text.streams import follow
+from bothways.text.tokenizer import Tokenizer
 from helpers import config_for
 from helpers.cli import Run, write_rows
+from helpers.tasks import SINGLE, base_model, recipe_for
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -349,6 +361,60 @@ def test_the_library_shows_nothing_elsewhere(
         bar.at(2)
         assert module._open == [], "a bar of the command line keeps its place"
     assert capsys.readouterr() == ("", "")
+
+
+def test_interactive_progress_is_not_for_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(module, "monotonic", clock)
+    for bar, is_told in ((Progress("fitting", 2), True), (interactive_progress("fitting", 2), False)):
+        with bar:
+            for _ in bar.over([1, 2]):
+                clock.now += 100
+        assert ("fitting: 1 of 2" in capsys.readouterr().err) == is_told
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    with interactive_progress("fitting", 2) as bar:
+        for _ in bar.over([1, 2]):
+            clock.now += 100
+    assert "1 of 2" in capsys.readouterr().err
+
+
+@pytest.fixture
+def fitted(tokenizer: Tokenizer, tmp_path: Path) -> Callable[[bool], Classifier]:
+    def fit(is_shown: bool) -> Classifier:
+        folder = base_model(tmp_path / "base", tokenizer)
+        settings = ["run.steps=3", "run.batch_size=2"]
+        return Classifier(folder, settings=settings, device="cpu", progress=is_shown).fit(["cat", "狗"], ["a", "b"])
+
+    return fit
+
+
+def test_fit_shows_its_steps_in_a_notebook(
+    fitted: Callable[[bool], Classifier], notebook: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    classifier = fitted(True)
+    assert "fine-tuning: 3 of 3 steps (100 %)" in notebook[-1]
+    notebook.clear()
+    classifier.predict(["cat", "狗"])
+    assert "predicting: 2 of 2" in notebook[-1]
+    notebook.clear()
+    fitted(False).predict(["cat"])
+    assert notebook == []
+
+
+def test_a_run_without_listeners_shows_its_steps_in_a_notebook(
+    tokenizer: Tokenizer, tmp_path: Path, notebook: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    recipe = recipe_for("classify", base_model(tmp_path / "base", tokenizer))
+    finetune(recipe, tmp_path / "run", train=SINGLE, dev=[])
+    assert "training: 4 of 4 steps (100 %)" in notebook[-1]
+    notebook.clear()
+    finetune(recipe, tmp_path / "heard", train=SINGLE, dev=[], listen=[lambda event: None])
+    assert notebook == []
 
 
 # ---------------------------------------------------------------------- which

@@ -38,6 +38,7 @@ def torchrun(plan: PretrainRecipe, out: Path, processes: int, *settings: str) ->
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_processes_train_as_one(packed: Path, tmp_path: Path, parallel: str) -> None:
     plan = plan_for(packed)
+    plan = replace(plan, run=replace(plan.run, keep_state=True))
     pretrain(plan, tmp_path / "one")
     torchrun(plan, tmp_path / "two", 2, f"run.parallel={parallel}")
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")

@@ -109,7 +109,9 @@ RUN = {
     "run.evaluate_every": c("1", effect="events"),
     "run.save_every": c("1", effect="events"),
     "run.save_minutes": c("1e-9", effect="events"),
-    "run.keep": c("1", "run.save_every=1", effect="files"),
+    "run.save_first": c("true", effect="events"),
+    "run.keep": c("1", "run.save_every=1", "run.keep_state=true", effect="files"),
+    "run.keep_state": c("true", effect="files"),
     "run.tensorboard": c("true", effect="files" if find_spec("tensorboard") else "missing-package"),
 }
 DISTILL = {
@@ -142,6 +144,7 @@ PRETRAINING = {
     "data.train": c('["{other packed}"]'),
     "data.rows": c("stream"),
     "data.weights": c("{first = 9.0, second = 1.0}"),
+    "data.keep": c("{third = 0.0}", effect="unknown-source"),
     "data.valid_sequences": c("1"),
     "data.verify": c("false", effect="calls"),
     "model.init": c("{base}"),

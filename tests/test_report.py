@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bothways.train import curve, report
 from bothways.train.curve import Thinned, draw_curve, entries
+from bothways.train.machine import peak_flops
 from bothways.train.protocol import Evaluated, Event, Finished, Saved, Started, Stepped
 from bothways.train.report import Console, Log, TensorBoard
 from helpers import refused
@@ -208,6 +210,43 @@ def test_a_line_says_everything(capsys: pytest.CaptureFixture[str], monkeypatch:
     # 949 steps of 0.2 seconds; the losses are between the two of the steps.
     assert "step 51 of 1,000  3 min 10 s left  loss 6.9400  mlm 6.1850  next 0.7550" in second
     assert second.startswith("  5%")
+
+
+@pytest.mark.parametrize("peak", [math.nan, 4.9e10])
+def test_no_mfu_without_a_peak_rate_and_none_above_one(
+    peak: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A CPU has no known peak; steps that are reported together may look faster than a device can be."""
+    started = replace(STARTED, peak_flops=peak)
+    console = Console(1000, None)
+    with closing(Log(tmp_path / "metrics.jsonl", 0)) as log:
+        for event in (started, stepped(1)):
+            console(event)
+            log(event)
+    assert "tokens/s" in (told := capsys.readouterr().err)
+    assert "MFU" not in told
+    assert [step["mfu"] for step in read(tmp_path / "metrics.jsonl")] == [None]
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA A10G", math.nan),  # not an A10
+        ("NVIDIA H20", math.nan),
+    ],
+)
+def test_the_peak_rate_of_a_gpu_is_that_of_its_data_sheet(
+    name: str, peak: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: name)
+    assert peak_flops(torch.device("cuda"), "bf16") == pytest.approx(peak, nan_ok=True)
+    assert math.isnan(peak_flops(torch.device("cuda"), "fp32"))
+    assert math.isnan(peak_flops(torch.device("cpu"), "bf16"))
 
 
 def test_a_run_by_minutes_shows_the_share_of_its_time(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ SOURCE = Path(bothways.__file__).parent
 ORDER = [
     ["errors"],
     ["atomic", "prefetch", "hash_rng", "ragged", "progress_displays", "progress"],
-    ["plots"],
+    ["plots", "marked_text"],
     ["text"],
     ["data"],
     ["scoring"],

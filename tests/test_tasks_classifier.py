@@ -42,7 +42,7 @@ def fast(model: Path, **settings: Any) -> Classifier:
 def test_settings_are_kept_cloned_and_changed(base: Path) -> None:
     first = fast(base, seed=7)
     own = {"model": base, "epochs": 1, "batch_size": 6, "lr": 1e-3, "seed": 7, "out": None, "settings": FAST}
-    assert first.get_params() == {**own, "device": "auto", "dtype": "auto"}
+    assert first.get_params() == {**own, "device": "auto", "dtype": "auto", "progress": True}
     second = sklearn.base.clone(first)
     assert second is not first
     assert second.get_params() == first.get_params()

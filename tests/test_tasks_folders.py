@@ -202,8 +202,9 @@ def test_their_plain_tagger_answers_as_their_pipeline(tokenizer: Tokenizer, tmp_
     predictor = Predictor.load(folder)
     for sentence in SENTENCES[:8]:
         theirs, ours = pipe(sentence, aggregation_strategy="none", ignore_labels=[]), predictor(sentence)
-        keys = ("entity", "start", "end")
-        assert [[one[key] for key in keys] for one in ours] == [[one[key] for key in keys] for one in theirs]
+        assert [(one["entity_group"], one["start"], one["end"]) for one in ours] == [
+            (one["entity"], one["start"], one["end"]) for one in theirs
+        ]
         assert [one["score"] for one in ours] == pytest.approx([one["score"] for one in theirs], abs=LIMIT)
 
 

@@ -194,7 +194,7 @@ def test_tags_of_a_long_text_are_those_of_its_words_alone(tokenizer: Tokenizer) 
     assert [one["word"] for one in long] == [text[a:b] for a, b in split_words(text)]
     for one in random.Random(0).sample(long, 40):
         alone = predictor(one["word"])
-        assert alone[0]["entity"] == one["entity"]
+        assert alone[0]["entity_group"] == one["entity_group"]
         assert alone[0]["score"] == pytest.approx(one["score"], abs=LIMIT)
 
 
@@ -212,7 +212,7 @@ def test_of_words_that_the_tokenizer_drops_nothing_is_known(tokenizer: Tokenizer
     """Where no tag is outside."""
     predictor = Predictor(plant(model_for(tokenizer, "tag", ("ADJ", "NOUN")), "token", ["the", "paris"]))
     found = predictor(("Paris", "\u200b", "", "the"))
-    assert [one["entity"] for one in (found[0], found[3])] == ["NOUN", "ADJ"]
+    assert [one["entity_group"] for one in (found[0], found[3])] == ["NOUN", "ADJ"]
     assert [one["score"] for one in found[1:3]] == [0.5, 0.5]
 
 

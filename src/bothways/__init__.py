@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from bothways.predict.rerank import Hit as Hit
     from bothways.predict.rerank import Reranker as Reranker
     from bothways.predict.token_table import distil_static as distil_static
+    from bothways.pretraining.adapt import Adapted as Adapted
+    from bothways.pretraining.adapt import adapt as adapt
     from bothways.pretraining.pack import PackReport as PackReport
     from bothways.pretraining.pack import pack as pack
     from bothways.pretraining.pretrain import Pretrained as Pretrained
@@ -135,6 +137,7 @@ _MODULES = {
     "predict.rerank": "Hit Reranker",
     "search.vector_evaluation": "SetScores VectorEvaluation evaluate_vectors",
     "predict.token_table": "distil_static",
+    "pretraining.adapt": "Adapted adapt",
     "pretraining.pack": "PackReport pack",
     "pretraining.pretrain": "Pretrained pretrain",
     "pretraining.recipe": "PretrainRecipe pretrain_recipe read_pretrain_recipe read_recipe",

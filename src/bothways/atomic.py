@@ -67,6 +67,12 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)  # after an exchange, the old folder
 
 
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder; an earlier copy of the same files is replaced."""
+    with new_folder(target, replaces=tuple(path.name for path in source.iterdir())) as fresh:
+        shutil.copytree(source, fresh, dirs_exist_ok=True)
+
+
 @contextlib.contextmanager
 def only_writer(home: Path) -> Iterator[None]:
     """Refuse a second writer in the same folder, which is made if there is none.

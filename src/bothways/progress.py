@@ -233,6 +233,16 @@ def hide_bar() -> None:
             _open[-1].hide()
 
 
+def interactive_progress(what: str, total: float | None = None, unit: str = "") -> Progress:
+    """As `Progress`, but shown in a notebook or on a terminal only: nothing if standard error goes elsewhere."""
+
+    def find() -> Display | None:
+        found = _find_display()
+        return None if isinstance(found, Plain) else found
+
+    return Progress(what, total, unit, display=find)
+
+
 @contextmanager
 def notebook_progress(what: str, total: float | None = None, unit: str = "") -> Iterator[Progress]:
     """As `Progress`, but shown in a notebook only: for functions of the library."""

@@ -9,6 +9,7 @@ import sys
 import typer
 
 from bothways.cli import (
+    adapt,
     bertscore,
     blimp,
     cluster,
@@ -54,6 +55,7 @@ app.command()(static.static)
 app.command()(mine.mine)
 app.command()(pack.pack)
 app.command()(pretrain.pretrain)
+app.command()(adapt.adapt)
 app.command()(doctor.doctor)
 app.command()(finetune.finetune)
 app.command()(evaluate.evaluate)

@@ -1,9 +1,8 @@
 """bothways evaluate"""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,7 +20,7 @@ from bothways.cli.options import (
     TunedModel,
     answering,
 )
-from bothways.cli.output import file_progress, print_json, print_table, say
+from bothways.cli.output import file_progress, print_json, print_marked, print_table, print_title, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
 
@@ -110,9 +109,9 @@ def evaluate(
         if calibrate:
             write(folder, found, base=base)
         positive = positive_label(found.scores, predictor.labels)
-        print_json({**asdict(found), "labels": predictor.labels, **positive})
+        print_json({**asdict(found), **positive})
         return
-    _print(found, predictor.labels, task_config(predictor.model).temperature, predictor.task.shown)
+    _print(found, task_config(predictor.model).temperature)
     if compared := found.against:
         say(
             f"{found.metric} of {folder} minus that of {against}: {compared.difference:+.4f}, 95 % interval "
@@ -128,10 +127,12 @@ def _settings(config: "TaskConfig") -> str:
     return f"the thresholds {thresholds}" if thresholds else f"the temperature {config.temperature:.2f}"
 
 
-def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float, shown: Callable[[Any], str]) -> None:
+def _print(found: "Evaluation", temperature: float) -> None:
     """Print the tables and the worst errors. `temperature`: the model's current one."""
+    from bothways.predict.display import shown_number
     from bothways.scoring.classification import shown_name
 
+    labels = found.labels
     rows = [
         (shown_name(name, labels), f"{value:.4f}", _range(found.intervals.get(name)))
         for name, value in found.scores.items()
@@ -141,31 +142,41 @@ def _print(found: "Evaluation", labels: tuple[str, ...], temperature: float, sho
     )
     if 1 < len(found.details) <= 60:
         columns = list(next(iter(found.details.values())))
-        details = [(name, *(_number(row[c]) for c in columns)) for name, row in found.details.items()]
-        print_table(("", *columns), details, right=columns)
+        details = [(name, *(shown_number(row[c]) for c in columns)) for name, row in found.details.items()]
+        print_table(("", *columns), details, right=columns, title="Scores by label")
     if found.confusion and len(labels) <= 12:
         print_table(
             ("gold ↓  predicted →", *labels),
             [(label, *row) for label, row in zip(labels, found.confusion, strict=True)],
             right=labels,
+            title="Confusion matrix",
         )
     if found.temperature and abs(found.temperature / temperature - 1) > _TOLERANCE:
         how = "overconfident" if found.temperature > temperature else "underconfident"
         say(f"the model is {how}: a temperature of {found.temperature:.2f} would calibrate it (--calibrate)")
+    if found.worst:
+        _print_errors(found)
+
+
+def _print_errors(found: "Evaluation") -> None:
+    from bothways.marked_text import Colours
+    from bothways.predict.display import error_text, marked_pair
+    from bothways.tasks.registry import TASKS
+
+    print_title(found.errors_title)
+    task, colours = TASKS[found.task], Colours(found.labels)
     for error in found.worst:
-        typer.echo(f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, answered {shown(error['answer'])}")
-        typer.echo(f"       {_text(error)}")
+        if not task.marked_field:
+            answered = task.shown(error["answer"])
+            typer.echo(f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, predicted {answered}")
+            typer.echo(f"       {error_text(error)}")
+            continue
+        typer.echo(f"{error['error']:.3g}  {error['where']}")
+        if task.marked_title:
+            typer.echo(f"  {error[task.marked_title]}")
+        for name, shown in zip(("gold", "predicted"), marked_pair(task, found.labels, error), strict=True):
+            print_marked(shown, colours, f"  {name:9}  ")
 
 
 def _range(ends: tuple[float, float] | None) -> str:
     return "" if ends is None else f"{ends[0]:.4f} to {ends[1]:.4f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _text(error: dict[str, Any]) -> str:
-    texts = error.get("texts") or [error.get("question") or "", error.get("text") or error.get("context") or ""]
-    line = " | ".join(" ".join(text.split()) for text in texts if text)
-    return line if len(line) <= 200 else line[:199] + "…"

@@ -93,8 +93,8 @@ def finetune(
     accepted: text-classification, ner, token-classification, pos, qa, question-answering, multiple-choice,
     cross-encoder, reranker, bi-encoder, sentence-transformer.
 
-    The run folder holds the recipe with every key, metrics.jsonl, curve.png, checkpoints/, and at the end model/, the
-    best model on --dev, which transformers opens too.
+    The run folder holds the recipe with every key, metrics.jsonl, curve.png, and at the end model/, the best model on
+    --dev, which transformers opens too. checkpoints/ is then dropped, unless run.keep_state is set.
 
     Example: bothways finetune classify --train examples/reviews.tsv --dev examples/reviews-dev.tsv
     --out my-classifier

@@ -18,7 +18,9 @@ def info(
     folder: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[DIR]", help="A model folder, or the name of an included model.  [default: en]", show_default=False
+            metavar="[DIR]",
+            help="A model folder, a run folder, or the name of a model.  [default: en]",
+            show_default=False,
         ),
     ] = None,
     base: BaseModel = None,
@@ -45,6 +47,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     shape, tokenizer = facts["encoder"], facts["tokenizer"]
     lines = [
         ("folder", facts["folder"]),
+        *_run_lines(facts["run"]),
         *([("adapter of", facts["adapter_of"])] if facts["adapter_of"] else []),
         ("architecture", ", ".join(facts["architectures"]) or facts["family"]),
         (
@@ -85,6 +88,20 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         text = f"{name}  {_size(one['size'])}: {', '.join(one['can'])}{_first(one['labels'])}"
         lines.append(("adapters in the box" if i == 0 else "", text))
     return lines
+
+
+def _run_lines(run: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The run that made the model: how far it is, and what is in its folder beside the model."""
+    if run is None:
+        return []
+    best = f", the best at step {run['best_step']:,}" if run["best_step"] is not None else ""
+    how = "complete" if run["complete"] else "not complete"
+    state = "with" if run["has_state"] else "without"
+    lines = [("run", f"{run['folder']}, {how}: {run['steps']:,} steps{best}; {state} checkpoints")]
+    others = [(name, size) for name, size in run["files"].items() if not name.startswith("model/")]
+    return lines + [
+        ("  its other files" if i == 0 else "", f"{n}  {_size(size)}") for i, (n, size) in enumerate(others)
+    ]
 
 
 def _first(labels: Sequence[str]) -> str:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from bothways.model.model import Model
     from bothways.model.static import StaticModel
 
-_OR_NAME = ", or the name of an included model (bothways models)"
+_OR_NAME = ", run folder, or the name of a model that is included (bothways models) or in the Hugging Face cache"
 
 
 def named_folder(model: Path | str | None) -> Path | str | None:
-    """The folder of an included model, if one is named."""
+    """The folder of a model that is given by its path, by a run or by a name."""
     from bothways.model.box import model_folder
 
     return None if model is None else type(model)(model_folder(model))
@@ -40,6 +40,17 @@ Encoding = Annotated[
 ]
 """It holds for all files that the verb reads."""
 
+
+def tokenizer_place(model: Path | None) -> Path:
+    """The folder or the file of the tokenizer of --model."""
+    from bothways.model.box import model_folder, no_such_model
+
+    found = model_folder(model)
+    if model is not None and not found.exists():
+        raise no_such_model(model)
+    return found
+
+
 AnyModel = Annotated[
     Path | None,
     typer.Option(
@@ -55,7 +66,7 @@ FirstModel = Annotated[
     typer.Option(
         "--model",
         metavar="DIR",
-        help=f"Model folder to start from{_OR_NAME}.  [default: en]",
+        help=f"Model to start from: model folder{_OR_NAME}.  [default: en]",
         show_default=False,
         callback=named_folder,
     ),
@@ -65,7 +76,8 @@ TunedModel = Annotated[
     typer.Option(
         "--model",
         metavar="DIR",
-        help="Folder of a fine-tuned model. With --task: the name of an included model.",
+        help="Folder of a fine-tuned model or of its run, or its name in the Hugging Face cache. With --task: the name "
+        "of an included model.",
         show_default=False,
         callback=named_folder,
     ),
@@ -75,7 +87,7 @@ BaseModel = Annotated[
     typer.Option(
         "--base",
         metavar="DIR",
-        help="Base model folder, if the model is an adapter.  [default: as its adapter_config.json says]",
+        help="Base model, if the model is an adapter.  [default: as its adapter_config.json says]",
         show_default=False,
     ),
 ]

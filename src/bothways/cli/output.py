@@ -21,6 +21,7 @@ from bothways.text.streams import follow
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from bothways.marked_text import Colours, MarkedText
     from bothways.scale.drive import OnProgress
 
 T = TypeVar("T")
@@ -81,13 +82,36 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> None:
+def print_table(
+    header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = (), title: str = ""
+) -> None:
     """Print a table. The columns named in `right` are right-aligned."""
     from rich.console import Console
 
     # Lines are folded for terminals only.
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False, markup=False)
+    if title:
+        print_title(title)
     console.print(_table(header, rows, right))
+
+
+def print_title(title: str) -> None:
+    """Print the title of a table or list."""
+    from rich.console import Console
+
+    Console(highlight=False, markup=False).print(title, style="bold")
+
+
+def print_marked(shown: "MarkedText", colours: "Colours", indent: str = "") -> None:
+    """Print a text with marks: in colours on a terminal, else in brackets."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+    has_colours = console.color_system is not None
+    if shown.title:
+        console.print(Text(indent + shown.title, "bold" if has_colours else ""))
+    console.print(Text(indent) + (shown.rich(colours) if has_colours else Text(shown.plain())))
 
 
 def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> str:

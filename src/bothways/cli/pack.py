@@ -1,13 +1,14 @@
 """bothways pack"""
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.options import Encoding, OldField, On, TextColumn, named_folder
+from bothways.cli.options import Encoding, OldField, On, TextColumn, tokenizer_place
 from bothways.cli.output import parts_progress, print_json, print_table, say
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -30,9 +31,10 @@ def pack(
         typer.Option(
             "--model",
             metavar="DIR",
-            help="A model folder, tokenizer.json or vocab.txt, or the name of an included model.",
+            help="A model folder, run folder, tokenizer.json or vocab.txt, or the name of a model that is included or "
+            "in the Hugging Face cache.",
             show_default=False,
-            callback=named_folder,
+            callback=tokenizer_place,
         ),
     ],
     out: Annotated[
@@ -86,10 +88,7 @@ def pack(
     from bothways.scale.packing import pack_files
     from bothways.text.tokenizer import Tokenizer
 
-    sources: dict[str, list[Path | str]] = {}
-    for written in inputs:
-        name, path = _source(written, default_source(out))
-        sources.setdefault(name, []).append(path)
+    sources = sources_of(inputs, default_source(out))
     is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
     held_out = {
         "valid": 0.0 if is_file or valid is None else valid,
@@ -129,9 +128,11 @@ def pack(
     say(f"{out} is ready: bothways pretrain tiny --data {out} --out my-run")
 
 
-def _source(written: str, default: str) -> tuple[str, str]:
-    """Split NAME=PATH, unless a file has that name."""
-    match = re.fullmatch(r"([\w.-]+)=(.+)", written)
-    if match is None or Path(written).exists():
-        return default, written
-    return match[1], match[2]
+def sources_of(inputs: Sequence[str], default: str) -> dict[str, list[Path | str]]:
+    """Paths by the name of their source: NAME=PATH, or PATH for the default source."""
+    found: dict[str, list[Path | str]] = {}
+    for written in inputs:
+        match = None if Path(written).exists() else re.fullmatch(r"([\w.-]+)=(.+)", written)
+        name, path = (match[1], match[2]) if match else (default, written)
+        found.setdefault(name, []).append(path)
+    return found

@@ -34,6 +34,7 @@ from bothways.scale.bulk_options import ROWS_PER_PART
 if TYPE_CHECKING:
     from bothways.data.notes import Notes
     from bothways.engine.reader import Tally
+    from bothways.predict.predictor import Predictor
     from bothways.tasks.task import Task
 
 
@@ -64,6 +65,15 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print each text with its entities, tags or answer marked, in colours.")
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Write the texts, marked in the same way, as a page.", show_default=False
+        ),
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     devices: Devices = "",
@@ -74,15 +84,20 @@ def predict(
     """Predict with a fine-tuned model: for one text, or for every line or row of a file, in order.
 
     Prints one line for each text: the answers with their scores, a tab, the text. Streams in constant memory. With
-    --out, the same command goes on after a kill.
+    --out, the same command goes on after a kill. --show and --html mark what was found in the texts.
 
     Example: bothways predict "I cannot believe it, thank you so much!" --task emotion
     """
     from bothways.data.notes import Notes
+    from bothways.predict.display import require_marks, write_page
     from bothways.predict.predictor import Predictor
     from bothways.scale.bulk import predict_files
     from bothways.tasks.recipe import FinetuneData
 
+    if (show or html) and show + bool(html) + bool(out) + as_json > 1:
+        raise typer.BadParameter("expected only one of --show, --html, --out and --json")
+    if html and html.suffix.lower() not in (".html", ".htm"):
+        raise BothwaysError(f"--html is {html}: expected a name that ends in .html", "unknown-format", html)
     if out is not None:
         with parts_progress("predicting") as on_progress:
             report = predict_files(
@@ -128,10 +143,18 @@ def predict(
         raise BothwaysError("a text is empty: there is nothing to predict", "empty-text")
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
+    if show or html:
+        require_marks(type(predictor.task))
     with file_progress("predicting", given) as bar:
-        for example, answer in predictor.answers(bar.over(examples), top=top):
-            line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
-            sys.stdout.write(line + "\n")
+        answers = predictor.answers(bar.over(examples), top=top)
+        if html:
+            write_page(html, predictor, answers)
+        elif show:
+            _print_marked(predictor, answers)
+        else:
+            for example, answer in answers:
+                line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
+                sys.stdout.write(line + "\n")
     sys.stdout.flush()
     _say_counts(notes, predictor.tally)
 
@@ -151,6 +174,17 @@ def _is_file(word: str) -> bool:
         return True
     ends_so = re.fullmatch(r"\.[a-z][a-z0-9]*", Path(word).suffix)  # not "3.5" or "Good.Really"
     return not any(map(str.isspace, word)) and bool(ends_so or "/" in word or os.sep in word)
+
+
+def _print_marked(predictor: "Predictor", answers: Iterable[tuple[Any, Any]]) -> None:
+    """The texts with marks: in colours on a terminal, else in brackets."""
+    from bothways.cli.output import print_marked
+    from bothways.marked_text import Colours
+    from bothways.predict.display import marked
+
+    colours = Colours(predictor.labels)
+    for example, answer in answers:
+        print_marked(marked(type(predictor.task), vars(example), answer), colours)
 
 
 def _line(task: "Task", example: Any, answer: Any) -> str:

@@ -41,7 +41,8 @@ def pretrain(
 ) -> None:
     """Pretrain an encoder with a recipe. If interrupted, the same command resumes exactly where it stopped.
 
-    The run's folder holds the full recipe, metrics.jsonl, curve.png, checkpoints/, and at the end model/.
+    The run's folder holds the full recipe, metrics.jsonl, curve.png, and at the end model/. checkpoints/ is then
+    dropped, unless run.keep_state is set.
     For several GPUs: torchrun --nproc-per-node 8 -m bothways pretrain …
 
     Example: bothways pretrain tiny --data packed --out my-run

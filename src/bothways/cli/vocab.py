@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import Encoding, OldField, TextColumn
+from bothways.cli.options import Encoding, OldField, TextColumn, tokenizer_place
 from bothways.cli.output import print_json, print_table, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -96,10 +96,9 @@ def show(
 
     Example: bothways vocab show "Unbelievable!" --model my-model
     """
-    from bothways.model.box import model_folder
     from bothways.text.tokenizer import Tokenizer
 
-    encoding = Tokenizer.load(model_folder(model))(text, pair)
+    encoding = Tokenizer.load(tokenizer_place(model))(text, pair)
     texts = (text, pair or "")
     header = ("piece", "id", "start", "end", "text", "word", "segment")
     rows = []

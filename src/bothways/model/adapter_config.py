@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bothways.errors import BothwaysError
 from bothways.model.box import ALIASES, BOX, model_folder
+from bothways.model.hub_cache import cached_model, name_in_hub
 from bothways.model.weights import read_json
 
 CONFIG, WEIGHTS, OLDER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -177,17 +178,23 @@ def base_of(folder: Path, base: Path | str | None = None) -> Path | None:
         name = named.removeprefix(_IN_BOX)
         places = [BOX / ALIASES.get(name, name)]
     else:
-        places = [folder / named, Path(named)]
+        beside = [model_folder(place) for place in (folder / named, Path(named)) if place.is_dir()]
+        places = beside or [cached_model(named) or Path(named)]
     for path in places:
         if path.is_dir() and path.resolve() != folder.resolve():
             return path.resolve()
     if base is not None:
         raise BothwaysError(
-            f"`base` is {base}, which is not the folder of a base model: name another one", "no-base-model", str(base)
+            f"`base` is {base}, which is neither the folder of a base model nor in the Hugging Face cache: "
+            "name another one",
+            "no-base-model",
+            str(base),
         )
-    what = f"an adapter of {named}, which is not a folder here" if places else "an adapter that names no base model"
+    what = "an adapter that names no base model"
+    if places:
+        what = f"an adapter of {named}, which is neither a folder here nor in the Hugging Face cache"
     raise BothwaysError(
-        f"{folder} is {what}: give the folder of its base model as `base`, or as {_BASE} in {CONFIG}",
+        f"{folder} is {what}: give its base model as `base`, or as {_BASE} in {CONFIG}",
         "no-base-model",
         named,
     )
@@ -196,9 +203,12 @@ def base_of(folder: Path, base: Path | str | None = None) -> Path | None:
 def name_of_base(base: str, folder: Path) -> str:
     """How an adapter in `folder` names its base model: by a path relative to `folder`, so that both can move together.
 
-    An absolute path would be true on one machine only. A name that is not a folder, such as one of the Hub, is kept.
+    An absolute path would be true on one machine only. A model in the cache of the Hub has its name there. A name that
+    is not a folder is kept.
     """
     path = Path(base)
+    if (name := name_in_hub(path)) is not None:
+        return name
     if not path.is_absolute() and not path.is_dir():
         return base
     path, folder = path.resolve(), folder.resolve()

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bothways.errors import BothwaysError
+from bothways.model.hub_cache import cached_model, hub_cache, is_hub_name
+from bothways.model.run_folder import model_of_run
 from bothways.text.tokenizer import Tokenizer
 
 BOX = Path(__file__).parents[1] / "box"
@@ -41,7 +43,7 @@ class BoxedModel:
 
 
 def has_box() -> bool:
-    return (BOX / DEFAULT).is_dir()
+    return (BOX / DEFAULT / "config.json").is_file()
 
 
 def boxed(name: str = DEFAULT, model: str = DEFAULT) -> Path:
@@ -58,11 +60,30 @@ def boxed(name: str = DEFAULT, model: str = DEFAULT) -> Path:
 
 
 def model_folder(model: Path | str | None) -> Path:
-    """The folder of a model: a path, or the name of a model or task in the box, if there is no such folder."""
+    """The folder of a model, given by its path, by the folder of a run, or by its name.
+
+    If there is no such folder, a name is that of a model or task in the box, or of a model in the cache of the Hugging
+    Face Hub. A path that is none of these is returned as it is.
+    """
     if model is None:
         return boxed()
-    found = None if Path(model).exists() else _named(str(model))
-    return BOX / found if found else Path(model)
+    if Path(model).exists():
+        return model_of_run(Path(model)) if Path(model).is_dir() else Path(model)
+    return BOX / found if (found := _named(str(model))) else cached_model(str(model)) or Path(model)
+
+
+def no_such_model(model: Path | str) -> BothwaysError:
+    """The error for a model that `model_folder` does not find."""
+    if Path(model).exists():
+        return BothwaysError(f"{model} is not a folder", "no-folder", model)
+    if not is_hub_name(str(model)):
+        return BothwaysError(f"there is no folder {model}", "no-folder", model)
+    return BothwaysError(
+        f"there is no {model} here, nor a model of that name in the Hugging Face cache, {hub_cache()}: give the path "
+        "of a model folder, as bothways never downloads",
+        "no-folder",
+        model,
+    )
 
 
 def lasting_name(model: Path | str | None) -> str | None:

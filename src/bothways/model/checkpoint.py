@@ -19,7 +19,7 @@ from torch import Tensor
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model import google
-from bothways.model.card import model_card
+from bothways.model.card import CARD, Made, model_card
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow, setting
@@ -34,7 +34,7 @@ from bothways.text.tokenizer import Tokenizer
 
 ADVICE = "finetune.toml"
 """A part of a recipe: recommended settings for fine-tuning the model."""
-_FILES = ("config.json", "model.safetensors", "README.md", *TOKENIZER_FILES)
+_FILES = ("config.json", "model.safetensors", CARD, *TOKENIZER_FILES)
 """The files that `save` writes and replaces, besides ADVICE."""
 _MODULES = ("sentence.", "late.")
 """Parameters that are in files of their own."""
@@ -98,8 +98,11 @@ def assemble(
     return model.eval()
 
 
-def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) -> None:
-    """Write a model folder that transformers can open. The write is atomic: the folder is never half-written."""
+def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None, made: Made | None = None) -> None:
+    """Write a model folder that transformers can open. The write is atomic: the folder is never half-written.
+
+    `made`: how the model was made, for its card.
+    """
     family, folder = FAMILIES[model.config.family], Path(folder)
     architecture = _architecture(family, set(model.config.heads))
     others = [ADVICE] if model.config.advice else []
@@ -120,7 +123,7 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None) 
         (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if model.tokenizer is not None:
             model.tokenizer.save(fresh, model.config.encoder.max_length, model.config.encoder.segments)
-        (fresh / "README.md").write_text(model_card(model, folder.name, architecture), encoding="utf-8")
+        (fresh / CARD).write_text(model_card(model, folder, architecture, made), encoding="utf-8")
         if model.config.advice:
             (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
         if model.sentence is not None:

@@ -9,6 +9,7 @@ from bothways import atomic
 from bothways.errors import BothwaysError, require_choice
 from bothways.model import checkpoint, fairseq, google
 from bothways.model.adapter_config import base_of
+from bothways.model.box import model_folder
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.text.dictionary import read_dictionary
@@ -28,11 +29,11 @@ def convert(
 ) -> Model:
     """Write the model in `source` to the folder `target`, in Hugging Face's format or in Google's, and return it.
 
-    `source` is a model folder or a fairseq RoBERTa: its .pt file, or the folder with that single .pt file. Google's
-    format is for BERT in float32 only; `dtype` applies to Hugging Face's. An adapter is merged into its base model;
-    `base`: as in `load`.
+    `source` is a model as in `load`, or a fairseq RoBERTa: its .pt file, or the folder with that single .pt file.
+    Google's format is for BERT in float32 only; `dtype` applies to Hugging Face's. An adapter is merged into its base
+    model; `base`: as in `load`.
     """
-    source, target = Path(source), Path(target)
+    source, target = model_folder(source), Path(target)
     require_choice("to", to, get_args(Layout))
     if source.resolve() == target.resolve():
         raise BothwaysError(f"{target} is both source and target: name another target folder", "same-folder", target)

@@ -11,6 +11,7 @@ from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, boxed_tasks, model_folder
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.run_folder import describe_run, is_run, run_of_model, sizes
 
 _ABILITIES = {
     "masked": "predict masked tokens (bothways fill)",
@@ -25,7 +26,8 @@ _ABILITIES = {
 
 def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, Any]:
     """The facts about a model folder, as values that JSON can hold. `base`: as in `load`."""
-    folder = model_folder(folder)
+    given, folder = Path(folder), model_folder(folder)
+    run = given if folder.parent == given else run_of_model(folder)
     model = load(folder, base=base)
     config, tokenizer = model.config, model.tokenizer
     parts = {name: sum(p.numel() for p in head.parameters()) for name, head in model.heads.items()}
@@ -33,6 +35,7 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
     can += ["rank documents by late interaction (bothways rerank)"] if model.late is not None else []
     return {
         "folder": str(folder),
+        "run": describe_run(run) if run is not None and is_run(run) else None,
         "adapter_of": str(found) if (found := base_of(folder, base)) else None,
         "family": config.family,
         "architectures": config.hf_config.get("architectures") or [],
@@ -61,7 +64,7 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
             "specials": tokenizer.roles,
             "fingerprint": tokenizer.fingerprint,
         },
-        "files": {f.name: f.stat().st_size for f in sorted(folder.iterdir()) if f.is_file()},
+        "files": sizes(folder),
         "can": ([*can, "compute embeddings of texts (bothways encode)"] if tokenizer else can),
     }
 

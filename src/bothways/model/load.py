@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bothways.errors import BothwaysError
 from bothways.model.adapter_config import base_of
-from bothways.model.box import model_folder
+from bothways.model.box import model_folder, no_such_model
 from bothways.model.checkpoint import load_model, with_sentence
 from bothways.model.device import Device, Precision, find_device, find_dtype
 from bothways.model.lora import with_adapter
@@ -21,18 +21,19 @@ def load(
     device: Device = "cpu",
     dtype: Precision = "fp32",
 ) -> Model:
-    """Open a model folder, or an included model by its name, in evaluation mode. The default is the included model en.
+    """Open a model in evaluation mode. The default is the included model en.
 
-    If `folder` is an adapter, `base` is the folder of its base model; by default the one that it names. `device` is
-    cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. The weights are converted to `dtype` (fp32, bf16, fp16, or
-    auto: bf16 on a GPU that computes in it), whatever the precision of the file is.
+    `folder` is a model folder, the folder of a complete run, the name of an included model, or the name on the Hugging
+    Face Hub (org/name) of a model that is in its cache here: nothing is ever downloaded. If it is an adapter, `base` is
+    its base model; by default the one that it names. `device` is cpu, cuda, cuda:1, mps, or auto: a GPU if there is
+    one. The weights are converted to `dtype` (fp32, bf16, fp16, or auto: bf16 on a GPU that computes in it), whatever
+    the precision of the file is.
     """
     target = find_device(device)
     precision = find_dtype(dtype, target)
     folder = model_folder(folder)
     if not folder.is_dir():
-        what = f"{folder} is not a folder" if folder.exists() else f"there is no folder {folder}"
-        raise BothwaysError(what, "no-folder", folder)
+        raise no_such_model(folder)
     if is_static(folder):
         raise BothwaysError(
             f"{folder} is a static model, which has no encoder: it works in encode, search, similar, cluster, mine and "

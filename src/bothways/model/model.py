@@ -57,6 +57,17 @@ class Model(nn.Module):
         self.sentence_error: BothwaysError | None = None
         """Why the modules of such a folder are not supported."""
 
+    def __repr__(self) -> str:
+        """One line; the layers are shown by `model.encoder` and `model.heads`."""
+        shape, heads = self.config.encoder, ", ".join(self.config.heads)
+        count = sum(parameter.numel() for parameter in self.parameters())
+        size = f"{count / 1e6:,.1f}M" if count >= 1e6 else f"{count:,}"
+        return (
+            f"Model({self.config.family}, {size} parameters, {shape.layers} layers, width {shape.width}, "
+            f"{shape.vocab_size:,} tokens, reads {shape.max_length:,}{f', heads: {heads}' if heads else ''}, "
+            f"{str(self.dtype).removeprefix('torch.')} on {self.device})"
+        )
+
     @classmethod
     def new(cls, config: ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> "Model":
         """A model with random weights. The same seed gives the same weights."""

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.model.box import model_folder, no_such_model
 from bothways.model.readable import check_readable
 from bothways.model.sentence import MODULES
 from bothways.model.weights import read_json, read_weights
@@ -117,20 +118,19 @@ def _batched(texts: Iterable[str]) -> Iterator[list[str]]:
 # ---------------------------------------------------------------------- reading
 
 
-def is_static(folder: Path) -> bool:
-    """Whether a folder holds a static model."""
-    return _place(folder) is not None
+def is_static(folder: Path | str) -> bool:
+    """Whether a folder, or the model of a name, is a static model."""
+    return _place(model_folder(folder)) is not None
 
 
 def load_static(folder: Path | str) -> StaticModel:
-    """Open the folder of a static model: of sentence-transformers (StaticEmbedding) or of Model2Vec."""
-    folder = Path(folder)
+    """Open a static model: a folder of sentence-transformers (StaticEmbedding) or of Model2Vec, or a name as in
+    `load`."""
+    folder = model_folder(folder)
     place = _place(folder)
     if place is None:
-        what = (
-            f"there is no folder {folder}" if not folder.exists() else f"{folder} is not the folder of a static model"
-        )
-        raise BothwaysError(f"{what}: expected {_KIND} in {MODULES}, or Model2Vec's config.json", "not-static", folder)
+        what = f"{folder} is not the folder of a static model" if folder.is_dir() else str(no_such_model(folder))
+        raise BothwaysError(f"{what}; expected {_KIND} in {MODULES}, or Model2Vec's config.json", "not-static", folder)
     file = next((place / name for name in ("model.safetensors", "pytorch_model.bin") if (place / name).exists()), None)
     if file is None:
         raise BothwaysError(f"{place} has no weights: expected model.safetensors", "no-weights", place)

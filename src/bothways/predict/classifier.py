@@ -3,8 +3,8 @@
 import inspect
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from bothways.errors import BothwaysError, StoppedError
 from bothways.model.device import find_device
 from bothways.predict.encode import require_several
 from bothways.predict.predictor import Predictor
+from bothways.progress import interactive_progress, notebook_progress
 from bothways.tasks.classify import as_text
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
+from bothways.train.protocol import Event
+from bothways.train.report import StepProgress
 
 
 class ClassifierError(BothwaysError, ValueError):
@@ -50,7 +53,7 @@ class Classifier:
     folder advises, or 3, 32 and 3e-5. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9",
     "classify.class_weights='balanced'"]. With `out` the run is kept in that folder, and an interrupted one resumes.
     `device` and `dtype` are those of predictions, as in `encode`; `fit` uses a device of the same kind, in the
-    precision of run.precision.
+    precision of run.precision. With `progress`, a bar is shown in a notebook or on a terminal.
     """
 
     def __init__(
@@ -65,9 +68,10 @@ class Classifier:
         settings: Sequence[str] = (),
         device: str = "auto",
         dtype: str = "auto",
+        progress: bool = True,
     ) -> None:
         self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
-        self.out, self.settings, self.device, self.dtype = out, settings, device, dtype
+        self.out, self.settings, self.device, self.dtype, self.progress = out, settings, device, dtype, progress
 
     @_value_errors()
     def fit(self, X: Iterable[Any], y: Sequence[Any]) -> "Classifier":  # noqa: N803
@@ -100,7 +104,9 @@ class Classifier:
             self.settings,
         )
         with tempfile.TemporaryDirectory() as folder:
-            found = finetune(recipe, self.out or folder, train=examples, dev=[])
+            with interactive_progress("fine-tuning", unit="steps") if self.progress else nullcontext() as bar:
+                listen = StepProgress(bar) if bar is not None else _ignore
+                found = finetune(recipe, self.out or folder, train=examples, dev=[], listen=[listen])
             if not found.complete:
                 raise StoppedError("fit was stopped before the end: with `out`, the same call resumes", "stopped")
             self.predictor_ = Predictor.load(found.folder, device=self.device, dtype=self.dtype)
@@ -113,7 +119,10 @@ class Classifier:
         if not hasattr(self, "predictor_"):
             raise _not_fitted()
         require_several(X)
-        rows = [probabilities for _, probabilities in self.predictor_.decode_all(map(as_text, X))]
+        size = len(X) if isinstance(X, Sized) else None
+        with notebook_progress("predicting", size) if self.progress else nullcontext() as bar:
+            texts = X if bar is None else bar.over(X)
+            rows = [probabilities for _, probabilities in self.predictor_.decode_all(map(as_text, texts))]
         return np.asarray(rows, np.float64).reshape(-1, len(self._columns))[:, self._columns]
 
     def predict(self, X: Iterable[Any]) -> NDArray[Any]:  # noqa: N803
@@ -156,6 +165,10 @@ class Classifier:
         defaults = inspect.signature(type(self)).parameters
         changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
         return f"{type(self).__name__}({', '.join(changed)})"
+
+
+def _ignore(event: Event) -> None:
+    """A listener in place of a notebook's progress bar."""
 
 
 def _without_none(**settings: Any) -> dict[str, Any]:

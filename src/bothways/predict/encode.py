@@ -131,7 +131,7 @@ def encode(
     GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
-    if isinstance(model, str | Path) and is_static(Path(model)):
+    if isinstance(model, str | Path) and is_static(model):
         model = load_static(model)
     if isinstance(model, StaticModel):
         if pool or prompt or prompt_name or replace(features, long="error") != Features():

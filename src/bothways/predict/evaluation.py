@@ -9,7 +9,9 @@ from typing import Any
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
+from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
+from bothways.model.hub_cache import name_in_hub
 from bothways.model.load import load
 from bothways.predict.predictor import Predictor
 from bothways.progress import notebook_progress
@@ -29,9 +31,9 @@ _MAX_RESAMPLED = 5_000  # the bootstrap of rank correlations over more examples 
 _MAX_CALIBRATED = 10_000  # examples whose probabilities are kept, to fit the temperature
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
-    """The scores of a model on labelled data."""
+    """The scores of a model on labelled data. A notebook shows them as tables."""
 
     task: str
     metric: str
@@ -51,13 +53,29 @@ class Evaluation:
     reliability: list[Bin] = field(default_factory=list)
     """Accuracy and confidence by bin of confidence."""
     worst: list[dict[str, Any]] = field(default_factory=list)
-    """Examples with the largest errors, largest first."""
+    """Examples with the largest errors, largest first; `gold` and `answer` of one are of the same form."""
     read: str = ""
     """Numbers of texts and tokens read, in windows, and cut."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """As `interval`, for every score that can be resampled; for more than 5,000 examples only that of `metric`."""
     against: Comparison | None = None
     """The difference of `metric` to that of another model, if one was given."""
+    labels: tuple[str, ...] = ()
+    """The labels of the model; of the confusion matrix in this order."""
+    errors_title: str = "Largest errors"
+    """What the list of the worst errors is called, such as Most confident errors."""
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"Evaluation({self.task}, {self.examples:,} examples: {self.metric} {self.scores[self.metric]:.4f}, "
+            f"95 % interval {low:.4f} to {high:.4f})"
+        )
+
+    def _repr_html_(self) -> str:
+        from bothways.predict.evaluation_html import evaluation_html  # it imports this module
+
+        return evaluation_html(self)
 
 
 def evaluate(
@@ -96,7 +114,14 @@ def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None 
 
     Calibrate on data that the model was not trained on, and report scores on other data. `base`: as in `load`.
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
+    if (name := name_in_hub(folder)) is not None:
+        raise BothwaysError(
+            f"{name} is in the Hugging Face cache, which other programs read: convert it to a folder of your own, and "
+            "calibrate that",
+            "not-own-folder",
+            name,
+        )
     if found.temperature is None and not found.thresholds:
         raise BothwaysError(
             f"a model for the task {found.task} of this kind has no temperature or thresholds to calibrate",
@@ -195,7 +220,8 @@ class _Counting:
         confusion = self.scores.confusion().tolist() if isinstance(self.scores, Classes) else None
         before = task_config(self.predictor.model).temperature
         worst = [
-            {"error": error, **_shown(example), "answer": answer} for error, (example, answer) in self.worst.items()
+            {"error": error, **_shown(example), "gold": self.task.gold_answer(example), "answer": answer}
+            for error, (example, answer) in self.worst.items()
         ]
         values, metric = self.scores.scores(), self.task.metric
         intervals = _intervals(self.scores, list(values) if self.examples <= _MAX_RESAMPLED else [metric])
@@ -213,6 +239,8 @@ class _Counting:
             worst,
             str(self.predictor.tally),
             intervals,
+            labels=self.predictor.labels,
+            errors_title=self.task.errors_title,
         )
 
 

@@ -23,6 +23,7 @@ from bothways.engine.reader import Tally
 from bothways.engine.sequences import Indices, Sequences, on_device
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
+from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
 from bothways.model.late import Expansion, Late, Side
 from bothways.model.load import load
@@ -204,7 +205,7 @@ def open_ranker(
     model = load(folder, base=base)
     if model.late is not None:
         return LateInteraction(model, device=device, dtype=dtype, long=long or "window")
-    limit = folder_limit(Path(folder), reranker_config(model))
+    limit = folder_limit(model_folder(folder), reranker_config(model))
     return Reranker(model, device=device, dtype=dtype, long=long, max_length=limit)
 
 

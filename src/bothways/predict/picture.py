@@ -41,7 +41,7 @@ def _confusion(axes: Any, found: Evaluation, labels: tuple[str, ...]) -> None:
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for i, row in enumerate(found.confusion if len(labels) <= 12 else []):
         for j, cell in enumerate(row):
-            axes.text(j, i, cell, ha="center", va="center", color="white" if shares[i][j] > 0.5 else "black")
+            axes.text(j, i, cell, ha="center", va="center", color="white" if shares[i][j] > 0.7 else "black")
     axes.set_xticks(range(len(labels)), labels, rotation=45, ha="right")
     axes.set_yticks(range(len(labels)), labels)
     axes.set_xlabel("predicted label")

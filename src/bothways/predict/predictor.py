@@ -16,6 +16,7 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.predict.display import SHOWN, Answers, shown_answers
 from bothways.predict.encode import warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.progress import notebook_progress
@@ -41,6 +42,8 @@ class Predictor:
     | tag      | a text, or a tuple of words                    | [{"entity_group", "score", "word", "start", "end"}]|
     | answer   | {"question", "context"}, or (question, context)| {"score", "start", "end", "answer"}                |
     | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |
+
+    Answers are plain dicts in lists. A notebook shows the lists with their texts, and entities in colours.
     """
 
     def __init__(
@@ -77,6 +80,10 @@ class Predictor:
         """From a folder of `finetune`, or one of transformers with a head for a task. `base`: as in `bothways.load`."""
         return cls(load(folder, base=base), device=device, dtype=dtype, long=long)
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.labels[:8]) + (f", … ({len(self.labels)} labels)" if len(self.labels) > 8 else "")
+        return f"Predictor({self.name}: {names or self.task.title})\n  {self.model!r}"
+
     @property
     def labels(self) -> tuple[str, ...]:
         return self.model.config.labels
@@ -93,13 +100,24 @@ class Predictor:
         """
         lost, is_one = self.tally.cut, not isinstance(inputs, Iterable) or isinstance(inputs, _SINGLE)
         if is_one:
-            found = list(self.stream([inputs], top=top))
+            found = self._listed([inputs], top)
         else:
             with notebook_progress("predicting", len(inputs) if isinstance(inputs, Sized) else None) as bar:
-                found = list(self.stream(bar.over(inputs), top=top))
+                found = self._listed(bar.over(inputs), top)
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
         return found[0] if is_one else found
+
+    def _listed(self, inputs: Iterable[Any], top: int) -> Answers:
+        """All answers, in lists that notebooks show with their texts."""
+        first, found = list[Any](), list[Any]()
+        for example, answer in self.answers(map(self.example, inputs), top=top):
+            if len(found) < SHOWN:
+                first.append(example)
+            if self.task.marked_field and isinstance(answer, list):
+                answer = shown_answers(self.task, [example], answer, is_one=True)
+            found.append(answer)
+        return shown_answers(self.task, first, found, is_one=False)
 
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
         """The answers to a stream of inputs, in order and in constant memory."""

@@ -14,6 +14,7 @@ from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
+from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.sentence import max_length_of
@@ -80,7 +81,7 @@ class Reranker:
         config = reranker_config(self.model)
         self._activation, self._temperature = config.options.activation, config.temperature
         if max_length is None and not isinstance(model, Model):
-            max_length = folder_limit(Path(model), config)
+            max_length = folder_limit(model_folder(model), config)
         window = replace(config.window, long=long or config.window.long)
         if max_length:
             window = replace(window, length=min(max_length, self.model.config.encoder.max_length))

@@ -22,7 +22,7 @@ def open_source(
     """A model, or the model in a folder. `base`: the base of an adapter. For `device` and `dtype` see `encode`."""
     if isinstance(model, StaticModel):
         return model
-    if isinstance(model, Path | str) and base is None and is_static(Path(model)):
+    if isinstance(model, Path | str) and base is None and is_static(model):
         return load_static(model)
     if isinstance(model, Model) or base is None:
         return Engine(model, device=device, dtype=dtype)

@@ -7,6 +7,8 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
+from bothways.model.box import model_folder
+from bothways.model.card import Made, Score, files_and_rows, name_of_model
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES, with_pooling
 from bothways.model.load import load
@@ -21,7 +23,7 @@ from bothways.text.tokenizer import Tokenizer
 from bothways.train.health import HealthMonitor
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
-from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session
+from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session, scores_at
 from bothways.train.state import Checkpoints
 from bothways.train.strict_toml import write_table
 
@@ -38,7 +40,9 @@ class Pretrained:
     before: dict[str, float] = field(default_factory=dict)
     """Scores on the held-out text before the first step."""
     after: dict[str, float] = field(default_factory=dict)
-    """Scores on the held-out text after the last step."""
+    """Scores on the held-out text after the last step; with early stopping, of the best model."""
+    best_step: int | None = None
+    """With early stopping (run.patience): the step of the model, which is the best."""
 
 
 def pretrain(
@@ -94,13 +98,19 @@ def pretrain(
             tokens_per_epoch=tokens,
             scaled=recipe.run.precision == "fp16",
         )
+        work.before, _ = first_and_last_scores(out)
         line = plateau if len(work.losses) == 1 else None  # it does not compare with a sum of losses
         ended = run_session(work, recipe.run, recipe.optim, out, ranks, listeners, health, line)
-        if ranks.is_first and ended.complete:
-            _publish(out, recipe.run.keep, recipe.model.init)
+        checkpoints = Checkpoints(out, recipe.run.keep)
+        state, latest = checkpoints.state(), checkpoints.latest()
+        best = state.best_step if state and ended.complete and recipe.run.patience else None
         before, after = first_and_last_scores(out)
+        after = after if best is None else scores_at(out, best)
+        if ranks.is_first and ended.complete and latest is not None:
+            _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), recipe, packed, after)
+            checkpoints.finish(keep_state=recipe.run.keep_state)
         ranks.wait()
-        return Pretrained(out / "model", ended.step, ended.complete, before, after)
+        return Pretrained(out / "model", ended.step, ended.complete, before, after, best)
 
 
 def _one_tokenizer(packed: Sequence[Packed]) -> Tokenizer:
@@ -181,12 +191,32 @@ def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
             )
 
 
-def _publish(out: Path, keep: int, base: str) -> None:
-    """Copy the models of the last checkpoint into `out`. An adapter is merged into its base model, and also copied as
+def _publish(
+    out: Path, chosen: Path, recipe: PretrainRecipe, packed: Sequence[Packed], scores: Mapping[str, float]
+) -> None:
+    """Copy the models of a checkpoint into `out`. An adapter is merged into its base model, and also copied as
     out/adapter."""
-    latest = Checkpoints(out, keep).latest()
-    assert latest is not None  # a run that is complete has saved
-    for file in latest.glob("*/config.json"):
+    base, made = recipe.model.init, _made(out, recipe, packed, scores)
+    for file in chosen.glob("*/config.json"):
         model = load(file.parent, base=base if is_adapter(file.parent) else None)
-        checkpoint.save(model, out / file.parent.name)
-    copy_adapter(latest / "model", out / "adapter", base)
+        checkpoint.save(model, out / file.parent.name, made=made)
+    copy_adapter(chosen / "model", out / "adapter", base)
+
+
+def _made(out: Path, recipe: PretrainRecipe, packed: Sequence[Packed], scores: Mapping[str, float]) -> Made:
+    """How the model was pretrained, for its card."""
+    base = model_folder(recipe.model.init) if recipe.model.init else None
+    names, tokens = [one.folder.name for one in packed], sum(one.manifest["report"]["tokens"] for one in packed)
+    length = f"{recipe.run.steps:,} steps" if recipe.run.steps else f"{recipe.run.minutes:g} minutes"
+    aims = ", ".join(recipe.active)
+    return Made(
+        name=out.absolute().name,
+        about=f"Pretrained with bothways ({aims}){f' from {name_of_model(base)}' if base else ''}.",
+        base=base,
+        facts={
+            "training data": files_and_rows(names, tokens, "tokens of packed text"),
+            "training": f"{aims}; {length}, learning rate {recipe.optim.lr:g}, seed {recipe.run.seed}",
+        },
+        scored_on="text that was held out",
+        scores=tuple(Score(name, value) for name, value in scores.items()),
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.model.box import model_folder
 from bothways.model.config import BASE, EncoderConfig, Learned, Rotary
 from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives import OBJECTIVES
@@ -25,6 +26,9 @@ class PretrainData:
     """Unless an objective decides it: a sequence is a document or an equal part of one, or full running text."""
     weights: dict[str, float] = field(default_factory=dict)
     """Sampling weight of each source; by default in proportion to its text."""
+    keep: dict[str, float] = field(default_factory=dict)
+    """Sources that the model must not forget: each with the share by which its held-out loss may rise. The best
+    checkpoint is that with the lowest loss on the other sources, as long as none of these has risen by more."""
     valid_sequences: int = 1_000
     """Most held-out sequences to evaluate, for each source."""
     verify: bool = True
@@ -256,6 +260,9 @@ def pretrain_recipe(table: Mapping[str, Any], settings: Sequence[str] = ()) -> P
         raise BothwaysError(
             "the recipe has no key settings: each objective has its own part", "unknown-key", "settings"
         )
+    model = table.get("model")
+    if isinstance(model, dict) and isinstance(model.get("init"), str) and model["init"]:
+        model["init"] = str(model_folder(model["init"]))
     own: dict[str, Any] = {name: read(one.Settings, table.pop(name, {}), name) for name, one in OBJECTIVES.items()}
     return replace(read(PretrainRecipe, {**table, "settings": {}}), settings=own)
 

@@ -8,16 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_range
 from bothways.hash_rng import mix
 from bothways.model import checkpoint
 from bothways.model.batch import Batch
+from bothways.model.box import model_folder
 from bothways.model.encoder import Activations, initialise
 from bothways.model.load import load
 from bothways.model.lora import adapt, save_adapter, trained_of
@@ -33,6 +35,7 @@ from bothways.train.distill import StudentModule
 from bothways.train.protocol import Forward, Step
 from bothways.train.ranks import Ranks
 
+_RISEN = 1e9  # the selection loss of a model that has forgotten: worse than any other
 _EVALUATION_SEED = 1_000_003  # the same masks in every evaluation of every run
 
 
@@ -99,6 +102,9 @@ class Pretraining:
         assert model.tokenizer is not None
         self.recipe, self.train, self.valid = recipe, train, valid
         self.config, self.tokenizer = model.config, model.tokenizer
+        self.before: dict[str, float] = {}
+        """The scores before the first step, which data.keep is about."""
+        _require_kept(recipe.data.keep, valid)
         self.special_ids = SpecialIds.of(self.tokenizer)
         self.objectives = make_objectives(recipe, self.tokenizer)
         for phase in recipe.phases:
@@ -222,7 +228,14 @@ class Pretraining:
         return scores
 
     def selection_loss(self, scores: Mapping[str, float]) -> float:
-        return scores["loss"]
+        """The loss; with data.keep that of the other sources, if no source to keep has risen."""
+        if not self.recipe.data.keep:
+            return scores["loss"]
+        self.before = self.before or dict(scores)
+        if risen(self.recipe.data.keep, self.before, scores):
+            return _RISEN
+        others = [source for source in self.valid.sources if source not in self.recipe.data.keep]
+        return fmean(scores[f"{source}/loss"] for source in others)
 
     def flops(self, phase: int) -> float:
         """6 for each weight that a token uses, and 12 · width for each token it attends to, in each layer."""
@@ -248,7 +261,7 @@ class Pretraining:
                 adapt(model, self.recipe.lora)
         model.load_state_dict(own, assign=True)
         if self.recipe.lora.rank:
-            save_adapter(model, str(Path(self.recipe.model.init).resolve()), folder / "model")
+            save_adapter(model, str(model_folder(self.recipe.model.init).resolve()), folder / "model")
             parts = trained_of(self.module, weights)
         else:
             checkpoint.save(model, folder / "model")
@@ -269,6 +282,27 @@ class Pretraining:
         for objective in self.objectives.values():
             objective.from_folder(own, parts)
         return {f"model.{name}": t for name, t in own.items()} | {f"parts.{name}": t for name, t in parts.items()}
+
+
+def risen(keep: Mapping[str, float], before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    """The sources to keep whose held-out loss has risen by more than it may."""
+    return [name for name, share in keep.items() if after[f"{name}/loss"] > before[f"{name}/loss"] * (1 + share)]
+
+
+def _require_kept(keep: Mapping[str, float], valid: Texts) -> None:
+    if not keep:
+        return
+    if unknown := set(keep) - set(valid.sources):
+        raise BothwaysError(
+            f"data.keep names {min(unknown)}, and the sources of the held-out text are "
+            f"{', '.join(valid.sources) or 'none'}: name those, and pack with `valid`",
+            "unknown-source",
+            min(unknown),
+        )
+    if not set(valid.sources) - set(keep):
+        raise BothwaysError("data.keep names all sources: leave out those to adapt to", "unknown-source", tuple(keep))
+    for name, share in keep.items():
+        require_range(f"data.keep.{name}", share, share >= 0, "0 or more")
 
 
 def _under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways import atomic
+from bothways.model.box import model_folder
 from bothways.pretraining.pack import DocumentPlaces, PackReport, PackTally, find_inputs, parse_share, write_packed
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -114,10 +115,11 @@ def pack_files(
     `model` is the folder or file of the tokenizer, `rows_per_part` the number of documents that a worker does at a
     time. The packed folder equals that of `bothways.pack`, byte for byte. The same call goes on after a kill.
     """
+    model = model_folder(model)
     out, share, tokenizer = Path(out), parse_share(valid), Tokenizer.load(model)
     files = find_inputs(inputs, out, valid_files)
     require_rereadable([file for _, file in files])
-    job, home = PackJob(str(Path(model).absolute()), column, each, words, named_encoding()), parts_of(out)
+    job, home = PackJob(str(model.absolute()), column, each, words, named_encoding()), parts_of(out)
     execute = _where(devices, on)
     held_out = [str(file) for (split, _), file in files if split == "valid"]
     plan = {**job.plan(), "inputs": {f"{source}={file}": state_of(file) for (_, source), file in files}}

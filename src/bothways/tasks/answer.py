@@ -64,6 +64,8 @@ class QuestionAnswering(Task):
     columns = ()
     pair_part = "second"
     epochs = 2
+    marked_field, marked_title = "context", "question"
+    errors_title = "Most confident errors"
     Settings = AnswerSettings
     Options = AnswerSettings
 
@@ -158,6 +160,10 @@ class QuestionAnswering(Task):
         elif NULL in self.config.thresholds:
             listed.append(nothing)
         return listed[0] if top == 1 else listed[:top]
+
+    def gold_answer(self, example: Question) -> Any:
+        found = [{"start": start, "end": start + len(text), "answer": text} for text, start in example.gold or ()]
+        return [one for i, one in enumerate(found) if one not in found[:i]]  # annotators often agree
 
     def answers_none(self, decoded: SpanScores) -> bool:
         """Whether no answer wins. A model trained only on questions with an answer always gives one."""

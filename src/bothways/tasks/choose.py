@@ -44,6 +44,7 @@ class MultipleChoice(Task):
     columns = ()
     needs_offsets = False
     metric = "accuracy"
+    errors_title = "Most confident errors"
 
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Choice]:
@@ -132,7 +133,9 @@ class MultipleChoice(Task):
         return Accuracy()
 
     def error(self, item: EncodedExample, decoded: NDArray[np.float64]) -> float:
-        return 1 - float(decoded[item.example.gold])
+        """The probability of a wrong option."""
+        best = int(decoded.argmax())
+        return 0.0 if best == item.example.gold else float(decoded[best])
 
     def count(self, scores: Any, item: EncodedExample, decoded: NDArray[np.float64]) -> None:
         scores.add([int(decoded.argmax()) == item.example.gold])

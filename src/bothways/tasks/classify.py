@@ -159,6 +159,7 @@ class TextClassification(TextTask):
         usual = {"single": "accuracy", "multi": "micro_f1", "regression": "spearman"}[self.options.kind]
         self.metric = self.settings.metric or usual
         require_choice("classify.metric", self.metric, tuple(self.new_scores().scores()))
+        self.errors_title = "Largest errors" if self.options.kind == "regression" else "Most confident errors"
 
     def _weights(self, golds: Sequence[Any]) -> NDArray[np.float32]:
         wanted = self.settings.class_weights
@@ -258,10 +259,15 @@ class TextClassification(TextTask):
         return ManyLabels(self.labels, [self.threshold(label) for label in self.labels])
 
     def error(self, item: EncodedExample, decoded: NDArray[np.float64]) -> float:
+        """The probability of a wrong label; of several labels, the largest error of a wrong decision."""
         gold = self.gold(item.example)
         if self.options.kind == "single":
-            return 1 - float(decoded[gold])
-        return float(np.abs(decoded - gold).max())
+            best = int(decoded.argmax())
+            return 0.0 if best == gold else float(decoded[best])
+        errors = np.abs(decoded - gold)
+        if self.options.kind == "multi":
+            errors *= (decoded >= [self.threshold(label) for label in self.labels]) != gold
+        return float(errors.max())
 
     def count(self, scores: Any, item: EncodedExample, decoded: NDArray[np.float64]) -> None:
         gold = self.gold(item.example)

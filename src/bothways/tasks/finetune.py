@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,22 +13,27 @@ from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
+from bothways.model.box import model_folder
+from bothways.model.card import Made
 from bothways.model.families import with_pooling
+from bothways.model.identify import read_labels
 from bothways.model.load import load
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
+from bothways.model.weights import read_json
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.folder import with_config, with_dropout, with_task
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
 from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
 from bothways.tasks.task import Sample, Task
+from bothways.tasks.task_card import made_by
 from bothways.tasks.trainable import FineTuning
 from bothways.text.streams import name_of, read_as
 from bothways.train.distill import Teacher
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, run_session, scores_at
-from bothways.train.state import Checkpoints, read_state
+from bothways.train.state import Checkpoints
 
 _AT_ONCE = 1_024
 
@@ -61,10 +67,12 @@ def finetune(
     listen: Sequence[Listener] = (),
     say: Say = lambda words: None,
     watch: Watch = watch_nothing,
+    name: str = "",
 ) -> Finetuned:
     """Train as the recipe says, or continue an earlier call with the same `out`.
 
-    The data are the recipe's files, or the examples `train` and `dev`. `listen` gets every event of the run, `say`
+    The data are the recipe's files, or the examples `train` and `dev`. `name`: that of the model in its card; by
+    default that of `out`. `listen` gets every event of the run, `say`
     messages for the user, and `watch` the examples while they are read and tokenized.
     """
     out, listeners = Path(out), Listeners(listen, say)
@@ -92,9 +100,9 @@ def finetune(
         lora = recipe.lora if recipe.lora.rank else None
         if lora:
             adapt(model, lora, seed=recipe.run.seed)
-        for name, some in (("training", train), ("development", dev)):
+        for what, some in (("training", train), ("development", dev)):
             if unlabelled := sum(example.gold is None for example in some):
-                tell(f"{unlabelled:,} of the {len(some):,} {name} examples have no label and are left out")
+                tell(f"{unlabelled:,} of the {len(some):,} {what} examples have no label and are left out")
         normalise = TASKS[recipe.task].normalise
         train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe.settings, [example.gold for example in train])
@@ -119,21 +127,27 @@ def finetune(
             micro_tokens=recipe.run.micro_tokens,
             seed=recipe.run.seed,
             lora=lora,
-            base=str(Path(recipe.model.init).resolve()),
+            base=str(model_folder(recipe.model.init).resolve()),
             teacher=_teacher(recipe, model),
         )
         if note := task.note(samples, work.batch):
             tell(note)
+        in_steps = partial(_in_steps, work=work)
         if ranks.is_first:
-            claim(out, recipe, read_finetune_recipe, write_finetune_recipe, _identity(samples))
+            claim(out, recipe, read_finetune_recipe, write_finetune_recipe, _identity(samples), in_steps=in_steps)
         ranks.wait()
-        ended = run_session(work, _in_steps(recipe, work), recipe.optim, out, ranks, listeners)
-        latest = Checkpoints(out, recipe.run.keep).latest()
-        assert latest is not None  # a run that ended has saved
-        best = read_state(latest).best_step
+        _require_same_labels(out / "model", task.labels)
+        ended = run_session(work, in_steps(recipe.run), recipe.optim, out, ranks, listeners)
+        checkpoints = Checkpoints(out, recipe.run.keep)
+        state, latest = checkpoints.state(), checkpoints.latest()
+        assert state is not None  # a run that ended has saved
+        best = state.best_step
         scores = scores_at(out, best)
-        if ended.complete and ranks.is_first:
-            _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), scores, work.base)
+        if ended.complete and ranks.is_first and latest is not None:
+            chosen = latest if best is None else latest.with_name(f"step-{best:08}")
+            made = made_by(recipe, name or out.absolute().name, train, dev, task, scores, chosen)
+            _publish(out, chosen, scores, work.base, made)
+            checkpoints.finish(keep_state=recipe.run.keep_state)
         ranks.wait()
         return Finetuned(
             out / "model", recipe.task, task.labels, len(train), ended.step, ended.complete, task.metric, best, scores
@@ -203,6 +217,12 @@ def _identity(samples: Sequence[Sample]) -> dict[str, int]:
     return {"samples": len(samples), "checksum": found}
 
 
+def _require_same_labels(folder: Path, labels: tuple[str, ...]) -> None:
+    """Refuse a complete run with other labels: of checkpoints, `FineTuning.load` does."""
+    if labels and (folder / "config.json").exists() and read_labels(read_json(folder / "config.json")) != labels:
+        raise BothwaysError(f"{folder} is a model with other labels: use another `out`", "other-run", folder)
+
+
 def _assembled(recipe: FinetuneRecipe, examples: Sequence[Any], is_dev: bool, tell: Say) -> list[Any]:
     """The examples of rows; says how many there are if it is not one for each row."""
     found = list(TASKS[recipe.task].assemble(examples, recipe.settings, is_dev))
@@ -229,20 +249,20 @@ def _freeze(model: Model, what: str | int) -> None:
         block.requires_grad_(False)
 
 
-def _in_steps(recipe: FinetuneRecipe, work: FineTuning) -> FinetuneRun:
+def _in_steps(run: FinetuneRun, work: FineTuning) -> FinetuneRun:
     """The run with its length in steps; by default it evaluates and saves after every epoch."""
-    run, each = recipe.run, work.steps_per_epoch
+    each = work.steps_per_epoch
     if run.epochs:
         run = replace(run, steps=math.ceil(run.epochs * each), epochs=0.0)
     every = run.evaluate_every or each
     return replace(run, evaluate_every=every, save_every=run.save_every or every)
 
 
-def _publish(out: Path, chosen: Path, scores: Mapping[str, float], base: str) -> None:
+def _publish(out: Path, chosen: Path, scores: Mapping[str, float], base: str, made: Made) -> None:
     """Save a checkpoint's model as out/model. An adapter is merged into its base, and also copied to out/adapter."""
     model = load(chosen / "model", base=base if is_adapter(chosen / "model") else None)
     config = task_config(model)
     if model.sentence is not None:
         model.sentence.training_only.clear()
-    checkpoint.save(with_config(model, TASKS[config.task].tuned(config, scores)), out / "model")
+    checkpoint.save(with_config(model, TASKS[config.task].tuned(config, scores)), out / "model", made=made)
     copy_adapter(chosen / "model", out / "adapter", base)

@@ -177,7 +177,7 @@ def write_finetune_recipe(recipe: FinetuneRecipe) -> str:
 
 def advice_file(init: str) -> Path | None:
     """The file with the recommended settings of a model, or of an adapter's base; None if there is none."""
-    folder = init and (base_of(Path(init)) or Path(init))
+    folder = init and (base_of(model_folder(init)) or model_folder(init))
     return folder / ADVICE if folder and (folder / ADVICE).is_file() else None
 
 

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.model import checkpoint
-from bothways.model.load import load
 from bothways.progress import Watch, watch_nothing
 from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, finetune
@@ -51,7 +50,9 @@ def finetune_seeds(
     out, runs = Path(out), list[Finetuned]()
     for seed in seeds:
         one = replace(recipe, run=replace(recipe.run, seed=seed))
-        runs.append(finetune(one, out / f"seed-{seed}", listen=listen(seed), say=say, watch=watch))
+        runs.append(
+            finetune(one, out / f"seed-{seed}", listen=listen(seed), say=say, watch=watch, name=out.absolute().name)
+        )
         if not runs[-1].complete:
             break
     metric = runs[0].metric
@@ -59,5 +60,5 @@ def finetune_seeds(
     scores = {name: summary([run.scores[name] for run in runs if run.scores]) for name in runs[0].scores}
     found = Seeds(out / "model", runs, metric, seeds[place], scores)
     if found.complete:
-        checkpoint.save(load(runs[place].folder), out / "model")
+        atomic.copy_folder(runs[place].folder, out / "model")
     return found

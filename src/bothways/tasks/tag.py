@@ -21,7 +21,7 @@ from bothways.data.examples import Tagged
 from bothways.data.findings import DataCounts, Finding, Share, Spots, short
 from bothways.data.label_checks import by_count, check_balance, check_known, check_spelling
 from bothways.data.notes import Notes
-from bothways.data.schemes import detect, parse, problems
+from bothways.data.schemes import Span, detect, parse, problems
 from bothways.data.sources import BINARY, ROWS, find_sources, kind_of, peek, read_plain
 from bothways.data.spans import find_field
 from bothways.data.tagged import (
@@ -81,6 +81,8 @@ class TokenClassification(Task):
     has_ranking = False
     max_texts = 1  # two would be two words of one text
     columns = ("label",)
+    marked_field = "text"
+    errors_title = "Sentences with the most wrong tags"
 
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Tagged]:
@@ -201,28 +203,35 @@ class TokenClassification(Task):
             yield tags[start:end].tolist(), probabilities[start:end]
 
     def answer(self, item: EncodedExample, decoded: Decoded, top: int = 1) -> Any:
-        """Entities as {"entity_group", "score", "word", "start", "end"}; plain tags as {"entity", …} per word."""
+        """The entities as {"entity_group", "score", "word", "start", "end"}; of plain tags one such dict per word."""
         tags, probabilities = [self.labels[i] for i in decoded[0]], decoded[1].tolist()
         text, words = item.example.text, item.example.words
         found = []
-        if not self.has_entities:
-            for tag, p, (start, end) in zip(tags, probabilities, words, strict=True):
-                found.append({"entity": tag, "score": p, "word": text[start:end], "start": start, "end": end})
-            return found
-        for kind, first, last in entities(tags):
+        for kind, first, last in self._spans(tags):
             start, end = words[first][0], words[last - 1][1]
             score = sum(probabilities[first:last]) / (last - first)
             found.append({"entity_group": kind, "score": score, "word": text[start:end], "start": start, "end": end})
         return found
 
+    def gold_answer(self, example: Tagged) -> Any:
+        return [
+            {"entity_group": kind, "word": example.text[start:end], "start": start, "end": end}
+            for kind, first, last in self._spans(example.gold or ())
+            for start, end in [(example.words[first][0], example.words[last - 1][1])]
+        ]
+
+    def _spans(self, tags: Sequence[str]) -> list[Span]:
+        return entities(tags) if self.has_entities else [(tag, i, i + 1) for i, tag in enumerate(tags)]
+
     @classmethod
     def shown_part(cls, answer: Mapping[str, Any]) -> str:
-        return f"{answer['word']}/{answer.get('entity_group', answer.get('entity'))} {answer['score']:.3f}"
+        return f"{answer['word']}/{answer['entity_group']} {answer['score']:.3f}"
 
     def new_scores(self) -> Entities | Tags:
         return Entities() if self.has_entities else Tags()
 
     def error(self, item: EncodedExample, decoded: Decoded) -> float:
+        """The number of words with a wrong tag."""
         return float(sum(self.labels[i] != tag for i, tag in zip(decoded[0], item.example.gold, strict=True)))
 
     def count(self, scores: Any, item: EncodedExample, decoded: Decoded) -> None:

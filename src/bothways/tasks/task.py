@@ -92,6 +92,12 @@ class Task(ABC):
     """Whether the loss compares all examples of a step (in-batch negatives): see `step_loss`."""
     metric: str
     """The score by which models are compared."""
+    errors_title: str = "Largest errors"
+    """What a list of the worst errors is called, by what `error` measures."""
+    marked_field: ClassVar[str] = ""
+    """The field of an example in which `start` and `end` of its answers are places; none if they have none."""
+    marked_title: ClassVar[str] = ""
+    """The field that is shown above it, such as the question."""
 
     def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
         """Only training uses `settings` and the golds of the training data."""
@@ -240,6 +246,10 @@ class Task(ABC):
     @abstractmethod
     def answer(self, item: EncodedExample, decoded: Any, top: int = 1) -> Any:
         """The prediction in the format of a Hugging Face pipeline; with top > 1 a list, the most probable first."""
+
+    def gold_answer(self, example: Any) -> Any:
+        """The gold of an example as an answer, without a score."""
+        return example.gold
 
     @classmethod
     def shown(cls, answer: Any) -> str:

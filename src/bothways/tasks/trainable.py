@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -20,8 +21,10 @@ from bothways.model.batch import Batch
 from bothways.model.load import load
 from bothways.model.lora import adapt, save_adapter, trained_of
 from bothways.model.model import Model
+from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.answering import decode_all
 from bothways.tasks.task import Sample, Task
+from bothways.tasks.task_card import INTERVALS, intervals_of
 from bothways.train.distill import StudentModule, Teacher
 from bothways.train.protocol import Forward, MicroBatch, Step, WholeStep
 from bothways.train.ranks import Ranks
@@ -113,6 +116,8 @@ class FineTuning:
         self.config, self.tokenizer = model.config, model.tokenizer
         self.lora, self.base = lora, base
         self.module = TaskModule(model, task, teacher)
+        self.evaluated: Accumulator | None = None
+        """The latest scores on the development set."""
         self.losses: Mapping[str, float] = {"loss": 1.0}
         if teacher is not None:
             self.losses = {"hard": teacher.settings.hard, **teacher.settings.weights}
@@ -197,6 +202,7 @@ class FineTuning:
         scores = self.task.new_scores()
         for item, decoded in decode_all(self.task, lambda batch: self.module(batch, {}), self.dev, device):
             self.task.count(scores, item, decoded)
+        self.evaluated = scores
         return scores.scores()
 
     def selection_loss(self, scores: Mapping[str, float]) -> float:
@@ -210,7 +216,11 @@ class FineTuning:
     # ------------------------------------------------------------------ folders
 
     def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
-        """Save a model folder; with LoRA an adapter folder, and the trained weights under our own names."""
+        """Save a model folder; with LoRA an adapter folder, and the trained weights under our own names. Beside it the
+        intervals of its scores."""
+        if self.evaluated is not None:
+            found = json.dumps(intervals_of(self.evaluated, self.task.metric))
+            (folder / INTERVALS).write_text(found + "\n", encoding="utf-8")
         if self.lora is None:
             checkpoint.save(self.model_of(weights), folder / "model")
             return

@@ -22,7 +22,7 @@ from bothways.model.activations import without_fast_gelu
 from bothways.model.device import DTYPES
 from bothways.prefetch import prefetch
 from bothways.train.fp32_master import MasterWeights
-from bothways.train.machine import deterministic, interruptible, measure_ceiling, pick_device, pick_precision
+from bothways.train.machine import deterministic, interruptible, peak_flops, pick_device, pick_precision
 from bothways.train.optim import OptimSettings, lr_factor, make_optimizers, set_lr
 from bothways.train.protocol import (
     Evaluated,
@@ -89,8 +89,8 @@ class _Loop:
     def run_all(self, interrupted: threading.Event) -> Iterator[Event]:
         self._resume()
         count = sum(p.numel() for p in self.parameters)
-        ceiling = measure_ceiling(self.device, DTYPES[self.precision]) * self.ranks.size
-        yield Started(self.state.step, count, str(self.device), self.precision, ceiling, self.run.steps)
+        peak = peak_flops(self.device, self.precision) * self.ranks.size
+        yield Started(self.state.step, count, str(self.device), self.precision, peak, self.run.steps)
         if self.state.complete:
             yield Finished(self.state.step, self.state.elapsed, complete=True)
             return
@@ -98,6 +98,8 @@ class _Loop:
         self._compile_ahead()
         if self.state.step == 0 and self.run.evaluate_first:
             yield from self._evaluate()
+        if self.state.step == 0 and self.run.save_first:
+            yield from self._save()
         self.began = time.monotonic() - self.state.elapsed
         self.flushed = self.saved = time.monotonic()
         self.flushed_tokens = self.state.tokens
@@ -370,8 +372,12 @@ class _Loop:
         self.ranks.wait()
         path = self.checkpoints.latest()
         if path is None:
+            self.state = self.checkpoints.state() or self.state  # of a complete run
             return
         self.state, weights, memory = self.checkpoints.load(self.work, path)
+        self.state = replace(
+            self.state, complete=self.state.complete and not self.run.is_longer_than(self.state.step, self.state.stale)
+        )
         restore(self.weights.named, self.optimizers, weights, memory)
         self.weights.publish()
         if self.state.scaler:

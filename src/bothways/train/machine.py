@@ -2,9 +2,9 @@
 
 import math
 import os
+import re
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -30,25 +30,36 @@ def pick_precision(wanted: str, device: torch.device) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
-def measure_ceiling(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations per second of a matrix product: the best of several in about a second."""
-    size = 4096 if device.type == "cuda" else 512
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
-    best, first = math.inf, time.perf_counter()
-    for _ in range(6 if device.type == "cuda" else 30):  # the CPU may be busy with something else
-        if time.perf_counter() - first > 1:  # a CPU without 16-bit support takes a second for each product
-            break
-        _wait(device)
-        begin = time.perf_counter()
-        torch.mm(a, b)
-        _wait(device)
-        best = min(best, time.perf_counter() - begin)
-    return 2 * size**3 / best
+_PEAKS = {
+    "B200": 2250e12,
+    "GH200": 989e12,
+    "H200": 989e12,
+    "H100 NVL": 835e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H800": 989e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "A40": 149.7e12,
+    "A30": 165e12,
+    "A10": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+}
+"""Dense 16-bit operations per second of a GPU, as its data sheet says; of names that match, the first."""
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def peak_flops(device: torch.device, precision: str) -> float:
+    """Floating-point operations per second that the device can do at most; nan if that is not known.
+
+    >>> peak_flops(torch.device("cpu"), "fp32")
+    nan
+    """
+    if device.type != "cuda" or precision not in ("bf16", "fp16"):
+        return math.nan
+    name = torch.cuda.get_device_name(device)
+    return next((peak for known, peak in _PEAKS.items() if re.search(rf"\b{known}\b", name)), math.nan)
 
 
 @contextmanager

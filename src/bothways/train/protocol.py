@@ -160,8 +160,8 @@ class Started:
     parameters: int
     device: str
     precision: str
-    ceiling: float
-    """Floating-point operations per second of plain matrix products, over all ranks."""
+    peak_flops: float
+    """Floating-point operations per second that the devices of all ranks can do at most; nan if it is not known."""
     steps: int = 0
     """The number of steps of the run; 0 if it is set in minutes."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.progress import taken_screen
+from bothways.progress import Progress, taken_screen
 from bothways.progress_displays import duration
 from bothways.train.curve import entries
 from bothways.train.health import MovingAverage
@@ -32,7 +32,7 @@ class Log:
 
     def __init__(self, path: Path, resumed_at: int) -> None:
         """Drop what a killed session wrote after step `resumed_at`; at 0 the file starts empty."""
-        self._path, self._resumed_at, self._ceiling = path, resumed_at, math.nan
+        self._path, self._resumed_at, self._peak = path, resumed_at, math.nan
         with atomic.new_file(path) as temporary, temporary.open("wb") as file:
             if resumed_at and path.exists():
                 file.writelines(line for line, entry in entries(path) if entry["step"] <= resumed_at)
@@ -42,9 +42,9 @@ class Log:
         match event:
             case Started():
                 assert event.step == self._resumed_at
-                self._ceiling = event.ceiling
+                self._peak = event.peak_flops
             case Stepped():
-                self._write(_metrics(event, self._ceiling))
+                self._write(_metrics(event, self._peak))
             case Evaluated():
                 self._write({"step": event.step, "valid": event.scores, "final": event.final})
 
@@ -60,7 +60,7 @@ class Log:
             ) from error
 
 
-def _metrics(event: Stepped, ceiling: float) -> dict[str, Any]:
+def _metrics(event: Stepped, peak: float) -> dict[str, Any]:
     return {
         "step": event.step,
         "phase": event.phase,
@@ -70,9 +70,18 @@ def _metrics(event: Stepped, ceiling: float) -> dict[str, Any]:
         "norm": event.norm,
         "tokens": event.tokens,
         "tokens_per_second": round(event.speed, 1),
-        "mfu": event.flops / ceiling if ceiling > 0 else None,
+        "mfu": _mfu(event, peak),
         "elapsed": round(event.elapsed, 3),
     }
+
+
+def _mfu(event: Stepped, peak: float) -> float | None:
+    """Model FLOPs utilization: the share of the devices' peak rate; None if that is not known.
+
+    Above 1 it was not measured but estimated wrongly: steps that were reported together, or frozen layers.
+    """
+    share = event.flops / peak if peak > 0 else math.nan
+    return share if share <= 1 else None
 
 
 def _finite(value: Any) -> Any:
@@ -95,7 +104,7 @@ class Console:
         self._live: Live | None = None
         self._last: Stepped | None = None
         self._smooth: dict[str, MovingAverage] = {}
-        self._ceiling = math.nan
+        self._peak = math.nan
         self._marks: deque[tuple[int, float]] = deque(maxlen=50)
         """Recent (step, time) pairs, for the current speed."""
         self._printed_at, self._printed_step = -math.inf, -1
@@ -130,7 +139,7 @@ class Console:
             self._start()
         match event:
             case Started():
-                self._ceiling = event.ceiling
+                self._peak = event.peak_flops
                 self._steps = event.steps or self._steps
                 self._last, self._printed_step = None, -1
                 self._marks.clear()
@@ -213,8 +222,23 @@ class Console:
             return ""
         shown = self._smooth if len(last.losses) > 1 else {"": self._smooth[""]}
         losses = "  ".join(f"{name or 'loss'} {smooth.value:.4f}" for name, smooth in shown.items())
-        mfu = f"  MFU {last.flops / self._ceiling:.1%}" if self._ceiling > 0 else ""
-        return f"{losses}  lr {last.lr:.2e}  {last.speed:,.0f} tokens/s{mfu}"
+        mfu = _mfu(last, self._peak)
+        shown_mfu = f"  MFU {mfu:.1%}" if mfu is not None else ""
+        return f"{losses}  lr {last.lr:.2e}  {last.speed:,.0f} tokens/s{shown_mfu}"
+
+
+class StepProgress:
+    """Shows the steps of a run on a progress bar."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._steps = bar, 0
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Started():
+                self._steps = event.steps
+            case Stepped():
+                self._bar.at(event.step, self._steps or None)
 
 
 class TensorBoard:
@@ -229,7 +253,7 @@ class TensorBoard:
                 "missing-package",
                 "tensorboard",
             ) from error
-        self._make, self._folder, self._ceiling = SummaryWriter, folder, math.nan
+        self._make, self._folder, self._peak = SummaryWriter, folder, math.nan
         self._writer: SummaryWriter | None = None
 
     def __call__(self, event: Event) -> None:
@@ -237,9 +261,9 @@ class TensorBoard:
             case Started():
                 # purge_step hides what a killed session wrote after this step.
                 after = event.step + 1 if event.step else 0
-                self._writer, self._ceiling = self._make(str(self._folder), purge_step=after), event.ceiling
+                self._writer, self._peak = self._make(str(self._folder), purge_step=after), event.peak_flops
             case Stepped():
-                numbers = _metrics(event, self._ceiling)
+                numbers = _metrics(event, self._peak)
                 plain = {name: numbers[name] for name in ("loss", "lr", "norm", "tokens_per_second", "mfu")}
                 losses = {f"loss/{name}": value for name, value in event.losses.items()}
                 self._add("train", event.step, plain | losses)

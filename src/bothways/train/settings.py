@@ -18,7 +18,7 @@ class RunSettings:
     epochs: float = 0.0
     """The length of the run in epochs, for fine-tuning."""
     patience: int = 0
-    """Early stopping after this many evaluations without improvement; 0: off."""
+    """Early stopping after this many evaluations without improvement; 0: off. The result is the best checkpoint."""
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
@@ -40,8 +40,12 @@ class RunSettings:
     save_every: int = 0
     """Steps between checkpoints; 0: by save_minutes and at the end."""
     save_minutes: float = 15.0
+    save_first: bool = False
+    """Whether to save before the first step too, so that the best checkpoint may be the model as it was."""
     keep: int = 2
     """Number of checkpoints to keep, beside the best."""
+    keep_state: bool = False
+    """Whether a complete run keeps its checkpoints, with the optimiser state: to be made longer, or to look at."""
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
@@ -60,6 +64,13 @@ class RunSettings:
         require_range("run.keep", self.keep, self.keep >= 1, "1 or more")
         require_range("run.micro_tokens", self.micro_tokens, self.micro_tokens >= 1, "1 or more")
         require_range("run.patience", self.patience, self.patience >= 0, "0 or more")
+
+    def is_longer_than(self, step: int, stale: int) -> bool:
+        """Whether this run goes on from the end of a shorter one, unless that was stopped early.
+
+        `stale`: its evaluations without improvement. A time has no exact end, so a run in minutes never does.
+        """
+        return step < self.steps and not 0 < self.patience <= stale
 
     def done(self, step: int, elapsed: float) -> float:
         """Progress from 0 to 1 after `step` steps and `elapsed` seconds."""

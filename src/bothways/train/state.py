@@ -4,8 +4,11 @@ out/checkpoints/step-00001000/
     model/                  a model folder
     generator/              a model folder, of rtd
     parts.safetensors       what objectives train beside the model, if anything
+    intervals.json          confidence intervals of its scores, of fine-tuning
     optimizer.safetensors   by parameter name, the same for any number of processes
     state.json              the position in the data and the schedule
+
+A complete run needs them no longer: `Checkpoints.finish` keeps out/state.json of them.
 """
 
 import json
@@ -23,7 +26,10 @@ from torch.optim import Optimizer
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.model.run_folder import CHECKPOINTS, STATE
 from bothways.train.ranks import full_tensor, shard_like
+
+_FILES = ("model", "generator", "parts.safetensors", "intervals.json", "optimizer.safetensors", STATE)
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,12 @@ class State:
 
 
 def read_state(path: Path) -> State:
-    """The state of one checkpoint."""
-    return replace(State(), **json.loads((path / "state.json").read_text(encoding="utf-8")))
+    """The state of one checkpoint, or of a complete run."""
+    return replace(State(), **json.loads((path / STATE).read_text(encoding="utf-8")))
+
+
+def _written(state: State) -> str:
+    return json.dumps(asdict(state), indent=1) + "\n"
 
 
 class Storable(Protocol):
@@ -110,21 +120,19 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        self.folder, self.keep = folder / "checkpoints", keep
+        self.run, self.folder, self.keep = folder, folder / CHECKPOINTS, keep
 
     def save(self, work: Storable, state: State, weights: Mapping[str, Tensor], memory: Mapping[str, Tensor]) -> Path:
         """Write a checkpoint, then delete the oldest beyond `keep`, but never the best."""
         path = self.folder / f"step-{state.step:08}"
         before = self.latest()
         try:
-            with atomic.new_folder(
-                path, replaces=("model", "generator", "parts.safetensors", "optimizer.safetensors", "state.json")
-            ) as temporary:
+            with atomic.new_folder(path, replaces=_FILES) as temporary:
                 work.save(weights, temporary)
                 safetensors.torch.save_file(
                     {name: tensor.contiguous() for name, tensor in memory.items()}, temporary / "optimizer.safetensors"
                 )
-                (temporary / "state.json").write_text(json.dumps(asdict(state), indent=1) + "\n", encoding="utf-8")
+                (temporary / STATE).write_text(_written(state), encoding="utf-8")
         except (BothwaysError, safetensors.SafetensorError) as error:
             kept = f"the checkpoint {before} is intact" if before else "there is no earlier checkpoint"
             raise BothwaysError(
@@ -136,16 +144,41 @@ class Checkpoints:
 
     def all(self) -> list[Path]:
         """All checkpoints, oldest first."""
-        return sorted(p for p in self.folder.glob("step-*") if (p / "state.json").exists())
+        return sorted(p for p in self.folder.glob("step-*") if (p / STATE).exists())
 
     def latest(self) -> Path | None:
         found = self.all()
         return found[-1] if found else None
 
+    def state(self) -> State | None:
+        """The progress of the run: as its latest checkpoint says, or as it was when a complete run dropped them."""
+        latest = self.latest()
+        place = self.run if latest is None else latest
+        return read_state(place) if (place / STATE).is_file() else None
+
+    def finish(self, *, keep_state: bool) -> None:
+        """Keep the progress of a complete run, whose model is published; drop its checkpoints unless `keep_state`.
+
+        A kill at any moment leaves all checkpoints or none.
+        """
+        state = self.state()
+        assert state is not None
+        assert state.complete
+        with atomic.new_file(self.run / STATE) as temporary:
+            temporary.write_text(_written(state), encoding="utf-8")
+        if not keep_state and self.folder.exists():
+            self.clean()
+            self.folder.rename(self._dropped)
+            self.clean()
+
     def clean(self) -> None:
-        """Remove half-written checkpoints of a killed session."""
-        for left in self.folder.glob(".step-*"):
+        """Remove half-written and half-removed checkpoints of a killed session."""
+        for left in (*self.folder.glob(".step-*"), self._dropped):
             shutil.rmtree(left, ignore_errors=True)
+
+    @property
+    def _dropped(self) -> Path:
+        return self.folder.with_name(f".{CHECKPOINTS}.dropped")
 
     @staticmethod
     def load(work: Storable, path: Path) -> tuple[State, dict[str, Tensor], dict[str, Tensor]]:

@@ -11,7 +11,6 @@ N tokens · M predicted tokens · V vocabulary.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.nn import functional as F
 from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.hash_rng import mix, uniform
 from bothways.model.batch import Batch
+from bothways.model.box import model_folder
 from bothways.model.config import EncoderConfig, ModelConfig
 from bothways.model.dropout import hashed_uniform
 from bothways.model.encoder import Activations
@@ -128,7 +128,7 @@ class ReplacedTokenDetection(Objective):
     @classmethod
     def resolve(cls, recipe: Recipe) -> ReplacedTokenSettings:
         settings: ReplacedTokenSettings = recipe.settings[cls.name]
-        beside = Path(recipe.model.init).resolve().with_name("generator")
+        beside = model_folder(recipe.model.init).resolve().with_name("generator")
         if settings.generator or not (beside / "config.json").exists():
             return settings
         return replace(settings, generator=str(beside))

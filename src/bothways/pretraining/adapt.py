@@ -1,0 +1,195 @@
+"""Adapts a model to text of a domain by continued pretraining, and watches that it forgets nothing.
+
+Gururangan et al. 2020 (Don't Stop Pretraining); general text is replayed if it is given.
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bothways.errors import BothwaysError, require_range
+from bothways.model.box import DEFAULT, lasting_name, model_folder
+from bothways.model.load import load
+from bothways.model.model import Model
+from bothways.pretraining.pack import pack
+from bothways.pretraining.pretrain import pretrain
+from bothways.pretraining.recipe import pretrain_recipe
+from bothways.pretraining.shards import Corpus, open_packed
+from bothways.pretraining.trainable import risen
+from bothways.text.files import Each
+from bothways.train.session import PACKED, Listener, Say, last_scores
+
+GENERAL = "general"
+"""The name of the source that is replayed."""
+_LENGTH = 256
+_EVALUATIONS = 10
+_SMALLEST, _LARGEST = 2_048, 32_768
+"""Tokens of a step."""
+_STEPS_PER_EPOCH = 50
+_RATE = 1e-4
+"""Learning rate of a model of BERT-Base's width that advises none; it grows as the width shrinks."""
+_OF_ADVISED = 0.75
+"""Share of the learning rate that a model advises for fine-tuning."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """The result of `adapt`."""
+
+    folder: Path
+    """The adapted model."""
+    before: dict[str, float] = field(default_factory=dict)
+    """Held-out loss of each source, before."""
+    after: dict[str, float] = field(default_factory=dict)
+    """Held-out loss of each source, of the adapted model."""
+    steps: int = 0
+    best_step: int | None = None
+    """The step of the adapted model; 0: it is the model as it was, since nothing better was found."""
+    complete: bool = True
+    """False if it was interrupted: the same call continues."""
+    stopped: str = ""
+    """Why it ended before its time, in a sentence."""
+
+
+def adapt(
+    texts: Path | str | Sequence[Path | str] | Mapping[str, Sequence[Path | str]],
+    model: Path | str | None,
+    out: Path | str,
+    *,
+    general: Sequence[Path | str] = (),
+    replay: float = 0.3,
+    tolerance: float = 0.01,
+    valid: float | str = "5%",
+    epochs: float = 3.0,
+    lr: float | None = None,
+    column: str | None = None,
+    each: Each = "paragraphs",
+    settings: Sequence[str] = (),
+    listen: Sequence[Listener] = (),
+    say: Say = lambda words: None,
+    on_bytes: Callable[[int, int], None] | None = None,
+) -> Adapted:
+    """Continue the pretraining of a model on text of a domain (masked language modelling). The same call resumes.
+
+    `texts` are files, or files by the name of their domain. A share `valid` of the documents is held out, and the loss
+    on them is measured before, ten times during, and after. Training stops early when that loss no longer falls, or
+    when the loss on `general` text has risen by more than `tolerance`; the result is the best model seen, which may
+    be the one it began with. General text makes up the share `replay` of what is read.
+
+    `lr` is by default three quarters of what the model advises for fine-tuning, else 1e-4 · √(768 / width). `settings`
+    are any keys of a pretraining recipe, as in ["lora.rank=8"].
+    """
+    out, source = Path(out), lasting_name(model) or DEFAULT
+    require_range("replay", replay, 0 < replay < 1, "between 0 and 1")
+    require_range("epochs", epochs, epochs > 0, "above 0")
+    start = load(model_folder(model))
+    if start.tokenizer is None:
+        raise BothwaysError(f"{model} has no tokenizer, so it cannot read text", "no-tokenizer", model)
+    packed = out / PACKED
+    sources = _sources(texts, general)
+    if not (out / "recipe.toml").exists():
+        pack(sources, start.tokenizer, packed, valid=valid, column=column, each=each, on_bytes=on_bytes)
+    held_out = open_packed(packed, verify=False).corpora("valid")
+    if missing := [name for name in sources if name not in held_out]:
+        raise BothwaysError(
+            f"no document of {missing[0]} was held out, so its loss cannot be watched: give more text, a larger "
+            "`valid`, or `each` lines if every line is a document",
+            "nothing-held-out",
+            missing[0],
+        )
+    recipe = pretrain_recipe(
+        _table(start, source, packed, [name for name in sources if name != GENERAL], replay, tolerance, epochs, lr),
+        settings,
+    )
+    result = pretrain(recipe, out, listen=listen, say=say)
+    before, after = (_losses(scores, sources) for scores in (result.before, result.after))
+    stopped = ""
+    if result.complete and result.steps < recipe.run.steps:
+        stopped = _why(recipe.data.keep, result.steps, result.before, last_scores(out))
+    return Adapted(out / "model", before, after, result.steps, result.best_step, result.complete, stopped)
+
+
+def _sources(texts: Any, general: Sequence[Path | str]) -> dict[str, Sequence[Path | str]]:
+    if isinstance(texts, Mapping):
+        found = dict(texts)
+    else:
+        found = {"domain": [texts] if isinstance(texts, Path | str) else list(texts)}
+    if not any(found.values()):
+        raise BothwaysError("no text to adapt to was given", "no-input")
+    if GENERAL in found:
+        raise BothwaysError(
+            f"a domain is named {GENERAL}: give general text by `general`, or name the domain otherwise",
+            "repeated-source",
+            GENERAL,
+        )
+    return found | ({GENERAL: list(general)} if general else {})
+
+
+def _table(
+    model: Model,
+    source: str,
+    packed: Path,
+    domains: Sequence[str],
+    replay: float,
+    tolerance: float,
+    epochs: float,
+    lr: float | None,
+) -> dict[str, Any]:
+    """The recipe."""
+    shards = open_packed(packed, verify=False).corpora("train")
+    corpora = {name: Corpus(found).tokens for name, found in shards.items()}
+    of_domains = sum(corpora.get(name, 0) for name in domains)
+    if not of_domains:
+        raise BothwaysError("all text of the domain is held out: give more text, or a smaller `valid`", "no-text")
+    is_mixed = GENERAL in corpora
+    share = 1 - replay if is_mixed else 1.0
+    step = min(max(of_domains // _STEPS_PER_EPOCH, _SMALLEST), _LARGEST)
+    steps = max(_EVALUATIONS, math.ceil(epochs * of_domains / share / step))
+    every = math.ceil(steps / _EVALUATIONS)
+    weights = {name: share * corpora[name] / of_domains for name in domains} | ({GENERAL: replay} if is_mixed else {})
+    return {
+        "objectives": ["mlm"],
+        "data": {
+            "train": [str(packed)],
+            "weights": weights,
+            "keep": {GENERAL: tolerance} if is_mixed else {},
+        },
+        "model": {"init": source},
+        "optim": {"lr": lr or default_lr(model), "warmup": 0.1, "schedule": "linear", "weight_decay": 0.01},
+        "run": {
+            "steps": steps,
+            "evaluate_every": every,
+            "save_every": every,
+            "save_first": True,
+            "patience": 2,
+            "keep": 1,
+            "micro_tokens": min(step, 8_192),
+        },
+        "phases": [{"length": min(_LENGTH, model.config.encoder.max_length), "tokens": step}],
+    }
+
+
+def default_lr(model: Model) -> float:
+    """A learning rate that is safe for continued pretraining: by what the model advises, else by its width."""
+    advised = tomllib.loads(model.config.advice).get("optim", {}).get("lr") if model.config.advice else None
+    return float(advised) * _OF_ADVISED if advised else _RATE * math.sqrt(768 / model.config.encoder.width)
+
+
+def _losses(scores: Mapping[str, float], sources: Mapping[str, Any]) -> dict[str, float]:
+    """The loss of each source. Without a prefix if there is one source only."""
+    if len(sources) == 1 and "loss" in scores:
+        return {next(iter(sources)): scores["loss"]}
+    return {name: scores[f"{name}/loss"] for name in sources if f"{name}/loss" in scores}
+
+
+def _why(keep: Mapping[str, float], step: int, before: Mapping[str, float], last: Mapping[str, float]) -> str:
+    if risen(keep, before, last):
+        a, b = before[f"{GENERAL}/loss"], last[f"{GENERAL}/loss"]
+        return (
+            f"stopped at step {step:,}: the held-out loss of general text rose from {a:.3f} to {b:.3f}; a lower `lr`, "
+            "or more general text, forgets less"
+        )
+    return f"stopped at step {step:,}: the held-out loss of the domain fell no further"
