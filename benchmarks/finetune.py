@@ -32,11 +32,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
-from bothways.data.columns import Columns
 from bothways.data.notes import Notes
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe
 from bothways.tasks.registry import TASKS, plan_task
+from bothways.text.columns import Columns
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import bothways
-from bothways.data.columns import Columns
 from bothways.data.examples import Text
 from bothways.data.labels import as_kind, label_kind, label_names
 from bothways.data.notes import SENTENCES, Notes
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError
+from bothways.text.columns import Columns
 from helpers import refused
 
 

@@ -18,7 +18,6 @@ from sentence_transformers.sentence_transformer import losses
 from torch import Tensor
 
 import bothways
-from bothways.data.columns import Columns
 from bothways.data.examples import RELATED, Related
 from bothways.data.notes import Notes
 from bothways.data.related import read_related
@@ -34,6 +33,7 @@ from bothways.tasks.registry import make_task, plan_task
 from bothways.tasks.task import Sample
 from bothways.tasks.taught import Taught
 from bothways.tasks.trainable import FineTuning
+from bothways.text.columns import Columns
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
 from bothways.train.ranks import Ranks

@@ -1039,7 +1039,7 @@ BAD = {
     "a damaged file": (["{tmp}/good.txt", "{tmp}/cut.txt.gz"], "{tmp}/cut.txt.gz"),
     "not UTF-8": (["{tmp}/latin.txt"], "line 2"),
     "no parquet": (["{tmp}/bad.parquet"], "{tmp}/bad.parquet"),
-    "no column": (["{tmp}/a.csv"], "id, body"),
+    "no column": (["{tmp}/a.csv", "--text", "other"], "id, body"),
     "a source without a file": (["wiki={tmp}/none.txt"], "{tmp}/none.txt"),
     "too large a share": (["{tmp}/good.txt", "--valid", "200%"], "'200%'"),
     "no share": (["{tmp}/good.txt", "--valid", "5.5.5"], "'5.5.5'"),
@@ -1060,7 +1060,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_1(what: str, tmp_path: Path, 
     write(work / "good.txt", MIXED)
     contents_of = {
         "empty.txt": b"", "blank.txt": b"\n \n\t\n", "control.txt": b"\x01\n\n\x02", "a.docx": b"", "bad.parquet": b"x",
-        "cut.txt.gz": gzip.compress(b"the cat\n" * 999)[:40], "latin.txt": b"ok\ncaf\xe9\n", "a.csv": b"id,body\n1,a\n",
+        "cut.txt.gz": gzip.compress(b"the cat\n" * 999)[:40], "latin.txt": b"caf\xc3\xa9\ncaf\xe9\n", "a.csv": b"id,body\n1,a\n",
     }  # fmt: skip
     for name, content in contents_of.items():
         (work / name).write_bytes(content)

@@ -12,7 +12,6 @@ import torch
 from sentence_transformers.cross_encoder import losses as theirs
 from torch import Tensor, nn
 
-from bothways.data.columns import Columns
 from bothways.data.examples import Text
 from bothways.data.notes import Notes
 from bothways.data.ranked import read_ranked
@@ -24,6 +23,7 @@ from bothways.tasks.ranking_losses import RANKING_LOSSES, preferred
 from bothways.tasks.registry import make_task
 from bothways.tasks.score import ScoreSettings
 from bothways.tasks.trainable import FineTuning
+from bothways.text.columns import Columns
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings

@@ -211,6 +211,7 @@ FINETUNING = {
     "data.text": c("third"),
     "data.pair": c("third", "data.text=text"),
     "data.label": c("other"),
+    "data.encoding": c("klingon", effect="unknown-encoding"),
     "model.init": c("{teacher}"),
     "model.freeze": c("embeddings"),
     "model.keep_layers": c("1"),

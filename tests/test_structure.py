@@ -45,6 +45,7 @@ ALLOWED = {
     "ray",
     "bm25s",
     "usearch",
+    "openpyxl",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}

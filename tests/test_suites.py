@@ -18,7 +18,6 @@ from PIL import Image
 from typer.main import get_command
 
 from bothways.cli import app
-from bothways.data.columns import Columns
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError, StoppedError
 from bothways.model.load import load
@@ -29,6 +28,7 @@ from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, finetune_recipe,
 from bothways.tasks.registry import TASKS
 from bothways.tasks.seeds import finetune_seeds
 from bothways.tasks.suites import SUITES, BenchmarkFiles, BenchmarkScore, draw_rows, find_cases, run_suite
+from bothways.text.columns import Columns
 from bothways.train.protocol import Event, Stepped
 from bothways.train.session import Listener
 from helpers import refused

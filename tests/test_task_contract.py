@@ -15,7 +15,6 @@ import typer
 from typer.testing import CliRunner
 
 from bothways.cli.finetune import finetune as finetune_command
-from bothways.data.columns import Columns
 from bothways.data.findings import DataCounts
 from bothways.data.notes import Notes
 from bothways.doctor.check_data import check_data, guess_task
@@ -31,6 +30,7 @@ from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe, write_finetun
 from bothways.tasks.registry import TASKS, find_task, make_task, plan_task, task_config
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.trainable import FineTuning
+from bothways.text.columns import Columns
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.ranks import Ranks
 from helpers import TINY, make_loud, refused

@@ -158,16 +158,17 @@ def test_a_sample_is_even(share: float) -> None:
     [
         ("empty.txt", b"", "no-text"),
         ("blank.txt", b"\n \n\n", "no-text"),
-        ("latin.txt", "café\n".encode("latin-1"), "not-utf8"),
+        ("damaged.txt", "café\n".encode() + b"caf\xe9\n", "not-utf8"),
         ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "not-json"),
-        ("field.jsonl", b'{"body": "a"}\n', "not-text"),
+        ("field.jsonl", b'{"url": "a"}\n', "no-text-column"),
         ("number.jsonl", b'{"text": 5}\n', "not-text"),
         ("cut.txt.gz", gzip.compress(b"some text\n" * 1000, mtime=0)[:40], "damaged-file"),
         ("not.txt.xz", b"plain text", "damaged-file"),
         ("spoilt.txt.gz", _spoilt_gzip(), "damaged-file"),
         ("digits.jsonl", b"5" * 5000, "not-json"),
         ("deep.jsonl", b"[" * 200_000, "not-json"),
-        ("table.xlsx", b"", "unknown-file-kind"),
+        ("table.xlsx", b"", "damaged-file"),
+        ("table.docx", b"", "unknown-file-kind"),
     ],
 )
 def test_bad_files_are_named(tmp_path: Path, name: str, content: bytes, code: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, PrintJson, TextField
+from bothways.cli.options import AnyModel, Encoding, PrintJson, TextColumn
 from bothways.cli.output import print_json, print_table, same_command, say, with_options
 from bothways.cli.pack import sources_of
 from bothways.text.files import Each
@@ -21,8 +21,8 @@ def adapt(
         list[str],
         typer.Argument(
             metavar="[NAME=]TEXT...",
-            help="Text of the domain: files, folders or patterns of .txt, .jsonl, .csv, .tsv (also .gz, .xz) or "
-            ".parquet. NAME= tells several domains apart.",
+            help="Text of the domain: files, folders or patterns of .txt, .jsonl, .csv, .tsv (also .gz, .xz), "
+            ".xlsx or .parquet. NAME= tells several domains apart.",
             show_default=False,
         ),
     ],
@@ -58,7 +58,8 @@ def adapt(
     each: Annotated[
         Each, typer.Option(help="What a document is in .txt files: the lines up to an empty line, or each line.")
     ] = "paragraphs",
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -99,7 +100,7 @@ def adapt(
             epochs=epochs,
             lr=lr,
             each=each,
-            column=field,
+            column=text,
             settings=settings or [],
             listen=[listen],
             say=lambda words: console.say(with_options(words)),

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, PrintJson, RefusedLong, TextField
+from bothways.cli.options import (
+    AnyModel,
+    BaseModel,
+    Device,
+    Dtype,
+    Encoding,
+    OldField,
+    PrintJson,
+    RefusedLong,
+    TextColumn,
+)
 from bothways.cli.output import print_json, print_table, watch
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -57,7 +67,9 @@ def bertscore(
         ),
     ] = None,
     long: RefusedLong = "error",
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -83,7 +95,7 @@ def bertscore(
     files = require_files([candidates, *references])
     if out is not None:
         _check_output(out, files)
-    texts, *others = [list(watch(read_texts(file, field), "reading", [str(file)])) for file in files]
+    texts, *others = [list(watch(read_texts(file, text or field), "reading", [str(file)])) for file in files]
     for file, read in zip(references, others, strict=True):
         if len(read) != len(texts):
             raise BothwaysError(

@@ -11,9 +11,11 @@ from bothways.cli.options import (
     BaseModel,
     Device,
     Dtype,
+    Encoding,
+    OldField,
     PrintJson,
     RefusedLong,
-    TextField,
+    TextColumn,
     TextFile,
     vector_model,
 )
@@ -52,7 +54,9 @@ def cluster(
         ),
     ] = None,
     long: RefusedLong = "error",
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: PrintJson = False,
@@ -67,7 +71,7 @@ def cluster(
     from bothways.search.cluster import cluster as find_groups
 
     require_jsonl(out, file)
-    texts, numbers = read_rows(file, field)
+    texts, numbers = read_rows(file, text or field)
     loaded = vector_model(model, base, device, dtype)
     groups = find_groups(
         texts,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bothways.cli.options import Encoding, LabelColumn, PairColumn, TextColumn
 from bothways.cli.output import print_json, print_table, say, watch, with_options
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def doctor(
             show_default=False,
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default=False)] = None,
-    pair: Annotated[str | None, typer.Option(help="Column of the second text.", show_default=False)] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    encoding: Encoding = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check labelled data before training: what is wrong with them, and what to do.
@@ -60,11 +62,14 @@ def doctor(
         text=text or "",
         pair=pair or "",
         label=label or "",
+        encoding=encoding or "",
         watch=watch,
     )
     if as_json:
         print_json(asdict(found))
         return
+    if found.columns:
+        say(f"columns: {found.columns}")
     print_table(("", ""), _facts(found))
     _print_labels(found)
     print_table(("", "finding"), [(finding.severity, _lines(finding)) for finding in found.findings])

@@ -11,11 +11,13 @@ from bothways.cli.options import (
     Device,
     Devices,
     Dtype,
+    Encoding,
+    OldField,
     On,
     PrintJson,
     RefusedLong,
     RowsPerPart,
-    TextField,
+    TextColumn,
 )
 from bothways.cli.output import file_progress, parts_progress, print_json, say
 from bothways.errors import BothwaysError
@@ -33,8 +35,8 @@ def encode(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="File of texts: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .parquet; - for standard "
-            "input. Or several files, folders or patterns.",
+            help="File of texts: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .xlsx, .parquet, a folder "
+            "of Hugging Face datasets; - for standard input. Or several files, folders or patterns.",
             show_default=False,
         ),
     ],
@@ -80,7 +82,9 @@ def encode(
         ),
     ] = None,
     long: RefusedLong = "error",
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     format: Annotated[
         VectorFormat | None,
         typer.Option(help="Format of the outputs of several inputs.  [default: npy]", show_default=False),
@@ -129,7 +133,7 @@ def encode(
                 weights=_numbers(weights),
                 per=per,
                 long=long,
-                field=field,
+                field=text or field,
                 format=format,
                 device=device,
                 dtype=dtype,
@@ -161,7 +165,7 @@ def encode(
         with Progress("loading the model"):
             table = load_static(model)
         with file_progress("encoding", [file]) as bar:
-            rows = write_vectors(out, static_blocks(bar.over(read_texts(file, field)), table), table.width)
+            rows = write_vectors(out, static_blocks(bar.over(read_texts(file, text or field)), table), table.width)
         _print_report(out, rows, table.width, Tally(texts=rows), as_json)
         return
     with Progress("loading the model"):
@@ -174,7 +178,7 @@ def encode(
     tally = Tally()
     width = (recipe or features).width(loaded.config.encoder)
     with file_progress("encoding", [file]) as bar:
-        texts = bar.over(read_texts(file, field))
+        texts = bar.over(read_texts(file, text or field))
         rows = write_vectors(out, vector_blocks(texts, engine, per, recipe, features, tally), width)
     _print_report(out, rows, width, tally, as_json)
 

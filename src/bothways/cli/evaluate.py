@@ -11,6 +11,7 @@ from bothways.cli.options import (
     BoxedTask,
     Device,
     Dtype,
+    Encoding,
     LabelColumn,
     LongTexts,
     PairColumn,
@@ -48,6 +49,7 @@ def evaluate(
     text: TextColumn = None,
     pair: PairColumn = None,
     label: LabelColumn = None,
+    encoding: Encoding = None,
     long: LongTexts = None,
     worst: Annotated[int, typer.Option(help="Number of the worst errors to print.", min=0)] = 5,
     picture: Annotated[

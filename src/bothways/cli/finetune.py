@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bothways.cli.options import FirstModel
+from bothways.cli.options import Encoding, FirstModel, LabelColumn, PairColumn, TextColumn
 from bothways.cli.output import print_json, print_table, same_command, say, watch
 
 if TYPE_CHECKING:
@@ -53,9 +53,10 @@ def finetune(
             show_default=False,
         ),
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text.", show_default=False)] = None,
-    pair: Annotated[str | None, typer.Option(help="Column of the second text.", show_default=False)] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label.", show_default=False)] = None,
+    text: TextColumn = None,
+    pair: PairColumn = None,
+    label: LabelColumn = None,
+    encoding: Encoding = None,
     epochs: Annotated[
         float | None, typer.Option(help="Epochs.  [default: the model's advice, else 3]", show_default=False)
     ] = None,
@@ -113,6 +114,7 @@ def finetune(
         ("data", "text"): text,
         ("data", "pair"): pair,
         ("data", "label"): label,
+        ("data", "encoding"): encoding,
         ("model", "init"): model,
         ("distill", "teacher"): teacher,
         ("run", "epochs"): epochs,

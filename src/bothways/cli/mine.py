@@ -11,11 +11,11 @@ from bothways.cli.options import (
     BaseModel,
     Device,
     Dtype,
+    Encoding,
     PairColumn,
     PrintJson,
     RefusedLong,
     TextColumn,
-    TextField,
     vector_model,
 )
 from bothways.cli.output import print_json, require_jsonl, say, watch, write_jsonl
@@ -82,7 +82,10 @@ def mine(
     seed: Annotated[int, typer.Option(help="Seed of random sampling.", min=0)] = 0,
     text: TextColumn = None,
     pair: PairColumn = None,
-    field: TextField = "text",
+    field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the text column of --corpus.", show_default=False)
+    ] = None,
+    encoding: Encoding = None,
     long: RefusedLong = "error",
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -92,7 +95,7 @@ def mine(
 
     A hard negative is a text that the model finds similar to the anchor, and that is no positive of it. If rows have
     the labels 0 and 1, pairs are those with 1. The output has anchor, positive, negative_1, negative_2 and so on. Pairs
-    with too few negatives are left out. --field is for --corpus.
+    with too few negatives are left out.
 
     Example: bothways mine examples/pairs.jsonl --relative-margin 0.05 --negatives 1 --out triplets.jsonl
     """
@@ -127,8 +130,8 @@ def mine(
 
 def _read_pairs(file: Path, text: str | None, pair: str | None) -> tuple[list[tuple[str, str]], list[str]]:
     """The pairs of a file, without those that have an empty text; of rows with the label 0, the second text."""
-    from bothways.data.columns import Columns
     from bothways.data.texts import read_texts_labelled
+    from bothways.text.columns import Columns
 
     found, golds = [], set()
     for example in watch(read_texts_labelled([str(file)], Columns(text, pair)), "reading", [str(file)]):

@@ -7,6 +7,7 @@ import typer
 
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
+from bothways.text.streams import read_as
 
 if TYPE_CHECKING:
     from bothways.model.model import Model
@@ -20,6 +21,24 @@ def named_folder(model: Path | str | None) -> Path | str | None:
     from bothways.model.box import model_folder
 
     return None if model is None else type(model)(model_folder(model))
+
+
+def _read_as(context: typer.Context, encoding: str | None) -> str | None:
+    context.with_resource(read_as(encoding))
+    return encoding
+
+
+Encoding = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding",
+        metavar="NAME",
+        help="Encoding of the text files, such as gb18030 or cp1252.  [default: UTF-8, or what is guessed]",
+        show_default=False,
+        callback=_read_as,
+    ),
+]
+"""It holds for all files that the verb reads."""
 
 
 def tokenizer_place(model: Path | None) -> Path:
@@ -76,7 +95,17 @@ BoxedTask = Annotated[
     str | None,
     typer.Option("--task", metavar="NAME", help="A task of an included model, such as emotion.", show_default=False),
 ]
-TextColumn = Annotated[str | None, typer.Option("--text", help="Name of the text column.", show_default=False)]
+TextColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--text",
+        metavar="NAME",
+        help="Name of the text column.  [default: the one with a usual name, such as text or review]",
+        show_default=False,
+    ),
+]
+OldField = Annotated[str | None, typer.Option("--field", hidden=True)]
+"""What --text was called before, on verbs that read texts without labels."""
 PairColumn = Annotated[str | None, typer.Option("--pair", help="Name of the second text column.", show_default=False)]
 LabelColumn = Annotated[str | None, typer.Option("--label", help="Name of the label column.", show_default=False)]
 LongTexts = Annotated[
@@ -96,7 +125,6 @@ RefusedLong = Annotated[
         "overlapping windows.",
     ),
 ]
-TextField = Annotated[str, typer.Option("--field", help="Name of the text column or field.")]
 Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")]
 Dtype = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
@@ -126,8 +154,8 @@ TextFile = Annotated[
     Path,
     typer.Argument(
         metavar="FILE",
-        help="File of texts: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .parquet; - for standard "
-        "input.",
+        help="File of texts: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .xlsx, .parquet, a folder of "
+        "Hugging Face datasets; - for standard input.",
         show_default=False,
     ),
 ]

@@ -158,7 +158,7 @@ def write_jsonl(out: Path, rows: Iterable[Any]) -> None:
         stream.writelines(json_text(row, None) + "\n" for row in rows)
 
 
-def read_rows(file: Path, field: str) -> tuple[list[str], list[int]]:
+def read_rows(file: Path, field: str | None) -> tuple[list[str], list[int]]:
     """The texts of a file that are not empty, and their numbers, counted from 0."""
     from bothways.errors import BothwaysError
     from bothways.text.files import read_texts, require_files

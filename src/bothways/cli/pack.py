@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.options import On, tokenizer_place
+from bothways.cli.options import Encoding, OldField, On, TextColumn, tokenizer_place
 from bothways.cli.output import parts_progress, print_json, print_table, say
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -21,8 +21,8 @@ def pack(
         list[str],
         typer.Argument(
             metavar="[NAME=]PATH...",
-            help="Files, folders or patterns of .txt, .jsonl, .csv and .tsv (also .gz and .xz) or .parquet, or - for "
-            "standard input. NAME= sets the name of the source.",
+            help="Files, folders or patterns of .txt, .jsonl, .csv and .tsv (also .gz and .xz), .xlsx or .parquet, "
+            "folders of Hugging Face datasets, or - for standard input. NAME= sets the name of the source.",
             show_default=False,
         ),
     ],
@@ -59,7 +59,9 @@ def pack(
             "text has spaces between words."
         ),
     ] = "pieces",
-    field: Annotated[str, typer.Option(help="The field or column that holds the text.")] = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     devices: Annotated[
         str,
         typer.Option(
@@ -92,7 +94,7 @@ def pack(
         "valid": 0.0 if is_file or valid is None else valid,
         "valid_files": [valid] if is_file and valid else [],
     }
-    options: dict[str, Any] = {**held_out, "dedup": dedup, "column": field, "each": each, "words": words}
+    options: dict[str, Any] = {**held_out, "dedup": dedup, "column": text or field, "each": each, "words": words}
     if devices or on:
         with parts_progress("packing") as on_progress:
             where: dict[str, Any] = {"devices": devices, "on": on, "rows_per_part": rows_per_part}

@@ -16,6 +16,7 @@ from bothways.cli.options import (
     Device,
     Devices,
     Dtype,
+    Encoding,
     LongTexts,
     On,
     PairColumn,
@@ -42,8 +43,8 @@ def predict(
         list[str] | None,
         typer.Argument(
             metavar="[FILE...|TEXT [TEXT]]",
-            help="A file of texts (.txt, .jsonl, .csv, .tsv, .parquet), or - for standard input; or one text, or two, "
-            "such as a question and its context. With --out also several files, folders or patterns.",
+            help="A file of texts (.txt, .jsonl, .csv, .tsv, .xlsx, .parquet), or - for standard input; or one text, "
+            "or two, such as a question and its context. With --out also several files, folders or patterns.",
             show_default=False,
         ),
     ] = None,
@@ -52,6 +53,7 @@ def predict(
     task: BoxedTask = None,
     text: TextColumn = None,
     pair: PairColumn = None,
+    encoding: Encoding = None,
     long: LongTexts = None,
     top: Annotated[int, typer.Option(help="Number of answers to print for each text.", min=1)] = 1,
     out: Annotated[
@@ -159,6 +161,8 @@ def predict(
 
 def _say_counts(notes: "Notes", tally: "Tally") -> None:
     notes.counts.pop("no-label-column", None)  # predictions need no labels
+    if notes.columns:
+        say(f"columns: {notes.columns}")
     if notes:
         say(str(notes))
     say(str(tally))

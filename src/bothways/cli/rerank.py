@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, LongTexts, PrintJson, TextField
+from bothways.cli.options import BaseModel, Device, Dtype, Encoding, LongTexts, OldField, PrintJson, TextColumn
 from bothways.cli.output import print_json, say, watch
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -35,7 +35,9 @@ def rerank(
     base: BaseModel = None,
     top: Annotated[int, typer.Option(help="Number of documents to print.", min=1)] = 10,
     long: LongTexts = None,
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: PrintJson = False,
@@ -54,15 +56,15 @@ def rerank(
         raise BothwaysError("the query is empty: there is nothing to rank by", "empty-text")
     (file,) = require_files([documents])
     rows = [
-        (number, text)
-        for number, text in enumerate(watch(read_texts(file, field), "reading", [str(file)]))
-        if text.strip()
+        (number, document)
+        for number, document in enumerate(watch(read_texts(file, text or field), "reading", [str(file)]))
+        if document.strip()
     ]
     if not rows:
         raise no_text([file])
     with Progress("loading the model"):
         ranker = open_ranker(model, base=base, device=device, dtype=dtype, long=long)
-    hits = ranker.rank(query, [text for _, text in rows], top, watch=watch)
+    hits = ranker.rank(query, [document for _, document in rows], top, watch=watch)
     found = [{**asdict(hit), "index": rows[hit.index][0]} for hit in hits]
     if as_json:
         print_json(found)

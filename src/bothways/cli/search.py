@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Devices, Dtype, On, PrintJson, RowsPerPart, TextField
+from bothways.cli.options import (
+    AnyModel,
+    BaseModel,
+    Device,
+    Devices,
+    Dtype,
+    Encoding,
+    OldField,
+    On,
+    PrintJson,
+    RowsPerPart,
+    TextColumn,
+)
 from bothways.cli.output import parts_progress, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
@@ -117,7 +129,9 @@ def build(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the index.", show_default=False)],
     model: AnyModel = None,
     base: BaseModel = None,
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     long: Annotated[
         Long, typer.Option(help="Documents longer than the model reads: divide them into passages, cut or refuse them.")
     ] = "window",
@@ -167,7 +181,7 @@ def build(
             out,
             model,
             base=base,
-            field=field,
+            field=text or field,
             long=long,
             similarity=similarity,
             query_prompt=query_prompt,
@@ -188,7 +202,9 @@ def add(
     corpus: Corpus,
     model: IndexModel = None,
     base: BaseModel = None,
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     devices: Devices = "",
@@ -204,7 +220,7 @@ def add(
 
     with Progress("adding"), _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
         opened = Index.open(index, model, base=base, device=own, dtype=dtype)
-        opened.add(corpus, field=field, watch=watch, make_parts=make_parts)
+        opened.add(corpus, field=text or field, watch=watch, make_parts=make_parts)
     _report(opened, as_json)
 
 

@@ -10,9 +10,11 @@ from bothways.cli.options import (
     BaseModel,
     Device,
     Dtype,
+    Encoding,
+    OldField,
     PrintJson,
     RefusedLong,
-    TextField,
+    TextColumn,
     TextFile,
     vector_model,
 )
@@ -46,7 +48,9 @@ def similar(
         typer.Option("--out", metavar="FILE", help="Write the pairs or groups to a .jsonl file.", show_default=False),
     ] = None,
     long: RefusedLong = "error",
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: PrintJson = False,
@@ -63,7 +67,7 @@ def similar(
     if duplicates and top is not None:
         raise typer.BadParameter("--top cannot be given with --duplicates, which finds all groups")
     require_jsonl(out, file)
-    texts, numbers = read_rows(file, field)
+    texts, numbers = read_rows(file, text or field)
     loaded = vector_model(model, base, device, dtype)
     rows: list[dict[str, Any]]
     if duplicates:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, PrintJson, TextField
+from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, TextColumn
 from bothways.cli.output import print_json, say, watch
 from bothways.progress import Progress
 
@@ -27,7 +27,9 @@ def static(
         ),
     ] = None,
     width: Annotated[int, typer.Option(help="Width of the vectors; at most that of the encoder.", min=1)] = 256,
-    field: TextField = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     as_json: PrintJson = False,
@@ -50,7 +52,7 @@ def static(
     with Progress("loading the model"):
         loaded = Engine(load(model, base=base), device=device, dtype=dtype).model
     table = distil_static(
-        loaded, width=width, texts=read_texts(texts, field) if texts is not None else None, watch=watch
+        loaded, width=width, texts=read_texts(texts, text or field) if texts is not None else None, watch=watch
     )
     save_static(table, out)
     if as_json:

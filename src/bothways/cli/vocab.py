@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import tokenizer_place
+from bothways.cli.options import Encoding, OldField, TextColumn, tokenizer_place
 from bothways.cli.output import print_json, print_table, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -43,7 +43,9 @@ def train(
         bool, typer.Option("--split-cjk/--join-cjk", help="Split Chinese text into single characters.")
     ] = True,
     minimum: Annotated[int, typer.Option(help="Minimum frequency of a pair to be merged into a piece.", min=1)] = 2,
-    field: Annotated[str, typer.Option(help="The field of .jsonl that holds the text.")] = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
 ) -> None:
     """Train a WordPiece vocabulary, with BERT's special tokens at BERT's ids.
 
@@ -65,7 +67,7 @@ def train(
             strip_accents=strip,
             split_cjk=split_cjk,
             minimum=minimum,
-            field=field,
+            field=text or field,
             on_bytes=bar.at,
         )
     with atomic.new_folder(out, replaces=FILES) as fresh:
@@ -121,7 +123,6 @@ def show(
 
 _Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
 _Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder to write.", show_default=False)]
-_Field = Annotated[str, typer.Option(help="The field or column that holds the text.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 _FROM_HELP = "Text files, folders or patterns; repeat for several."
 
@@ -141,7 +142,9 @@ def extend(
         int | None,
         typer.Option(help="Number of words of --from to add: those that save most pieces.", min=1, show_default=False),
     ] = None,
-    field: _Field = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     as_json: _Json = False,
 ) -> None:
     """Add the words of a domain to a model's vocabulary: each becomes one piece.
@@ -157,9 +160,11 @@ def extend(
     from bothways.model.vocabulary import extend_vocabulary
     from bothways.text.files import read_texts, require_files
 
-    given = list(read_texts(require_files([words])[0], field)) if words else []
+    given = list(read_texts(require_files([words])[0], text or field)) if words else []
     with Progress("reading", unit="bytes") as bar:
-        found = extend_vocabulary(load(model), given, files=files or (), count=count, field=field, on_bytes=bar.at)
+        found = extend_vocabulary(
+            load(model), given, files=files or (), count=count, field=text or field, on_bytes=bar.at
+        )
     new = found.words
     if not new.added:
         raise BothwaysError(
@@ -213,7 +218,9 @@ def shrink(
             "--keep-count", help="Maximum number of pieces: keep the most frequent.", min=1, show_default=False
         ),
     ] = None,
-    field: _Field = "text",
+    text: TextColumn = None,
+    encoding: Encoding = None,
+    field: OldField = None,
     as_json: _Json = False,
 ) -> None:
     """Remove pieces that a corpus does not use from a model's vocabulary: fewer embeddings, the same outputs.
@@ -228,7 +235,9 @@ def shrink(
     from bothways.model.vocabulary import shrink_vocabulary
 
     with Progress("reading", unit="bytes") as bar:
-        found = shrink_vocabulary(load(model), files, minimum=minimum, count=count, field=field, on_bytes=bar.at)
+        found = shrink_vocabulary(
+            load(model), files, minimum=minimum, count=count, field=text or field, on_bytes=bar.at
+        )
     save(found.model, out)
     if as_json:
         pairs = {"rows": found.rows, "parameters": found.parameters, "megabytes": found.megabytes}

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from bothways.data.columns import Columns
 from bothways.data.notes import Notes
+from bothways.text.columns import Columns
 
 Severity = Literal["error", "warning", "ok"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "ok")

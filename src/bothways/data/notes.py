@@ -17,6 +17,9 @@ SENTENCES = {
     "answer-moved": "Answers were not at their offset; the nearest place was taken",
     "answer-not-an-option": "Questions have an answer that is not an option, such as {value!r}; it was dropped",
     "rejected-annotation": "Texts that the annotator rejected or ignored were left out",
+    "several-annotations": "Texts were annotated several times; the ground truth, or else the first, was taken",
+    "unread-annotation": "Annotations that are neither labels nor choices, such as {value}, were left out",
+    "split-entity": "Entities in several pieces were left out",
     "empty-entity": "Entities that contain no word were left out",
     "overlapping-entity": "Entities that share a word with the one before were left out",
     "widened-entity": "Entities that begin or end inside a word were widened to whole words",
@@ -55,6 +58,8 @@ class Notes:
     """By code: where it was noted first."""
     values: dict[str, object] = field(default_factory=dict)
     """By code: what was found where it was noted first, or None."""
+    columns: str = ""
+    """The columns that were taken from the first rows, as in `text = review, label = stars`."""
     whole: bool = False
     """True if every row needs a prediction: a row that would be left out is then an error."""
 
@@ -62,6 +67,10 @@ class Notes:
         self.counts[code] = self.counts.get(code, 0) + 1
         self.first.setdefault(code, where)
         self.values.setdefault(code, value)
+
+    def took(self, **columns: str | None) -> None:
+        """Tell which columns of a table were taken, by their part; the first to tell is kept."""
+        self.columns = self.columns or ", ".join(f"{part} = {name}" for part, name in columns.items() if name)
 
     def sentence(self, code: str) -> str:
         return SENTENCES[code].format(value=self.values[code])

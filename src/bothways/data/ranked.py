@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import NEGATIVE, POSITIVE, Columns, named_like
 from bothways.data.examples import Text
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, find_sources, first_rows, open_json, rows_of, text_of
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError
+from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like
 from bothways.text.streams import STDIN
 
 _QUERIES = ("query", "anchor", "question", "text")

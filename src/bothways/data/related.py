@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
 from bothways.data.examples import RELATED, Related
 from bothways.data.labels import number_of
 from bothways.data.notes import Notes, row_error
@@ -23,6 +22,7 @@ from bothways.data.sources import (
     text_of,
 )
 from bothways.errors import BothwaysError
+from bothways.text.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
 
 RELATED_PAIRS = (
     ("anchor", "positive"), ("query", "positive"), ("query", "pos"), ("query", "positives"), ("question", "answer"),
@@ -73,7 +73,9 @@ def _file(path: Path, columns: Columns, notes: Notes) -> Iterator[Related]:
     for where, row in rows_of(path, kind, lines, notes):
         names = tuple(row)
         if names not in known:
-            known[names] = find_roles(columns, names, name_of(path) if kind in TABLES else where)
+            known[names] = roles = find_roles(columns, names, name_of(path) if kind in TABLES else where)
+            negatives = " + ".join(roles.negatives)
+            notes.took(text=roles.anchor, pair=roles.positive, negatives=negatives, label=roles.label)
         yield from _examples(row, known[names], where, notes, path.name)
 
 

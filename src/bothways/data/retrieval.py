@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from bothways.data.notes import Notes, row_error
-from bothways.data.sources import RawRow, name_of, peek, read_plain, rows_of, text_of
+from bothways.data.sources import name_of, peek, read_plain, rows_of, text_of
 from bothways.errors import BothwaysError
 from bothways.text.streams import COMPRESSED
+from bothways.text.tables import Row
 
 _HEADER = ["query-id", "corpus-id", "score"]
 _TREC = ["query-id", "iteration", "corpus-id", "score"]
@@ -112,7 +113,7 @@ def _find(folder: Path, *names: str) -> Path:
     raise BothwaysError(f"{folder} is not in BEIR's layout: expected a file {wanted}", "no-file", folder / names[0])
 
 
-def _json_rows(path: Path, seen: set[str]) -> Iterator[RawRow]:
+def _json_rows(path: Path, seen: set[str]) -> Iterator[Row]:
     """The rows of a file of JSON lines, each with an `_id` of its own, which is added to `seen`."""
     for where, row in rows_of(path, ".jsonl", read_plain(path), Notes()):
         name = row.get("_id")

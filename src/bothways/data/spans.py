@@ -1,9 +1,10 @@
-"""Reads entities marked by character offsets, as doccano and Prodigy write them."""
+"""Reads entities marked by character offsets, as doccano, Prodigy, Label Studio, spaCy and brat write them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from bothways.data.examples import Tagged
+from bothways.data.exports import is_regions
 from bothways.data.notes import Notes, row_error
 from bothways.data.schemes import Span, from_spans
 from bothways.data.sources import text_of
@@ -28,7 +29,7 @@ def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes)
     values = None if field is None else row[field]
     if not isinstance(values, list | None):
         raise row_error(where, f"has no list of entities in {field}", "no-entities")
-    entities = None if values is None else _entities(values, len(text), where)
+    entities = None if values is None else _entities(values, text, where)
     tokens = row.get("tokens")
     words = _tokens(tokens, text, where) if tokens else split_words(text)
     gold = None if entities is None else from_spans(_on_words(entities, words, where, notes), len(words))
@@ -36,8 +37,12 @@ def read_spans(row: dict[str, Any], field: str | None, where: str, notes: Notes)
 
 
 def find_field(row: dict[str, Any]) -> str | None:
-    """The field that holds the entities: the first that has some, else the first list, else None."""
+    """The field that holds the entities: the first that has some, else the first list, else None.
+
+    Label Studio's may have any name.
+    """
     lists = [name for name in FIELDS if isinstance(row.get(name), list)]
+    lists += [name for name, value in row.items() if name not in FIELDS and is_regions(value)]
     return next((name for name in lists if row[name]), lists[0] if lists else None)
 
 
@@ -51,16 +56,17 @@ def _tokens(tokens: Any, text: str, where: str) -> list[Place]:
     return places
 
 
-def _entities(values: Sequence[Any], length: int, where: str) -> list[Span]:
+def _entities(values: Sequence[Any], text: str, where: str) -> list[Span]:
     """The entities with their offsets, in order; an error if two overlap."""
-    entities = sorted((_entity(value, where) for value in values), key=lambda entity: entity[1:])
-    end = 0
+    found = (_region(value, text, where) if is_regions([value]) else _entity(value, where) for value in values)
+    entities = sorted(found, key=lambda entity: entity[1:])
+    end, length = 0, len(text)
     for kind, first, last in entities:
         if not 0 <= first < last <= length:
             says = f"has a {kind} from {first} to {last}, and its text has {length} characters"
             raise row_error(where, says, "bad-entity")
         if first < end:
-            says = f"has entities that overlap at character {first}: one tag per word cannot mark both"
+            says = f"has entities that overlap at character {first}: one tag per word cannot mark both, so remove one"
             raise row_error(where, says, "overlapping-entities")
         end = last
     return entities
@@ -77,6 +83,23 @@ def _entity(value: Any, where: str) -> Span:
             return kind, first, last
     says = f"has the entity {value!r}: expected [start, end, type], or an object with start, end, label"
     raise row_error(where, says, "bad-entity")
+
+
+def _region(value: dict[str, Any], text: str, where: str) -> Span:
+    """A region of Label Studio, which counts the places of some texts in UTF-16, where an emoji is two."""
+    labels, place, shown = value["labels"], value.get("globalOffsets") or value, value.get("text")
+    if not isinstance(labels, list) or len(labels) != 1:
+        says = f"has the region {shown!r} with {len(labels)} labels: one tag per word needs one, so remove the others"
+        raise row_error(where, says, "bad-entity")
+    kind, start, end = _entity({**place, "label": labels[0]}, where)
+    if not isinstance(shown, str) or text[start:end] == shown:
+        return kind, start, end
+    units = text.encode("utf-16-le", "surrogatepass")
+    first, last = (len(units[: 2 * at].decode("utf-16-le", "ignore")) for at in (start, end))
+    if text[first:last] != shown and text[first:last].split() != shown.split():
+        says = f"has the region {shown[:40]!r} from {start} to {end}, where its text has {text[start:end][:40]!r}"
+        raise row_error(where, f"{says}: mark it again", "bad-entity")
+    return kind, first, last
 
 
 def _on_words(entities: list[Span], words: Sequence[Place], where: str, notes: Notes) -> list[Span]:

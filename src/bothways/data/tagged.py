@@ -1,4 +1,4 @@
-"""Reads sentences with a tag for each word: columns as in CoNLL-2003, CoNLL-U, JSON."""
+"""Reads sentences with a tag for each word: columns as in CoNLL-2003, CoNLL-U, rows of JSON and tables, brat."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -7,20 +7,32 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from bothways.data.columns import Columns, ResolvedColumns, find_columns
-from bothways.data.conllu import is_conllu, read_conllu
+from bothways.data.brat import ANN
+from bothways.data.conllu import COLUMNS, is_conllu, read_conllu
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes, row_error
 from bothways.data.schemes import detect, parse, problems, to_bio
-from bothways.data.sources import WITH_HEADER, Paths, find_sources, kind_of, name_of, read_plain, rows_of
+from bothways.data.sources import (
+    BINARY,
+    SPACY,
+    WITH_HEADER,
+    Paths,
+    find_sources,
+    kind_of,
+    name_of,
+    read_plain,
+    rows_of,
+)
 from bothways.data.spans import FIELDS, find_field, read_spans
 from bothways.data.words import join_words
 from bothways.errors import BothwaysError
+from bothways.text.columns import Columns, ResolvedColumns, find_columns
 from bothways.text.files import replace_surrogates
 from bothways.text.streams import STDIN
 
-_JSON = (".jsonl", ".ndjson", ".json", ".parquet")
-KINDS = (".conll", ".conllu", ".bio", ".bioes", ".bmes", ".iob", ".iob2", ".txt", ".tsv", *_JSON)
+ROW_KINDS = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow", SPACY, ANN)
+"""Files whose rows have words with tags, or a text with entities."""
+KINDS = (".conll", ".conllu", ".conllup", ".bio", ".bioes", ".bmes", ".iob", ".iob2", ".txt", ".tsv", *ROW_KINDS)
 WORDS = ("tokens", "words", "token", "chars")
 TAGS = ("tags", "ner_tags", "labels", "ner", "pos", "pos_tags", "upos", "tag", "label")
 _LINES = 200
@@ -34,9 +46,10 @@ ReadFile = Callable[[Notes], Iterator[Tagged]]
 def read_tagged(paths: Paths, column: str | int | None = None, notes: Notes | None = None) -> Iterator[Tagged]:
     """Stream the sentences of the files, with entity tags in BIO whatever the scheme of a file; plain tags stay.
 
-    `column` says where the tags are: in files of columns a number from 1, by default the last; in CoNLL-U a column
-    name, by default upos; in JSON the name of a field. A first pass over each file detects its scheme. Tags that break
-    it are noted, and read as conlleval does: I-PER after O begins an entity.
+    `column` says where the tags are: in files of columns a number from 1, by default the last; in CoNLL-U the name of a
+    column or of a key of MISC, such as ner or entity, by default upos; in JSON the name of a field. A first pass over
+    each file detects its scheme. Tags that break it are noted, and read as conlleval does: I-PER after O begins an
+    entity.
     """
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, KINDS):
@@ -61,7 +74,7 @@ def require_tags(paths: Paths) -> None:
 def _label_of_row(path: Path) -> str | None:
     """The column with one label per text; None if the file is of another kind."""
     kind = kind_of(path)
-    if kind not in (*WITH_HEADER, ".txt", *_JSON) or not (head := _head(path, ".tsv" if kind == ".txt" else kind)):
+    if kind not in (*WITH_HEADER, ".txt", *ROW_KINDS) or not (head := _head(path, ".tsv" if kind == ".txt" else kind)):
         return None
     row, label = head[0], head[1].label
     is_one = label is not None and isinstance(row[label], str | int | float)
@@ -69,9 +82,9 @@ def _label_of_row(path: Path) -> str | None:
 
 
 def holds_texts(path: Path) -> bool:
-    """Whether each row of a table is a text, not a word: any .csv, and a .tsv with known column names."""
+    """Whether each row of a table is a text, not a word: any .csv or .xlsx, and a .tsv with known column names."""
     if kind_of(path) != ".tsv":
-        return kind_of(path) == ".csv"
+        return kind_of(path) in WITH_HEADER
     if not (head := _head(path, ".tsv")):
         return False
     row, columns = head
@@ -80,7 +93,7 @@ def holds_texts(path: Path) -> bool:
 
 def _head(path: Path, kind: str) -> tuple[dict[str, Any], ResolvedColumns] | None:
     """The first row of a file, and its text and label columns; None if they have no usual names."""
-    lines = read_plain(path) if kind in _JSON else islice(read_plain(path), _LINES)
+    lines = read_plain(path) if kind in ROW_KINDS else islice(read_plain(path), _LINES)
     try:
         _, row = next(rows_of(path, kind, lines, Notes()), ("", {}))
         return row, find_columns(Columns(), list(row), "")
@@ -128,11 +141,13 @@ def reader_of(path: Path, column: str | int | None) -> tuple[ReadFile, bool]:
     def lines() -> Iterable[str]:
         return read_plain(path) if held is None else held
 
-    first = "" if kind == ".parquet" else _first(lines())
-    if kind not in _JSON:
-        kind = ".jsonl" if first.startswith("{") else ".conllu" if kind == ".conllu" or is_conllu(first) else ""
+    if kind not in (*ROW_KINDS, *BINARY):
+        first = _first(lines())
+        is_analysed = kind in (".conllu", ".conllup") or is_conllu(first)
+        kind = ".jsonl" if first.startswith("{") else ".conllu" if is_analysed else ""
     if kind == ".conllu":
-        return lambda notes: read_conllu(name, lines(), str(column or "upos").lower(), notes), True
+        asked = str(column or "upos").lower()
+        return lambda notes: read_conllu(name, lines(), asked, notes), asked in COLUMNS
     if kind:
         return lambda notes: _rows(path, kind, lines(), column, notes), False
     return lambda notes: _columns(name, lines(), column), False
@@ -185,9 +200,13 @@ def _rows(path: Path, kind: str, lines: Iterable[str], column: str | int | None,
             raise BothwaysError(f"{where} has no field {field!r}: its fields are {', '.join(row)}", "no-column", field)
         key = next((name for name in WORDS if _is_texts(row.get(name))), None)
         if key:
-            yield _tokens(row, key, field or _tag_field(row, key, where), where, notes)
+            tags = field or _tag_field(row, key, where)
+            notes.took(words=key, label=tags)
+            yield _tokens(row, key, tags, where, notes)
         elif isinstance(row.get("text"), str):
-            if (example := read_spans(row, field or find_field(row), where, notes)) is not None:
+            marks = field or find_field(row)
+            notes.took(text="text", label=marks)
+            if (example := read_spans(row, marks, where, notes)) is not None:
                 yield example
         else:
             names, tags = ", ".join((*WORDS, "text")), ", ".join(dict.fromkeys((*TAGS, *FIELDS)))
@@ -202,7 +221,7 @@ def _is_texts(value: Any) -> bool:
 def _tag_field(row: dict[str, Any], key: str, where: str) -> str | None:
     found = [name for name in TAGS if name != key and isinstance(row.get(name), list)]
     if len(found) > 1:
-        says = f"{where} could have its tags in {' or '.join(found)}: name one with `column`"
+        says = f"{where} could have its tags in {' or '.join(found)}: name one with `label`"
         raise BothwaysError(says, "ambiguous-column", tuple(found))
     return found[0] if found else None
 

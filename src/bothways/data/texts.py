@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bothways.data.columns import Columns, ResolvedColumns, find_columns, names_without_header
 from bothways.data.examples import Gold, Text
 from bothways.data.labels import LabelKind, as_kind, number_of
 from bothways.data.notes import Notes, row_error
@@ -26,6 +25,7 @@ from bothways.data.sources import (
     text_of,
 )
 from bothways.errors import BothwaysError, require_choice
+from bothways.text.columns import Columns, ResolvedColumns, find_columns, names_without_header
 from bothways.text.files import replace_surrogates
 from bothways.text.streams import STDIN
 
@@ -90,6 +90,8 @@ class _Rows:
             if names not in known:
                 place = name if self.kind in TABLES else where
                 known[names] = find_columns(columns, names, place, has_header=self.kind in WITH_HEADER)
+                text, *pair = (" + ".join(some) for some in known[names].texts)
+                notes.took(text=text, pair=next(iter(pair), None), label=known[names].label)
                 if known[names].label is None:
                     notes.add("no-label-column", name, ", ".join(names))
             yield where, row, known[names]
@@ -160,6 +162,8 @@ def _gold(value: Any, where: str, kind: str) -> Gold | None:
     if isinstance(value, str) and kind == "multi":
         parts = value.split("|" if "|" in value else ",")
         return tuple(part for part in map(str.strip, parts) if part)
+    if isinstance(value, dict) and set(value) == {"choices"}:  # several choices in Label Studio's JSON-MIN
+        value = value["choices"]
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, float):

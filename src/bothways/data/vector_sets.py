@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from bothways.data.columns import Columns, find_columns
 from bothways.data.labels import number_of
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, first_rows, kind_of, read_plain, rows_of, text_of
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError
+from bothways.text.columns import Columns, find_columns
 from bothways.text.streams import COMPRESSED
 
 Kind = Literal["sts", "retrieval", "reranking", "clustering", "classification"]

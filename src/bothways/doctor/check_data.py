@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bothways.data.findings import BLOCKING, SEVERITIES, Finding, short
-from bothways.data.sources import find_sources, first_rows
+from bothways.data.sources import ROWS, find_sources, first_rows
 from bothways.data.tagged import KINDS
 from bothways.doctor import training_plan
 from bothways.doctor.checks import check_rows, find_conflicts, find_copies, find_leaks
@@ -21,7 +21,7 @@ from bothways.progress import Watch, watch_nothing
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
 from bothways.tasks.registry import TASKS, find_task
 from bothways.tasks.task import Task
-from bothways.text.files import STDIN
+from bothways.text.streams import STDIN, read_as
 
 Files = Path | str | Sequence[Path | str]
 
@@ -35,11 +35,13 @@ def check_data(
     text: str = "",
     pair: str = "",
     label: str = "",
+    encoding: str = "",
     watch: Watch = watch_nothing,
 ) -> DataReport:
     """What is wrong with labelled files, and what to do. With `model` also tokens, windows, and the training time.
 
-    Without `task`, the task is guessed from the file. `text`, `pair` and `label` name columns with unusual names.
+    Without `task`, the task is guessed from the file. `text`, `pair` and `label` name columns with unusual names, and
+    `encoding` the encoding of the files.
     """
     train_files, dev_files = (
         [str(some)] if isinstance(some, str | Path) else [str(file) for file in some] for some in (files, dev)
@@ -48,14 +50,15 @@ def check_data(
         raise BothwaysError("the data are read more than once: save standard input to a file first", "standard-input")
     if not train_files:
         raise BothwaysError("no input file was given", "no-data")
-    data = FinetuneData(tuple(train_files), tuple(dev_files), text, pair, label)
-    found = find_task(task) if task else guess_task(train_files[0])
-    return _Doctor(found, data, str(model) if model is not None else "", watch).report()
+    data = FinetuneData(tuple(train_files), tuple(dev_files), text, pair, label, encoding)
+    with read_as(encoding):
+        found = find_task(task) if task else guess_task(train_files[0])
+        return _Doctor(found, data, str(model) if model is not None else "", watch).report()
 
 
 def guess_task(file: str) -> type[Task]:
     """The task that a labelled file is for. A pair with a number is taken for text classification, as regression."""
-    path = find_sources(file, (*KINDS, ".csv"))[0]
+    path = find_sources(file, (*KINDS, *ROWS))[0]
     rows = first_rows(path)
     # Later tasks are more specific: a row with options may have a question and a context too.
     guesses = [task for task in reversed(TASKS.values()) if task.looks_like(path, rows)]
@@ -102,6 +105,7 @@ class _Doctor:
             self.reading,
             self.plan,
             tuple(self.not_checked),
+            train.notes.columns,
         )
 
     def _check_train(self) -> None:

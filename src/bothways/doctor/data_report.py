@@ -70,6 +70,8 @@ class DataReport:
     plan: TrainingPlan | None = None
     not_checked: tuple[str, ...] = ()
     """Checks that need more than was given."""
+    columns: str = ""
+    """The columns that were read, as in `text = review, label = stars`; "" if the files are no tables."""
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings of one severity."""

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.data.columns import Columns
 from bothways.data.findings import DataCounts, PlacedNotes, cut, normal
 from bothways.data.words import is_cjk
 from bothways.errors import BothwaysError
 from bothways.progress import Watch
 from bothways.tasks.task import Task
+from bothways.text.columns import Columns
 from bothways.text.same_text import same_key
 
 _SHORT = 5.0

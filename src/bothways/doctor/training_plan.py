@@ -92,7 +92,8 @@ def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan 
     words = ["bothways", "finetune", task]
     for option, values in (("--train", data.train), ("--dev", data.dev), ("--model", (folder or "DIR",))):
         words += [word for value in values for word in (option, value)]
-    for option, value in (("--text", data.text), ("--pair", data.pair), ("--label", data.label)):
+    for name in ("text", "pair", "label", "encoding"):
+        option, value = f"--{name}", getattr(data, name)
         words += [option, value] if value else []
     stem = Path(data.train[0]).name.split(".")[0] or "data"
     words += ["--out", f"{stem}-{task}"]

@@ -50,7 +50,7 @@ def extend_vocabulary(
     *,
     files: Sequence[Path | str] = (),
     count: int | None = None,
-    field: str = "text",
+    field: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Extended:
     """A model that reads each of `words` as one piece.
@@ -94,7 +94,7 @@ def shrink_vocabulary(
     *,
     minimum: int = 1,
     count: int | None = None,
-    field: str = "text",
+    field: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Shrunk:
     """A model with only those pieces that the text of `files` uses `minimum` times or more, at most `count` in all.

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
-from bothways.text.files import find_separator, parse_csv, read_lines
+from bothways.text.files import read_lines
+from bothways.text.tables import find_separator, parse_csv
 
 _BEST_LAYERS = {
     1: "bert_uncased_L-2_H-128_A-2 bert_uncased_L-2_H-256_A-4 bert_uncased_L-2_H-512_A-8",

@@ -65,7 +65,7 @@ def adapt(
     valid: float | str = "5%",
     epochs: float = 3.0,
     lr: float | None = None,
-    column: str = "text",
+    column: str | None = None,
     each: Each = "paragraphs",
     settings: Sequence[str] = (),
     listen: Sequence[Listener] = (),

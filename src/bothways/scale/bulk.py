@@ -14,7 +14,9 @@ from bothways.scale.drive import Execute, OnProgress, Target, drive
 from bothways.scale.jobs import EncodeJob, FileJob, PredictJob
 from bothways.scale.on_ray import run_ray
 from bothways.scale.processes import parse_devices, run_here, run_processes
+from bothways.text.arrow import dataset_folder
 from bothways.text.files import find_rereadable, require_files
+from bothways.text.streams import named_encoding
 
 if TYPE_CHECKING:
     from bothways.data.notes import Notes
@@ -53,7 +55,7 @@ def encode_files(
     weights: Sequence[float] | None = None,
     per: Unit = "text",
     long: Long = "error",
-    field: str = "text",
+    field: str | None = None,
     format: VectorFormat | None = None,
     device: str = "auto",
     dtype: str = "auto",
@@ -87,6 +89,7 @@ def encode_files(
         long=long,
         field=field,
         dtype=dtype,
+        encoding=named_encoding(),
     )
     found = require_files(input_files(files, Path(out)))
     target = make_target(files, Path(out), format, get_args(VectorFormat), rows_per_part)
@@ -117,7 +120,14 @@ def predict_files(
     `Predictor`.
     """
     job = PredictJob(
-        model=str(Path(model).absolute()), base=_absolute(base), text=text, pair=pair, long=long, top=top, dtype=dtype
+        model=str(Path(model).absolute()),
+        base=_absolute(base),
+        text=text,
+        pair=pair,
+        long=long,
+        top=top,
+        dtype=dtype,
+        encoding=named_encoding(),
     )
     target = make_target(files, Path(out), None, ("jsonl",), rows_per_part)
     return _bulk(job, input_files(files, Path(out)), target, where(device, devices, on), on_progress)
@@ -169,9 +179,13 @@ def _listed(files: Paths) -> list[Path]:
 
 
 def is_one_file(files: Paths) -> bool:
-    """Whether the result is one file: the input is one, and no folder or pattern."""
+    """Whether the result is one file: the input is one file or saved data set, and no other folder or pattern."""
     given = _listed(files)
-    return len(given) == 1 and not given[0].is_dir() and (given[0].exists() or not glob.has_magic(str(given[0])))
+    if len(given) != 1:
+        return False
+    if given[0].is_dir():
+        return dataset_folder(given[0]) is not None
+    return given[0].exists() or not glob.has_magic(str(given[0]))
 
 
 def input_files(files: Paths, out: Path) -> list[Path]:

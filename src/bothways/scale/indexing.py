@@ -12,13 +12,14 @@ from bothways.progress import Watch
 from bothways.scale.bulk import where
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.scale.drive import Execute, OnProgress, run_units
-from bothways.scale.jobs import Runner, model_facts
+from bothways.scale.jobs import Runner, in_encoding, model_facts
 from bothways.scale.units import Counts, Cursor, Unit, plan_units
 from bothways.search.documents import Corpus, CorpusFile
 from bothways.search.embed import Embedder
 from bothways.search.ingest import embedded
 from bothways.search.manifest import Settings
 from bothways.search.segment import write_segment
+from bothways.text.streams import named_encoding
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,11 @@ class IndexJob:
     """What a worker does for an index: documents to passages and vectors."""
 
     settings: Settings
-    field: str
+    field: str | None
     files: Mapping[str, tuple[CorpusFile, int]]
     """By name: each file, and the number before its first document."""
     dtype: str
+    encoding: str = ""
     verb: ClassVar[str] = "search"
 
     def plan(self) -> dict[str, Any]:
@@ -58,7 +60,7 @@ class IndexJob:
             write_segment(unit.part, blocks(), embedder.width, total)
             return {"rows": total.texts}
 
-        return run
+        return in_encoding(self.encoding, run)
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class IndexWorkers:
         units: list[Unit] = []
         for file in corpus.files:
             units += plan_units(file.path, parts, self.rows_per_part, "", len(units))[0]
-        job = IndexJob(settings, corpus.field, files, self.dtype)
+        job = IndexJob(settings, corpus.field, files, self.dtype, named_encoding())
         for _ in run_units(job, units, corpus.count, self.execute, self.on_progress):
             pass
 

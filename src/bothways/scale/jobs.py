@@ -12,6 +12,7 @@ from bothways.predict.encode_options import Combine, Long
 from bothways.predict.encode_options import Unit as Per
 from bothways.scale.join import join_lines, join_vectors
 from bothways.scale.units import Counts, Cursor, Unit, fingerprint, write_json
+from bothways.text.streams import read_as
 
 if TYPE_CHECKING:
     from bothways.engine.engine import Engine
@@ -53,6 +54,16 @@ def run_unit(runner: Runner, unit: Unit) -> Counts:
     return counts
 
 
+def in_encoding(encoding: str, run: Runner) -> Runner:
+    """A runner whose files are read in this encoding: a worker has none of the settings of the process that plans."""
+
+    def wrapped(unit: Unit) -> Counts:
+        with read_as(encoding):
+            return run(unit)
+
+    return wrapped
+
+
 def model_facts(model: str | None, base: str | None) -> dict[str, str]:
     """The fingerprint of a model folder, and of the base model of an adapter."""
     from bothways.model.adapter_config import base_of
@@ -82,8 +93,9 @@ class EncodeJob:
     prompt: str | None = None
     prompt_name: str | None = None
     long: Long = "error"
-    field: str = "text"
+    field: str | None = None
     dtype: str = "auto"
+    encoding: str = ""
     verb: ClassVar[str] = "encode"
 
     def plan(self) -> dict[str, Any]:
@@ -113,7 +125,7 @@ class EncodeJob:
             count = write_vectors(unit.part, blocks, width)
             return {"rows": tally.texts, "vectors": count, "width": width, "tally": vars(tally)}
 
-        return run
+        return in_encoding(self.encoding, run)
 
     def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
         filled = [part for part, count in zip(parts, counts, strict=True) if count["vectors"]]
@@ -166,6 +178,7 @@ class PredictJob:
     long: Long | None = None
     top: int = 1
     dtype: str = "auto"
+    encoding: str = ""
     verb: ClassVar[str] = "predict"
 
     def plan(self) -> dict[str, Any]:
@@ -188,10 +201,10 @@ class PredictJob:
             tally = predictor.task.reader.tally = Tally()
             found = predictor.answers(cursor.take(unit.rows), top=self.top, first=unit.first)
             rows = write_answers(unit.part, (answer for _, answer in found))
-            noted = {"counts": notes.counts, "first": notes.first, "values": notes.values}
+            noted = {name: getattr(notes, name) for name in ("counts", "first", "values", "columns")}
             return {"rows": rows, "tally": vars(tally), "notes": json.loads(json.dumps(noted, default=str))}
 
-        return run
+        return in_encoding(self.encoding, run)
 
     def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
         join_lines(parts, out)

@@ -16,7 +16,7 @@ from bothways.pretraining.pack import DocumentPlaces, PackReport, PackTally, fin
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.scale.drive import Execute, OnProgress, remove_parts, run_units
-from bothways.scale.jobs import Runner
+from bothways.scale.jobs import Runner, in_encoding
 from bothways.scale.on_ray import run_ray
 from bothways.scale.processes import parse_processes, run_processes
 from bothways.scale.units import (
@@ -34,6 +34,7 @@ from bothways.scale.units import (
 from bothways.text.files import Each, Meter, read_documents
 from bothways.text.segment import WordBoundaries
 from bothways.text.sentences import split_sentences
+from bothways.text.streams import named_encoding
 from bothways.text.tokenizer import Tokenizer
 
 _SUFFIX = ".npz"
@@ -44,9 +45,10 @@ class PackJob:
     """What a worker does for `bothways pack`: documents to tokens. Splits and copies are the driver's."""
 
     model: str
-    column: str
+    column: str | None
     each: Each
     words: WordBoundaries
+    encoding: str = ""
     verb: ClassVar[str] = "pack"
 
     def plan(self) -> dict[str, Any]:
@@ -66,7 +68,7 @@ class PackJob:
             _write_part(unit.part, [tokenized for _, tokenized in chunks], digests, kind)
             return {"rows": len(digests), "split": meter.split - split}
 
-        return run
+        return in_encoding(self.encoding, run)
 
 
 def _write_part(path: Path, chunks: Sequence[Tokenized], digests: NDArray[np.uint64], kind: type) -> None:
@@ -100,7 +102,7 @@ def pack_files(
     valid: float | str = 0.0,
     valid_files: Sequence[Path | str] = (),
     dedup: bool = False,
-    column: str = "text",
+    column: str | None = None,
     each: Each = "paragraphs",
     words: WordBoundaries = "pieces",
     devices: str = "",
@@ -117,7 +119,7 @@ def pack_files(
     out, share, tokenizer = Path(out), parse_share(valid), Tokenizer.load(model)
     files = find_inputs(inputs, out, valid_files)
     require_rereadable([file for _, file in files])
-    job, home = PackJob(str(model.absolute()), column, each, words), parts_of(out)
+    job, home = PackJob(str(model.absolute()), column, each, words, named_encoding()), parts_of(out)
     execute = _where(devices, on)
     held_out = [str(file) for (split, _), file in files if split == "valid"]
     plan = {**job.plan(), "inputs": {f"{source}={file}": state_of(file) for (_, source), file in files}}

@@ -15,7 +15,10 @@ from typing import Any, Generic, TypeVar
 
 from bothways import atomic
 from bothways.errors import BothwaysError, require_range
+from bothways.text.arrow import count_rows, data_files
+from bothways.text.excel import count_excel_rows
 from bothways.text.streams import COMPRESSED, STDIN, Meter, read_blocks
+from bothways.text.tables import kind_of
 
 T = TypeVar("T")
 Counts = dict[str, Any]
@@ -94,27 +97,19 @@ def require_rereadable(files: Iterable[Path]) -> None:
 
 
 def estimate_rows(file: Path) -> int:
-    """The rows of a .parquet file; 1 for .json, which is read at once; of other files the lines.
+    """The rows of .parquet, .arrow and .xlsx; 1 for .json, .spacy and .ann, which are read at once; else the lines.
 
     Rows that span lines and empty lines make it an estimate.
     """
-    kind = (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).suffix.lower()
-    if kind == ".parquet":
-        return _parquet_rows(file)
+    kind = kind_of(file)
+    if kind in (".parquet", ".arrow"):
+        return count_rows(file)
+    if kind in (".json", ".spacy", ".ann", ".xlsx"):
+        return count_excel_rows(file) if kind == ".xlsx" else 1
     lines, last = 0, "\n"
-    for block in read_blocks(file, Meter(), 2**20) if kind != ".json" else ():
+    for block in read_blocks(file, Meter(), 2**20):
         lines, last = lines + block.count("\n"), block[-1:]
-    return lines + (last != "\n") if kind != ".json" else 1
-
-
-def _parquet_rows(file: Path) -> int:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        return int(pyarrow.parquet.read_metadata(file).num_rows)
-    except (pyarrow.ArrowException, OSError):
-        return 1  # the reader says what is wrong with it
+    return lines + (last != "\n")
 
 
 def unique_names(files: Sequence[Path], suffix: str) -> list[str]:
@@ -175,8 +170,9 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 def state_of(file: Path) -> list[int]:
-    """Size and time of an input."""
-    return [file.stat().st_size, file.stat().st_mtime_ns]
+    """Size and time of an input; of a saved data set, those of its files."""
+    facts = [part.stat() for part in data_files(file)]
+    return [sum(one.st_size for one in facts), max((one.st_mtime_ns for one in facts), default=0)]
 
 
 def keep_plan(home: Path, plan: Mapping[str, Any]) -> None:

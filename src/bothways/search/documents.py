@@ -15,6 +15,8 @@ from bothways.data.notes import Notes, row_error
 from bothways.data.retrieval import Document
 from bothways.data.sources import ROWS, Paths, kind_of, name_of, read_plain, rows_of, text_of
 from bothways.errors import BothwaysError
+from bothways.text.arrow import dataset_folder
+from bothways.text.columns import find_text
 from bothways.text.files import visible_files
 from bothways.text.streams import COMPRESSED, STDIN, Meter, read_blocks
 
@@ -47,7 +49,7 @@ def find_corpus(paths: Paths, but: Path) -> list[CorpusFile]:
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         if path == STDIN:
             raise BothwaysError("a corpus is read twice, and standard input once: put it into a file", "stdin-once")
-        if path.is_dir():
+        if path.is_dir() and not dataset_folder(path):
             found += _in_folder(path)
         elif not path.exists() and glob.has_magic(str(path)):
             found += [_one(Path(name)) for name in sorted(glob.glob(str(path), recursive=True))]
@@ -86,12 +88,12 @@ def _one(file: Path) -> CorpusFile:
 class Corpus:
     """The documents of some files, as a stream that can be read several times.
 
-    Lines of .txt are documents, and blank lines none. Rows have a text under `field`, before which their `title` is
-    put, and an id under `_id` or `id`. Documents without an id have the number of their line or row as id, counted
-    from `first` + 1 through all files.
+    Lines of .txt are documents, and blank lines none. Rows have a text under `field`, or in the column with a usual
+    name, before which their `title` is put, and an id under `_id` or `id`. Documents without an id have the number of
+    their line or row as id, counted from `first` + 1 through all files.
     """
 
-    def __init__(self, files: Sequence[CorpusFile], field: str = "text", first: int = 0) -> None:
+    def __init__(self, files: Sequence[CorpusFile], field: str | None = None, first: int = 0) -> None:
         self.files, self.field, self.first = files, field, first
         self.firsts: list[int] = []
         """The number before the first document of each file, after all was read."""
@@ -123,8 +125,10 @@ class Corpus:
                 yield first + line, found
         else:
             rows = rows_of(file.path, kind, read_plain(file.path), Notes(whole=True))
+            names: tuple[str, ...] = ()
             for number, (where, row) in enumerate(rows, first + 1):
-                yield number, Document(_id_of(row, where, number), _text_of(row, where, self.field), where)
+                names = names or find_text(self.field, [name for name in row if name not in _IDS], name)
+                yield number, Document(_id_of(row, where, number), _text_of(row, where, names), where)
 
 
 def _id_of(row: dict[str, Any], where: str, number: int) -> str:
@@ -137,12 +141,12 @@ def _id_of(row: dict[str, Any], where: str, number: int) -> str:
     return str(value)
 
 
-def _text_of(row: dict[str, Any], where: str, field: str) -> str:
-    if field not in row:
+def _text_of(row: dict[str, Any], where: str, names: tuple[str, ...]) -> str:
+    if missing := next((name for name in names if name not in row), None):
         has = ", ".join(map(str, row)) or "none"
-        raise row_error(where, f"has no text under {field!r}: its fields are {has}", "not-text")
-    title = text_of(row.get("title"), where, "title") if field != "title" else ""
-    return f"{title} {text_of(row[field], where, field)}".strip()
+        raise row_error(where, f"has no text under {missing!r}: its fields are {has}", "not-text")
+    parts = names if "title" in names else ("title", *names)
+    return " ".join(text for name in parts if (text := text_of(row.get(name), where, name))).strip()
 
 
 # ---------------------------------------------------------------------- ids

@@ -88,7 +88,7 @@ class Index:
         model: Model | StaticModel | Path | str | None = None,
         *,
         base: Path | str | None = None,
-        field: str = "text",
+        field: str | None = None,
         long: Long = "window",
         similarity: Similarity | None = None,
         query_prompt: str | None = None,
@@ -134,7 +134,7 @@ class Index:
         self,
         corpus: Paths,
         *,
-        field: str = "text",
+        field: str | None = None,
         watch: Watch = watch_nothing,
         make_parts: ingest.PartMaker = _IN_ORDER,
     ) -> None:

@@ -61,7 +61,7 @@ def embedded(documents: Iterable[Document], embedder: Embedder) -> Iterator[tupl
 
 
 def build(
-    home: Path, corpus: Paths, settings: Settings, embedder: Embedder, field: str, watch: Watch, make: PartMaker
+    home: Path, corpus: Paths, settings: Settings, embedder: Embedder, field: str | None, watch: Watch, make: PartMaker
 ) -> None:
     """Build an index, or go on with one that was begun."""
     files = find_corpus(corpus, home)
@@ -83,7 +83,7 @@ def build(
         _ingest(home, manifest, plan, Corpus(files, field), embedder, watch, make)
 
 
-def add(home: Path, corpus: Paths, embedder: Embedder, field: str, watch: Watch, make: PartMaker) -> None:
+def add(home: Path, corpus: Paths, embedder: Embedder, field: str | None, watch: Watch, make: PartMaker) -> None:
     """Add documents to an index, or go on with an addition that was begun; nothing if it was the last change."""
     files = find_corpus(corpus, home)
     plan = Pending({str(file.path): _state_of(file.path) for file in files}, field, make.rows_per_part)

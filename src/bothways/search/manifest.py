@@ -36,7 +36,7 @@ class Pending:
 
     inputs: Mapping[str, list[int]]
     """Size and time of each file."""
-    field: str
+    field: str | None
     rows_per_part: int = 0
     """Documents that a worker does at a time; 0: one process does them in order."""
 

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bothways.data.columns import Columns
 from bothways.data.examples import Question
 from bothways.data.findings import DataCounts, Finding, Severity, cut, percent
 from bothways.data.notes import Notes
@@ -29,6 +28,7 @@ from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.spans import SpanScores, span_scores
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
+from bothways.text.columns import Columns
 
 NULL = "null"
 _LONG_ANSWERS = 0.01

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.data.columns import Columns
 from bothways.data.examples import Choice
 from bothways.data.findings import DataCounts, Finding, cut, normal, percent
 from bothways.data.multiple_choice import OPTIONS, read_choices
@@ -29,6 +28,7 @@ from bothways.tasks.answer import named_pair
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.text_task import mean_of_windows
+from bothways.text.columns import Columns
 
 _ENDING = re.compile(r"(?:ending|option|choice)_?\d")
 

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.data.columns import LABELS, Columns
 from bothways.data.examples import Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
 from bothways.data.label_checks import check_balance, check_known, check_spelling
@@ -41,6 +40,7 @@ from bothways.tasks.text_task import (
     number_finding,
 )
 from bothways.tasks.text_task import as_text as as_text
+from bothways.text.columns import LABELS, Columns
 from bothways.train.distill import soft_distance
 
 _PROBLEMS: dict[LabelKind, str] = {

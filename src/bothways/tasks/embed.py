@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.data.columns import NEGATIVE, POSITIVE, Columns, named_like
 from bothways.data.examples import RELATED, Related
 from bothways.data.findings import DataCounts
 from bothways.data.label_checks import by_count
@@ -57,6 +56,7 @@ from bothways.tasks.vector_losses import (
     taught_vectors,
     triplets,
 )
+from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like
 
 Vectors = NDArray[np.float32]
 

@@ -28,7 +28,7 @@ from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
 from bothways.tasks.task import Sample, Task
 from bothways.tasks.task_card import made_by
 from bothways.tasks.trainable import FineTuning
-from bothways.text.streams import name_of
+from bothways.text.streams import name_of, read_as
 from bothways.train.distill import Teacher
 from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
@@ -78,8 +78,9 @@ def finetune(
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         tell: Say = say if ranks.is_first else lambda words: None
-        train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch)
-        dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch)
+        columns: dict[str, None] = {}  # of the training data, and of the development data if they are others
+        train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch, columns)
+        dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch, columns)
         train, dev = (_assembled(recipe, some, is_dev, tell) for some, is_dev in ((train, False), (dev, True)))
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
@@ -114,6 +115,8 @@ def finetune(
         samples, alone = task.joined(samples)
         if alone:
             tell(f"{alone:,} of the {len(train):,} training examples have none to be compared with and are left out")
+        for taken in columns:
+            tell(f"columns: {taken}")
         tell(f"training data: {task.reader.tally}")
         work = FineTuning(
             model,
@@ -151,11 +154,17 @@ def finetune(
         )
 
 
-def _examples(recipe: FinetuneRecipe, files: Sequence[str], say: Say, watch: Watch) -> list[Any]:
+def _examples(
+    recipe: FinetuneRecipe, files: Sequence[str], say: Say, watch: Watch, columns: dict[str, None]
+) -> list[Any]:
     if not files:
         return []
     notes = Notes()
-    found = list(watch(TASKS[recipe.task].read(files, recipe.data.columns, notes, recipe.settings), "reading", files))
+    with read_as(recipe.data.encoding):
+        rows = TASKS[recipe.task].read(files, recipe.data.columns, notes, recipe.settings)
+        found = list(watch(rows, "reading", files))
+    if notes.columns:
+        columns[notes.columns] = None
     if notes:
         say(str(notes))
     if not found:

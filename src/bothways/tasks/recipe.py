@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bothways.data.columns import Columns
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, has_box, model_folder
 from bothways.model.checkpoint import ADVICE
 from bothways.tasks.registry import TASKS, find_task
+from bothways.text.columns import Columns
 from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings
 from bothways.train.settings import LoraSettings, RunSettings
@@ -31,6 +31,8 @@ class FinetuneData:
     """Column of the second text."""
     label: str = ""
     """Column of the label, or of the tags."""
+    encoding: str = ""
+    """Encoding of the files, such as gb18030. By default UTF-8, or what is guessed."""
 
     @property
     def columns(self) -> Columns:

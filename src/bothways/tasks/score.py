@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bothways.data.columns import Columns
 from bothways.data.examples import Text
 from bothways.data.findings import DataCounts, Finding
 from bothways.data.labels import as_kind, as_number
@@ -27,6 +26,7 @@ from bothways.tasks.losses import binary_cross_entropy, binary_imitation, groupe
 from bothways.tasks.ranking_losses import OVER_PAIRS, RANKING_LOSSES, preferred
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
 from bothways.tasks.text_task import NUMBER, TextTask, as_text, named_activation, not_numbers, number_finding
+from bothways.text.columns import Columns
 
 _ACTIVATIONS: dict[str, Literal["sigmoid", "identity"]] = {"Sigmoid": "sigmoid", "Identity": "identity"}
 

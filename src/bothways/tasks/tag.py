@@ -16,15 +16,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from bothways.data.columns import Columns
+from bothways.data.brat import ANN
 from bothways.data.examples import Tagged
 from bothways.data.findings import DataCounts, Finding, Share, Spots, short
 from bothways.data.label_checks import by_count, check_balance, check_known, check_spelling
 from bothways.data.notes import Notes
 from bothways.data.schemes import Span, detect, parse, problems
-from bothways.data.sources import ROWS, find_sources, kind_of, peek, read_plain
+from bothways.data.sources import BINARY, ROWS, find_sources, kind_of, peek, read_plain
 from bothways.data.spans import find_field
-from bothways.data.tagged import KINDS, WORDS, holds_texts, read_sentences, read_tagged, reader_of, require_tags
+from bothways.data.tagged import (
+    KINDS,
+    ROW_KINDS,
+    WORDS,
+    holds_texts,
+    read_sentences,
+    read_tagged,
+    reader_of,
+    require_tags,
+)
 from bothways.data.texts import read_texts_labelled
 from bothways.data.words import join_words, split_words
 from bothways.engine.reader import WindowSettings
@@ -36,14 +45,14 @@ from bothways.scoring.entities import Entities, Tags, entities
 from bothways.tasks.tag_paths import OUTSIDE, best_paths, transitions
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
+from bothways.text.columns import Columns
 from bothways.text.files import STDIN, read_texts, require_files
 from bothways.text.streams import peek_stdin
 from bothways.train.distill import soft_distance
 
 Decoded = tuple[list[int], NDArray[np.float64]]
 """A tag for each word, and its probability."""
-_JSON = (".jsonl", ".ndjson", ".json", ".parquet")
-_COLUMNS = tuple(kind for kind in KINDS if kind not in (*ROWS, ".txt"))
+_COLUMNS = tuple(kind for kind in KINDS if kind not in (*ROW_KINDS, *ROWS, ".txt"))
 
 
 def tag_names(golds: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -232,7 +241,8 @@ class TokenClassification(Task):
 
     @classmethod
     def looks_like(cls, path: Path, rows: Sequence[Any]) -> bool:
-        if kind_of(path) in _COLUMNS or (kind_of(path) not in (*_JSON, ".csv") and _is_columns(read_plain(path))):
+        kind = kind_of(path)
+        if kind in (*_COLUMNS, ANN) or (kind not in (*ROW_KINDS, ".csv", *BINARY) and _is_columns(read_plain(path))):
             return True
         return any(isinstance(row, dict) and _holds_tags(row) for row in rows)
 
@@ -281,7 +291,7 @@ class TokenClassification(Task):
                 continue
             scheme = detect(example.gold or () for example in read(Notes()))
             schemes |= {scheme} - {"plain"}
-            in_rows = kind_of(path) in _JSON or peek(read_plain(path))[0][:1] == "{"
+            in_rows = kind_of(path) in ROW_KINDS or peek(read_plain(path))[0][:1] == "{"
             for example in read(Notes()) if "broken-tags" in counts.notes.counts else ():
                 for index, problem in problems(example.gold or (), scheme):
                     word = f", word {index + 1}" if in_rows else ""

@@ -17,7 +17,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from bothways.data.columns import Columns
 from bothways.data.findings import DataCounts, Finding, Share
 from bothways.data.label_checks import by_count
 from bothways.data.notes import Notes
@@ -31,6 +30,7 @@ from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.encoded import EncodedChunk as EncodedChunk
 from bothways.tasks.encoded import EncodedExample as EncodedExample
 from bothways.tasks.encoded import Sample as Sample
+from bothways.text.columns import Columns
 
 Outputs = NDArray[np.float32]
 Targets = Mapping[str, Tensor]

@@ -28,7 +28,7 @@ _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def count_pieces(
-    files: Sequence[Path | str], tokenizer: Tokenizer, *, field: str = "text", on_bytes: OnBytes | None = None
+    files: Sequence[Path | str], tokenizer: Tokenizer, *, field: str | None = None, on_bytes: OnBytes | None = None
 ) -> NDArray[np.int64]:
     """How often the text uses each piece, by id."""
     counts = np.zeros(tokenizer.size, np.int64)

@@ -1,12 +1,9 @@
-"""Reads texts and documents: .txt, .jsonl, .csv, .tsv, plain or .gz / .xz, .parquet, and standard input.
+"""Reads texts and documents: .txt, .jsonl, tables of every kind, saved data sets, and standard input.
 
 Everything streams in constant memory.
 """
 
-import csv
 import glob
-import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -14,11 +11,15 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.text.streams import COMPRESSED, note_place, peek_stdin, read_blocks, read_whole_lines
+from bothways.text.arrow import dataset_folder, pyarrow
+from bothways.text.columns import Columns, find_text, names_without_header
+from bothways.text.excel import require_openpyxl
+from bothways.text.streams import COMPRESSED, peek_stdin, read_blocks, read_whole_lines
 from bothways.text.streams import STDIN as STDIN
 from bothways.text.streams import Meter as Meter
 from bothways.text.streams import name_of as name_of
 from bothways.text.streams import read_lines as read_lines
+from bothways.text.tables import BINARY, TABLES, WITH_HEADER, Strict, kind_of, parse_jsonl, table_rows
 
 Each = Literal["paragraphs", "lines"]
 """The documents of .txt: the lines up to an empty one, or each line."""
@@ -27,10 +28,10 @@ _SPLIT: dict[Each, Callable[[str], list[Any]]] = {
     "paragraphs": re.compile(r"\n\s*\n").split,
     "lines": partial(str.split, sep="\n"),
 }
-_LARGEST_CELL = 2**24  # characters; without a limit, an unclosed quote would fill the memory
 _RETURNS = re.compile(r"(?<!\r)\r++\n")
-_QUOTED = re.compile(r'"[^"]*(?:"|$)')
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_JSON_LINES = (".jsonl", ".ndjson")
+_KINDS = (".txt", *_JSON_LINES, *TABLES)
 
 
 def find_files(paths: Iterable[Path | str]) -> list[Path]:
@@ -42,7 +43,7 @@ def find_files(paths: Iterable[Path | str]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in map(Path, paths):
         some = [path]
-        if path != STDIN and path.is_dir():
+        if path != STDIN and path.is_dir() and not dataset_folder(path):
             some = _known_files(path)
         elif path != STDIN and not path.exists() and glob.has_magic(str(path)):
             matches = [Path(name) for name in glob.glob(str(path), recursive=True)]
@@ -80,32 +81,34 @@ def require_files(paths: Iterable[Path]) -> list[Path]:
     for path in found:
         if path == STDIN:
             continue
-        if path.is_dir():
+        if path.is_dir() and not dataset_folder(path):
             raise BothwaysError(
                 f"{path} is a folder: name the files in it, for example {path}/*.txt", "is-a-folder", path
             )
         if not path.exists():
             raise BothwaysError(f"there is no file {path}", "no-file", path)
-        if _require_kind(path) == ".parquet":
-            _pyarrow()
+        if (kind := _require_kind(path)) in BINARY:
+            (require_openpyxl if kind == ".xlsx" else pyarrow)()
     return found
 
 
-def read_texts(path: Path, field: str = "text", meter: Meter | None = None) -> Iterator[str]:
-    """Stream the texts of a file: the lines of .txt, or `field` of each row of all other kinds.
+def read_texts(path: Path, field: str | None = None, meter: Meter | None = None) -> Iterator[str]:
+    """Stream the texts of a file: the lines of .txt, or one column of the rows of all other kinds.
+
+    The column is `field`, or the one with a usual name, such as text or review; `title+body` joins two.
 
     Empty lines of .txt are empty texts, so that results can be matched to lines; those of .jsonl, .csv and .tsv are
     skipped. A missing value of .parquet is an empty text. `-` is standard input: .jsonl if it begins with a brace, else
     .txt.
     """
-    rows = _ROWS.get(_require_kind(path))
-    yield from rows(path, field, meter or Meter()) if rows else read_lines(path, meter)
+    kind = _require_kind(path)
+    yield from read_lines(path, meter) if kind == ".txt" else _row_texts(path, kind, field, meter or Meter())
 
 
 def read_documents(
     path: Path,
     *,
-    field: str = "text",
+    field: str | None = None,
     each: Each = "paragraphs",
     longest: int = 1_000_000,
     meter: Meter | None = None,
@@ -122,11 +125,11 @@ def read_documents(
             f"a document must have room for 1 or more characters, not {longest}", "out-of-range", longest
         )
     meter = meter or Meter()
-    rows = _ROWS.get(_require_kind(path))
-    if rows is None:
+    kind = _require_kind(path)
+    if kind == ".txt":
         yield from _txt_documents(path, each, longest, meter)
         return
-    for text in rows(path, field, meter):
+    for text in _row_texts(path, kind, field, meter):
         parts = _parts(text, longest)
         meter.split += len(parts) > 1
         yield from parts
@@ -190,156 +193,48 @@ def replace_surrogates(text: str) -> str:
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
-def parse_jsonl(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
-    """The JSON value of each line, with the line number; empty lines are skipped."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            where = f"{name_of(path)}, line {number}"
-            raise BothwaysError(f"{where} is not JSON: {error}", "not-json", where) from error
+def _row_texts(path: Path, kind: str, text: str | None, meter: Meter) -> Iterator[str]:
+    """The text of each row: the column that `text` names, or that of the first row with a usual name."""
+    column = _Column(name_of(path), text, kind in WITH_HEADER)
+    if kind in _JSON_LINES:
+        for number, value in parse_jsonl(path, read_whole_lines(path, meter)):
+            yield value if isinstance(value, str) else column.of(value, f"{name_of(path)}, line {number}")
+        return
+    lines = read_whole_lines(path, meter) if kind not in BINARY else ()
+    named = partial(names_without_header, Columns(text))
+    rows = table_rows(path, kind, lines, Strict(), name_columns=named, choose=column.choose, meter=meter)
+    for where, row in rows:
+        yield column.of(row, where)
 
 
-def find_separator(header: str) -> str:
-    """The separator of a .csv file: a comma, unless there are more semicolons or tabs outside of quotes.
+class _Column:
+    """The column of a file that holds its texts, or several that are joined."""
 
-    >>> find_separator("text,label"), find_separator("text;label"), find_separator('"a; b; c",label')
-    (',', ';', ',')
-    """
-    unquoted = _QUOTED.sub("", header)
-    return max(",;\t", key=unquoted.count)
+    def __init__(self, name: str, text: str | None, has_header: bool) -> None:
+        self.name, self.text, self.has_header = name, text, has_header
+        self.names: tuple[str, ...] = ()
 
+    def choose(self, names: list[str]) -> list[str]:
+        self.names = self.names or find_text(self.text, names, self.name, has_header=self.has_header)
+        return list(self.names)
 
-def parse_csv(path: Path, lines: Iterable[str], separator: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row, with the number of its last line. A quoted cell may contain line ends."""
-    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
-    rows = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
-    try:
-        for row in rows:
-            if row:
-                yield rows.line_num, row
-    except csv.Error as error:
-        where = f"{name_of(path)}, line {rows.line_num}"
-        hint = "is a quote before it not closed, or not doubled?"
-        raise BothwaysError(f"{where} is not CSV: {error}; {hint}", "not-csv", where) from error
+    def of(self, row: Any, where: str) -> str:
+        if not isinstance(row, dict):
+            raise BothwaysError(f"{where} is neither a text nor a JSON object: found {row!r:.60}", "not-text", where)
+        if not self.names:
+            self.choose([str(name) for name in row])
+        return " ".join(self._value(row, name, where) for name in self.names)
 
-
-def parse_tsv(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each line, without quoting: in .tsv files such as GLUE's, quotes are text."""
-    for number, line in enumerate(lines, 1):
-        if line := line.removesuffix("\r"):
-            yield number, line.split("\t")
-
-
-def read_parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a .parquet file with all columns, numbered from 1."""
-    rows = (row for _, rows in _batches(path, None, Meter()) for row in rows)
-    return enumerate(rows, 1)
-
-
-def _batches(path: Path, columns: list[str] | None, meter: Meter) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
-    """The batches of a .parquet file with their rows, of these columns or of all."""
-    pyarrow = _pyarrow()
-    done, before = 0, meter.bytes
-    note_place(path, 0)
-    try:
-        # Read page by page: 5 MB in memory for a row group of 400 MB, instead of all of it.
-        with pyarrow.parquet.ParquetFile(path, buffer_size=2**20, pre_buffer=False) as file:
-            for column in columns or []:
-                _require_column(path, column, file.schema_arrow.names)
-            count, size = file.metadata.num_rows, path.stat().st_size
-            for batch in file.iter_batches(batch_size=64, columns=columns, use_threads=False):
-                yield batch, batch.to_pylist()
-                done += len(batch)
-                place = size * done // count  # estimated from the share of rows: other columns are not read
-                meter.bytes = before + place
-                note_place(path, place)
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise BothwaysError(
-            f"{path} cannot be read as .parquet after row {done}: {reason}", "damaged-file", path
-        ) from error
-
-
-def _jsonl(path: Path, field: str, meter: Meter) -> Iterator[str]:
-    for number, row in parse_jsonl(path, read_whole_lines(path, meter)):
-        value = row if isinstance(row, str) else row.get(field) if isinstance(row, dict) else None
-        if (
-            value is None and isinstance(row, dict) and field in row
-        ):  # null is an empty text, as an empty cell of a table
-            value = ""
+    def _value(self, row: dict[str, Any], name: str, where: str) -> str:
+        if name not in row:
+            has = ", ".join(map(str, row)) or "none"
+            raise BothwaysError(f"{where} has no text under {name!r}: its fields are {has}", "not-text", where)
+        value = row[name]
+        if value is None:  # an empty text, as an empty cell of a table
+            return ""
         if not isinstance(value, str):
-            where = f"{name_of(path)}, line {number}"
-            if isinstance(row, dict) and field in row:
-                raise BothwaysError(
-                    f"{where} has {str(value)[:80]} under {field!r}: expected a text", "not-text", where
-                )
-            has = ", ".join(map(str, row)) if isinstance(row, dict) and row else "none"
-            raise BothwaysError(f"{where} has no text under {field!r}: its fields are {has}", "not-text", where)
-        yield replace_surrogates(value)
-
-
-def _csv(path: Path, field: str, meter: Meter) -> Iterator[str]:
-    lines = read_whole_lines(path, meter)
-    header = next(lines, "")
-    return _column(path, field, parse_csv(path, itertools.chain([header], lines), find_separator(header)))
-
-
-def _tsv(path: Path, field: str, meter: Meter) -> Iterator[str]:
-    return _column(path, field, parse_tsv(path, read_whole_lines(path, meter)))
-
-
-def _column(path: Path, field: str, rows: Iterator[tuple[int, list[str]]]) -> Iterator[str]:
-    """One column of a table with a header."""
-    _, header = next(rows, (0, list[str]()))
-    _require_column(path, field, header)
-    column = header.index(field)
-    for number, row in rows:
-        if len(row) != len(header):
-            where = f"{path}, line {number}"
-            raise BothwaysError(
-                f"{where} has {len(row)} columns, and its first line names {len(header)}", "wrong-cell-count", where
-            )
-        yield row[column]
-
-
-def _parquet(path: Path, field: str, meter: Meter) -> Iterator[str]:
-    for batch, rows in _batches(path, [field], meter):
-        for row in rows:
-            text = row[field]
-            if not isinstance(text, str | None):
-                raise BothwaysError(
-                    f"{path} has no text in column {field!r}: found {batch.schema[0].type}", "not-text", field
-                )
-            yield text or ""
-
-
-_ROWS: dict[str, Callable[[Path, str, Meter], Iterator[str]]] = {
-    ".jsonl": _jsonl,
-    ".ndjson": _jsonl,
-    ".csv": _csv,
-    ".tsv": _tsv,
-    ".parquet": _parquet,
-}
-
-
-def _require_column(path: Path, field: str, names: list[str]) -> None:
-    if field not in names:
-        raise BothwaysError(
-            f"{path} has no column {field!r}: its columns are {', '.join(names) or 'none'}", "no-column", field
-        )
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise BothwaysError(
-            "reading .parquet needs pyarrow: pip install 'bothways[parquet]'", "missing-package", "pyarrow"
-        ) from None
-    return pyarrow
+            raise BothwaysError(f"{where} has {str(value)[:80]} under {name!r}: expected a text", "not-text", where)
+        return replace_surrogates(value)
 
 
 def visible_files(folder: Path) -> list[Path]:
@@ -356,11 +251,9 @@ def _kind(path: Path) -> str:
     """.txt, .jsonl and so on, without the suffix of a compression; empty for an unknown kind."""
     if path == STDIN:
         return ".jsonl" if peek_stdin().startswith("{") else ".txt"
-    suffixes = [s.lower() for s in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSED and ".parquet" not in suffixes[-2:]:
-        suffixes.pop()
-    kind = suffixes[-1] if suffixes else ""
-    return kind if kind == ".txt" or kind in _ROWS else ""
+    if path.suffix.lower() in COMPRESSED and path.with_suffix("").suffix.lower() in BINARY:
+        return ""
+    return kind if (kind := kind_of(path)) in _KINDS else ""
 
 
 def _require_kind(path: Path) -> str:
@@ -371,5 +264,5 @@ def _require_kind(path: Path) -> str:
 
 
 def _known() -> str:
-    *texts, parquet = [".txt", *_ROWS]
-    return f"{', '.join(texts)}, each optionally .gz or .xz, or {parquet}"
+    texts = [kind for kind in _KINDS if kind not in BINARY]
+    return f"{', '.join(texts)}, each optionally .gz or .xz, or {', '.join(BINARY)}"

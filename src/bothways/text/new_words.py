@@ -103,7 +103,7 @@ def find_words(
     tokenizer: Tokenizer,
     count: int,
     *,
-    field: str = "text",
+    field: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> list[str]:
     """The `count` words of the text that cost the most pieces: frequency × (pieces - 1), or × pieces if unknown.
@@ -134,7 +134,7 @@ def pieces_per_word(
     files: Sequence[Path | str],
     compared: Sequence[Tokenizer],
     *,
-    field: str = "text",
+    field: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> list[float]:
     """The mean number of pieces per word for each of these tokenizers.
@@ -152,7 +152,9 @@ def pieces_per_word(
     return [count / words for count in pieces]
 
 
-def read_batches(files: Sequence[Path | str], field: str, on_bytes: OnBytes | None = None) -> Iterator[list[str]]:
+def read_batches(
+    files: Sequence[Path | str], field: str | None, on_bytes: OnBytes | None = None
+) -> Iterator[list[str]]:
     """The texts of these files in batches."""
     found = find_rereadable(files)
     meter, total = Meter(), sum(file.stat().st_size for file in found)

@@ -6,6 +6,7 @@ import io
 import lzma
 import os
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.errors import BothwaysError
+from bothways.text.guess_encoding import SAMPLE, guess_encoding, marked_encoding
 
 STDIN = Path("-")
 _BLOCK = 2**15  # bytes
@@ -86,30 +88,117 @@ def read_whole_lines(path: Path, meter: Meter) -> Iterator[str]:
 
 def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
     """The text of a file or of standard input, in blocks of `size` bytes, or as soon as some can be read."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()
-    lines = 0
+    text = _Decoder(path)
     try:
         with _Counted(path, meter) as file, io.BufferedReader(file, _BLOCK) as raw:
             decompress = _OPEN_COMPRESSED.get(path.suffix.lower())
             plain = decompress(raw) if decompress else raw
             read = partial(plain.read, size) if size else partial(plain.read1, _BLOCK)
             for block in iter(read, b""):
-                text = decoder.decode(block)
-                lines += text.count("\n")
-                yield text
-            decoder.decode(b"", final=True)
-    except UnicodeDecodeError as error:
-        line = lines + 1 + error.object.count(b"\n", 0, error.start)
-        is_utf16 = line == 1 and error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        encoding = "UTF-16 -t UTF-8" if is_utf16 else "NAME -t UTF-8, where NAME is its encoding, such as GBK or LATIN1"
-        says = f"{name_of(path)} is not UTF-8 text in line {line} ({error.reason}): convert it first, for example with"
-        raise BothwaysError(f"{says} iconv -f {encoding}", "not-utf8", f"{name_of(path)}, line {line}") from error
+                yield text.decode(block, plain)
+            if last := text.decode(b"", plain):
+                yield last
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        says = f"{name_of(path)} is damaged or cut short after line {lines}: {error}"
+        says = f"{name_of(path)} is damaged or cut short after line {text.lines}: {error}"
         raise BothwaysError(says, "damaged-file", path) from error
     except OSError as error:
         says = f"{name_of(path)} cannot be read: {error.strerror or error}"
         raise BothwaysError(says, "unreadable-file", path) from error
+
+
+# ---------------------------------------------------------------------- encodings
+
+_named = [""]
+"""The encoding of each `read_as` that is open; empty: UTF-8, or what is guessed."""
+_told: set[tuple[Path, str]] = set()
+"""Files of which a guess was told: most are read several times."""
+
+
+@contextmanager
+def read_as(encoding: str | None) -> Iterator[None]:
+    """Inside this block all text files are read in this encoding, such as gb18030; None: UTF-8, or what is guessed.
+
+    It holds for the whole process, because files are read ahead in threads.
+    """
+    try:
+        "".encode(encoding or "utf-8")
+    except LookupError:
+        raise BothwaysError(
+            f"there is no encoding {encoding!r}: expected a name such as utf-8, gb18030, big5, cp1252 or utf-16",
+            "unknown-encoding",
+            encoding,
+        ) from None
+    _named.append(encoding or _named[-1])
+    try:
+        yield
+    finally:
+        _named.pop()
+
+
+def named_encoding() -> str:
+    """The encoding of the innermost `read_as`; empty if there is none."""
+    return _named[-1]
+
+
+class _Decoder:
+    """Bytes as text: in the named encoding, else as UTF-8, else as guessed where the first other byte stands."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.encoding = path, named_encoding()
+        self.is_fixed = bool(self.encoding)
+        self._start("utf-8-sig" if codecs.lookup(self.encoding or "utf-8").name == "utf-8" else self.encoding)
+        self.lines = 0
+        """Line ends so far."""
+        self.is_begun = False
+
+    def _start(self, encoding: str) -> None:
+        self.bytes = codecs.getincrementaldecoder(encoding)()
+
+    def decode(self, block: bytes, stream: Any) -> str:
+        """The text of the next block; of the last one, which is empty, what is left over."""
+        if not self.is_begun and not self.is_fixed:
+            if found := marked_encoding(block):
+                self._take(found)
+            self.is_fixed = bool(found) or block.startswith(codecs.BOM_UTF8)
+        self.is_begun = True
+        try:
+            text = self.bytes.decode(block, not block)
+        except UnicodeDecodeError as error:
+            text = self._guess(error, stream)
+        # What is not ASCII was decoded as UTF-8 and given away: another encoding would be too late.
+        self.is_fixed = self.is_fixed or not text.isascii()
+        self.lines += text.count("\n")
+        return text
+
+    def _take(self, encoding: str) -> None:
+        self.encoding = encoding
+        self._start(encoding)
+        if (self.path, encoding) not in _told:
+            _told.add((self.path, encoding))
+            warnings.warn(
+                f"{name_of(self.path)} is not UTF-8 and is read as {encoding}: if its text looks wrong, name its "
+                "`encoding`",
+                stacklevel=2,
+            )
+
+    def _guess(self, error: UnicodeDecodeError, stream: Any) -> str:
+        """The text from the first byte on that is not UTF-8, in another encoding."""
+        sample = error.object
+        if not self.is_fixed:
+            if self.path != STDIN:  # whose next bytes may come late
+                sample += stream.read(max(0, SAMPLE - len(sample)))
+            if found := guess_encoding(sample):
+                self._take(found)
+                self.is_fixed = True
+                try:
+                    return str(self.bytes.decode(sample, len(sample) < SAMPLE and self.path != STDIN))
+                except UnicodeDecodeError as other:
+                    error = other
+        shown = self.encoding or "UTF-8"
+        decoded = error.object[: error.start].decode(self.encoding or "utf-8", "ignore")
+        where = f"{name_of(self.path)}, line {self.lines + 1 + decoded.count(chr(10))}"
+        advice = "repair that line, or name the `encoding` of the file, such as gb18030, big5 or cp1252"
+        raise BothwaysError(f"{where} is not {shown} text ({error.reason}): {advice}", "not-utf8", where) from error
 
 
 _peeked = bytearray()

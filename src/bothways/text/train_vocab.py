@@ -29,7 +29,7 @@ def train_vocabulary(
     strip_accents: bool | None = None,
     split_cjk: bool = True,
     minimum: int = 2,
-    field: str = "text",
+    field: str | None = None,
     most: int = 500_000_000,
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tokenizer:
@@ -118,7 +118,7 @@ def _normal(backend: tokenizers.Tokenizer, text: str) -> str:
     return normal
 
 
-def _texts(files: Sequence[Path], field: str, on_bytes: Callable[[int, int], None]) -> Iterator[str]:
+def _texts(files: Sequence[Path], field: str | None, on_bytes: Callable[[int, int], None]) -> Iterator[str]:
     meter, told, total = Meter(), 0, sum(file.stat().st_size for file in files)
     for file in files:
         for text in read_texts(file, field, meter):

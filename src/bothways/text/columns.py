@@ -91,11 +91,32 @@ def find_columns(columns: Columns, names: Sequence[str], where: str, *, has_head
     return ResolvedColumns(tuple(texts), label or table.known_label(used))
 
 
+def find_text(text: str | None, names: Sequence[str], where: str, *, has_header: bool = False) -> tuple[str, ...]:
+    """The columns of the one text of a row, where no second text and no label is read.
+
+    A column `text` is taken whatever else there is; without one the rules are those of `find_columns`.
+
+    >>> find_text(None, ["id", "review"], "a.csv"), find_text("title+body", ["title", "body"], "a.csv")
+    (('review',), ('title', 'body'))
+    """
+    table = _Header(names, where, "; if its first line is no header, count them, as in `text` 1" * has_header, "`text`")
+    if text:
+        return table.named(text, "text")
+    if exact := table.like("text"):
+        return (table.one(exact, "`text`"),)
+    found = table.known_texts(None)
+    if len(found) > 1:
+        table.one([name for one in found for name in one], "`text`")
+    return found[0]
+
+
 class _Header:
     """The column names of one table."""
 
-    def __init__(self, names: Sequence[str], where: str, hint: str) -> None:
-        self.names, self.where, self.hint = names, where, hint
+    def __init__(
+        self, names: Sequence[str], where: str, hint: str, arguments: str = "`text`, and a second text with `pair`"
+    ) -> None:
+        self.names, self.where, self.hint, self.arguments = names, where, hint, arguments
         self.all = f"its columns are {', '.join(names) or 'none'}"
 
     def like(self, name: str) -> list[str]:
@@ -124,14 +145,14 @@ class _Header:
         singles = [own for name in TEXTS for own in self.like(name) if own not in used and own != label]
         found = [f"{a} with {b}" for a, b in pairs] + singles
         if len(found) > 1:
-            self.one(found, "`text`, and a second text with `pair`")
+            self.one(found, self.arguments)
         if found:
             return [(name,) for name in (pairs[0] if pairs else singles)]
         # AG News and similar: the title and the description are one text.
         if (title := self.like("title")) and (description := self.like("description")):
             return [(title[0], description[0])]
         says = f"{self.where} has no column with a usual name for the text ({self.all})"
-        advice = f"name it with `text`, and a second text with `pair`{self.hint}"
+        advice = f"name it with {self.arguments}{self.hint}"
         raise BothwaysError(f"{says}: {advice}", "no-text-column", tuple(self.names))
 
     def known_label(self, used: set[str]) -> str | None:

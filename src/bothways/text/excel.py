@@ -1,0 +1,103 @@
+"""Rows of Excel workbooks (.xlsx), read as a stream with openpyxl."""
+
+import datetime
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bothways.errors import BothwaysError
+from bothways.text.streams import Meter, note_place
+
+
+def excel_rows(path: Path, meter: Meter) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row as text, with the number of the row; empty rows are skipped.
+
+    A workbook with several filled sheets is refused: which one was meant is not known.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about styles and validations, which are not read
+        book, sheet = _open(path)
+    before, size = meter.bytes, path.stat().st_size
+    note_place(path, 0)
+    number, width = 0, 0
+    try:
+        for number, values in enumerate(sheet.iter_rows(values_only=True), 1):
+            cells = [_text(value) for value in values]
+            while cells and not cells[-1] and len(cells) > width:
+                cells.pop()
+            if any(cells):
+                width = width or len(cells)
+                yield number, [*cells, *[""] * (width - len(cells))]
+            place = size * number // max(sheet.max_row or number, number)
+            meter.bytes = before + place
+            note_place(path, place)
+        meter.bytes = before + size
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError, SyntaxError) as error:  # ParseError is a SyntaxError
+        raise _damaged(path, error, number) from error
+    finally:
+        book.close()
+
+
+def count_excel_rows(path: Path) -> int:
+    """The rows that the sheet says it has: an estimate; 1 for what cannot be read."""
+    try:
+        book, sheet = _open(path)
+    except BothwaysError:
+        return 1
+    try:
+        return max(1, (sheet.max_row or 2) - 1)
+    finally:
+        book.close()
+
+
+def _open(path: Path) -> tuple[Any, Any]:
+    """The workbook, and its only sheet that has cells."""
+    openpyxl = require_openpyxl()
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError, SyntaxError) as error:
+        raise _damaged(path, error, 0) from error
+    filled = [sheet for sheet in book.worksheets if _has_cells(sheet)]
+    if len(filled) > 1:
+        names = [sheet.title for sheet in filled]
+        book.close()
+        says = f"{path} has {len(names)} sheets with rows: {', '.join(names)}"
+        raise BothwaysError(f"{says}; save the one to be read as a file of its own", "several-sheets", tuple(names))
+    return book, (filled or book.worksheets)[0]
+
+
+def _has_cells(sheet: Any) -> bool:
+    return any(value is not None for row in sheet.iter_rows(values_only=True, max_row=50) for value in row)
+
+
+def _text(value: Any) -> str:
+    """A cell as Excel shows it in its simplest format: a whole number without a point, a date as 2024-05-01."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, datetime.datetime) and value.time() == datetime.time():
+        return value.date().isoformat()
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value)
+
+
+def _damaged(path: Path, error: Exception, row: int) -> BothwaysError:
+    reason = str(error).partition("\n")[0]
+    return BothwaysError(f"{path} cannot be read as .xlsx after row {row}: {reason}", "damaged-file", path)
+
+
+def require_openpyxl() -> Any:
+    """The package, which an extra installs."""
+    try:
+        import openpyxl
+    except ImportError:
+        raise BothwaysError(
+            "reading .xlsx needs openpyxl: pip install 'bothways[xlsx]'", "missing-package", "openpyxl"
+        ) from None
+    return openpyxl
