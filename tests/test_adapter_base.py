@@ -20,7 +20,7 @@ from bothways.train.settings import LoraSettings
 from helpers import refused
 from helpers.adapters import classifier, distance, outputs, peft_adapter, their_outputs
 from helpers.cli import Run
-from helpers.tasks import CASES, LIMIT, SINGLE, named, recipe_for, shout, their_folder, written
+from helpers.tasks import CASES, LIMIT, SINGLE, named, quiet, recipe_for, shout, their_folder, written
 
 HUB = "google-bert/bert-base-uncased"
 
@@ -195,7 +195,7 @@ def test_a_base_on_another_drive_is_only_named(base: Path, tmp_path: Path, monke
 def test_no_file_of_an_adapter_holds_a_path_of_this_machine(base: Path, tmp_path: Path) -> None:
     here = tmp_path / "here"
     shutil.copytree(base, here / "base")
-    plan = recipe_for("classify", here / "base", lora=LoraSettings(rank=2))
+    plan = recipe_for("classify", here / "base", lora=LoraSettings(rank=2), run=quiet(steps=4, keep_state=True))
     finetune(plan, here / "run", train=SINGLE, dev=CASES["single"].examples)
     adapters = [path.parent for path in (here / "run").rglob("adapter_config.json")]
     assert len(adapters) > 1
@@ -208,7 +208,7 @@ def test_no_file_of_an_adapter_holds_a_path_of_this_machine(base: Path, tmp_path
 
 def test_a_run_that_was_moved_ends_on_its_base(base: Path, tmp_path: Path) -> None:
     """The base is the recipe's: where a checkpoint of the first half expects it does not matter."""
-    plan = recipe_for("classify", base, lora=LoraSettings(rank=2))
+    plan = recipe_for("classify", base, lora=LoraSettings(rank=2), run=quiet(steps=4, keep_state=True))
     finetune(plan, tmp_path / "one", train=SINGLE, dev=[])
     for name in ("model", "adapter"):
         shutil.rmtree(tmp_path / "one" / name)
