@@ -207,7 +207,7 @@ def test_what_a_static_model_is_not_for(folder: Path, model_folder: Path, tmp_pa
             call()
         assert error.value.code == code
     with pytest.raises(BothwaysError) as error:
-        encode([3], folder)  # type: ignore[list-item]
+        encode([3], folder)
     assert error.value.code == "bad-input"
 
 

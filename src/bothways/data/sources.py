@@ -16,6 +16,7 @@ from bothways.data.notes import Notes, row_error
 from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
 from bothways.text.files import replace_surrogates, visible_files
+from bothways.text.frames import is_frame
 from bothways.text.streams import STDIN, Meter, read_whole_lines
 from bothways.text.streams import name_of as name_of
 from bothways.text.tables import BINARY as BINARY_TABLES
@@ -40,7 +41,7 @@ def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
     """
     found: list[Path] = []
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
-        if path == STDIN or path.is_file() or dataset_folder(path):
+        if path == STDIN or is_frame(path) or path.is_file() or dataset_folder(path):
             found.append(path)
         elif path.is_dir():
             inside = without_annotated([file for file in visible_files(path) if kind_of(file) in kinds])

@@ -82,9 +82,16 @@ def _label_of_row(path: Path) -> str | None:
 
 
 def holds_texts(path: Path) -> bool:
-    """Whether each row of a table is a text, not a word: any .csv or .xlsx, and a .tsv with known column names."""
-    if kind_of(path) != ".tsv":
-        return kind_of(path) in WITH_HEADER
+    """Whether each row of a table is a text, not a word.
+
+    So are those of any .csv or .xlsx, of a .tsv with known column names, and of other tables without lists.
+    """
+    kind = kind_of(path)
+    if kind in (".parquet", ".arrow"):
+        head = _head(path, kind)
+        return head is not None and not any(isinstance(value, list) for value in head[0].values())
+    if kind != ".tsv":
+        return kind in WITH_HEADER
     if not (head := _head(path, ".tsv")):
         return False
     row, columns = head

@@ -7,6 +7,7 @@ text.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from bothways.data.findings import BLOCKING, SEVERITIES, Finding, short
 from bothways.data.sources import ROWS, find_sources, first_rows
@@ -21,9 +22,11 @@ from bothways.progress import Watch, watch_nothing
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
 from bothways.tasks.registry import TASKS, find_task
 from bothways.tasks.task import Task
+from bothways.text.frames import as_files
 from bothways.text.streams import STDIN, read_as
 
-Files = Path | str | Sequence[Path | str]
+Files = Path | str | Sequence[Path | str] | Any
+"""Files, or a table in memory."""
 
 
 def check_data(
@@ -38,21 +41,25 @@ def check_data(
     encoding: str = "",
     watch: Watch = watch_nothing,
 ) -> DataReport:
-    """What is wrong with labelled files, and what to do. With `model` also tokens, windows, and the training time.
+    """What is wrong with labelled files, or with a table in memory, and what to do.
+
+    With `model` also tokens, windows, and the training time.
 
     Without `task`, the task is guessed from the file. `text`, `pair` and `label` name columns with unusual names, and
     `encoding` the encoding of the files.
     """
-    train_files, dev_files = (
-        [str(some)] if isinstance(some, str | Path) else [str(file) for file in some] for some in (files, dev)
-    )
-    if str(STDIN) in (*train_files, *dev_files):
+    with as_files(files, "the training table") as train_files, as_files(dev, "the development table") as dev_files:
+        data = FinetuneData(tuple(train_files), tuple(dev_files), text, pair, label, encoding)
+        return _checked(data, task, model, watch)
+
+
+def _checked(data: FinetuneData, task: str | None, model: Path | str | None, watch: Watch) -> DataReport:
+    if str(STDIN) in (*data.train, *data.dev):
         raise BothwaysError("the data are read more than once: save standard input to a file first", "standard-input")
-    if not train_files:
+    if not data.train:
         raise BothwaysError("no input file was given", "no-data")
-    data = FinetuneData(tuple(train_files), tuple(dev_files), text, pair, label, encoding)
-    with read_as(encoding):
-        found = find_task(task) if task else guess_task(train_files[0])
+    with read_as(data.encoding):
+        found = find_task(task) if task else guess_task(data.train[0])
         return _Doctor(found, data, str(model) if model is not None else "", watch).report()
 
 

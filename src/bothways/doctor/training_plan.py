@@ -22,6 +22,7 @@ from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
 from bothways.tasks.registry import make_task, plan_task
 from bothways.tasks.task import Sample, Task, TaskConfig
 from bothways.tasks.trainable import FineTuning
+from bothways.text.frames import is_frame
 from bothways.train.machine import pick_device, pick_precision
 from bothways.train.optim import make_optimizers
 from bothways.train.ranks import Ranks
@@ -91,11 +92,11 @@ def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan 
     """The command that trains on these data."""
     words = ["bothways", "finetune", task]
     for option, values in (("--train", data.train), ("--dev", data.dev), ("--model", (folder or "DIR",))):
-        words += [word for value in values for word in (option, value)]
+        words += [word for value in values for word in (option, "FILE" if is_frame(value) else value)]
     for name in ("text", "pair", "label", "encoding"):
         option, value = f"--{name}", getattr(data, name)
         words += [option, value] if value else []
-    stem = Path(data.train[0]).name.split(".")[0] or "data"
+    stem = "data" if is_frame(data.train[0]) else Path(data.train[0]).name.split(".")[0] or "data"
     words += ["--out", f"{stem}-{task}"]
     if plan is not None:
         words += ["--batch", str(plan.batch), "--lr", f"{plan.lr:g}", "--epochs", str(plan.epochs)]

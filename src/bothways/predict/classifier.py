@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError, StoppedError
 from bothways.model.device import find_device
 from bothways.predict.encode import require_several
@@ -20,6 +21,7 @@ from bothways.progress import interactive_progress, notebook_progress
 from bothways.tasks.classify import as_text
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
+from bothways.text.frames import as_files, frame_kind
 from bothways.train.protocol import Event
 from bothways.train.report import StepProgress
 
@@ -77,7 +79,8 @@ class Classifier:
     def fit(self, X: Iterable[Any], y: Sequence[Any]) -> "Classifier":  # noqa: N803
         """Fine-tune on texts X with labels y.
 
-        A text is a string, or a pair of strings; a label is a string, an integer or a boolean.
+        A text is a string, or a pair of strings; a label is a string, an integer or a boolean. X may be a table in
+        memory, whose text columns are found by their usual names.
         """
         texts, given = _matched(X, y), [_label(label) for label in y]
         if len({isinstance(label, str) for label in given}) > 1:
@@ -118,6 +121,7 @@ class Classifier:
         """(texts, classes) probabilities, in the order of `classes_`."""
         if not hasattr(self, "predictor_"):
             raise _not_fitted()
+        X = _texts(X)  # noqa: N806
         require_several(X)
         size = len(X) if isinstance(X, Sized) else None
         with notebook_progress("predicting", size) if self.progress else nullcontext() as bar:
@@ -187,6 +191,7 @@ def _not_fitted() -> NotFittedError:
 
 def _matched(texts: Iterable[Any], labels: Sequence[Any]) -> list[Any]:
     """The texts, if there is a label for each."""
+    texts = _texts(texts)
     require_several(texts)
     found = list(texts)
     if labels is None:  # scikit-learn looks for these words
@@ -200,6 +205,14 @@ def _matched(texts: Iterable[Any], labels: Sequence[Any]) -> list[Any]:
     if not found:
         raise BothwaysError("no texts were given: expected at least one", "no-data")
     return found
+
+
+def _texts(given: Any) -> Any:
+    """The texts or pairs of a table in memory; anything else as it is."""
+    if not frame_kind(given):
+        return given
+    with as_files(given) as names:
+        return [row.texts[0] if len(row.texts) == 1 else row.texts for row in read_texts_labelled(names)]
 
 
 def _label(label: Any) -> Any:

@@ -29,6 +29,8 @@ from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode_options import Combine, Long, Per, Pool
 from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe, warn_of_prompts
 from bothways.progress import notebook_progress
+from bothways.text.files import read_texts
+from bothways.text.frames import as_files, frame_kind
 from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
@@ -106,7 +108,7 @@ class TextChunk:
 
 
 def encode(
-    texts: Iterable[str],
+    texts: Iterable[Any],
     model: Model | StaticModel | Path | str | None = None,
     *,
     pool: Pool | Sequence[Pool] | None = None,
@@ -119,7 +121,7 @@ def encode(
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> Vectors:
-    """One vector for each text: (texts, W). The default model is the one in the box.
+    """One vector for each text, or for each row of a table in memory: (texts, W). The default model is that in the box.
 
     A folder of sentence-transformers makes the vector as its own files say: its prompts, pooling, Dense and Normalize
     modules and maximum length. Other folders give the mean over all tokens. `pool` names another pooling, or several
@@ -131,6 +133,7 @@ def encode(
     GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
+    texts = texts_of(texts)
     if isinstance(model, str | Path) and is_static(model):
         model = load_static(model)
     if isinstance(model, StaticModel):
@@ -151,7 +154,7 @@ def encode(
 
 
 def encode_tokens(
-    texts: Iterable[str],
+    texts: Iterable[Any],
     model: Model | Path | str | None = None,
     *,
     per: Per = "token",
@@ -168,6 +171,7 @@ def encode_tokens(
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     engine = Engine(model, device=device, dtype=dtype)
+    texts = texts_of(texts)
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         found = list(iter_tokens(bar.over(texts), engine, per=per, features=features, tally=tally))
@@ -283,6 +287,14 @@ def text_chunks(
         return TextChunk(some, reads)
 
     return read_ahead(read, texts, model.device, share, first)
+
+
+def texts_of(given: Any) -> Any:
+    """The texts of a table in memory: the column with a usual name, such as text or review. Anything else as it is."""
+    if not frame_kind(given):
+        return given
+    with as_files(given) as (name,):
+        return list(read_texts(Path(name)))
 
 
 def require_several(texts: Iterable[Any]) -> None:

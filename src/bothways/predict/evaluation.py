@@ -26,6 +26,7 @@ from bothways.tasks.folder import rewrite_config
 from bothways.tasks.recipe import FinetuneData
 from bothways.tasks.registry import task_config
 from bothways.tasks.task import TaskConfig
+from bothways.text.frames import as_files
 
 _MAX_RESAMPLED = 5_000  # the bootstrap of rank correlations over more examples takes longer than the predictions
 _MAX_CALIBRATED = 10_000  # examples whose probabilities are kept, to fit the temperature
@@ -79,7 +80,7 @@ class Evaluation:
 
 
 def evaluate(
-    files: Sequence[str],
+    files: Any,
     predictor: Predictor | Path | str,
     data: FinetuneData | None = None,
     *,
@@ -90,7 +91,9 @@ def evaluate(
     device: Device = "auto",
     dtype: Precision = "auto",
 ) -> Evaluation:
-    """Score a predictor, or the model of a folder, on labelled files. Rows without a label are left out.
+    """Score a predictor, or the model of a folder, on labelled files, or on a table in memory.
+
+    Rows without a label are left out.
 
     Predictions are not kept in memory. `against`: another model, to compare the main score with (paired). `worst`:
     number of errors to report. `device` and `dtype`: those of folders, as in `encode`.
@@ -100,13 +103,14 @@ def evaluate(
     if other is not None:
         require_same_task(predictor, other)
     counting = _Counting(predictor, worst)
-    with notebook_progress("evaluating") as bar:
-        for item, decoded in predictor.decode_all((watch or bar.over)(_labelled(files, predictor, data, notes))):
-            counting.add(item, decoded)
-    found = counting.result()
-    if other is None:
-        return found
-    return replace(found, against=compare(counting.scores, _scores(files, other, data), found.metric))
+    with as_files(files) as names:
+        with notebook_progress("evaluating") as bar:
+            for item, decoded in predictor.decode_all((watch or bar.over)(_labelled(names, predictor, data, notes))):
+                counting.add(item, decoded)
+        found = counting.result()
+        if other is None:
+            return found
+        return replace(found, against=compare(counting.scores, _scores(names, other, data), found.metric))
 
 
 def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None = None) -> TaskConfig:
@@ -137,7 +141,7 @@ def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None 
 
 
 def compare_models(
-    files: Sequence[str],
+    files: Any,
     first: Predictor | Path | str,
     second: Predictor | Path | str,
     data: FinetuneData | None = None,
@@ -148,7 +152,8 @@ def compare_models(
     """The difference between two models' main scores on the same files, with its interval and p-value (paired)."""
     first, second = _loaded(first, device, dtype), _loaded(second, device, dtype)
     require_same_task(first, second)
-    return compare(_scores(files, first, data), _scores(files, second, data), first.task.metric)
+    with as_files(files) as names:
+        return compare(_scores(names, first, data), _scores(names, second, data), first.task.metric)
 
 
 def require_same_task(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from bothways.data.examples import Choice, Question, Related, Tagged, Text
+from bothways.data.notes import Notes
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
@@ -24,6 +25,8 @@ from bothways.tasks.answering import decode_all
 from bothways.tasks.folder import with_config
 from bothways.tasks.registry import make_task, task_config
 from bothways.tasks.task import EncodedExample
+from bothways.text.columns import Columns
+from bothways.text.frames import as_files, frame_kind, with_columns
 
 _SINGLE = (str, bytes, tuple, Mapping)
 """Iterables that are one input."""
@@ -42,6 +45,10 @@ class Predictor:
     | tag      | a text, or a tuple of words                    | [{"entity_group", "score", "word", "start", "end"}]|
     | answer   | {"question", "context"}, or (question, context)| {"score", "start", "end", "answer"}                |
     | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |
+
+    A table in memory (a DataFrame of pandas or polars, a Dataset, a pyarrow table) gives a table of the same kind with
+    all its columns and, after them, `predicted_label` and `predicted_score`, or whatever the keys of an answer are;
+    entities are in `predicted_entities`. Its text columns are found by their usual names, as in files.
 
     Answers are plain dicts in lists. A notebook shows the lists with their texts, and entities in colours.
     """
@@ -93,11 +100,13 @@ class Predictor:
         """Counts of the texts so far: how many were read in windows, how many were cut."""
         return self.task.reader.tally
 
-    def __call__(self, inputs: Any, *, top: int = 1) -> Any:
+    def __call__(self, inputs: Any, *, top: int = 1, text: str = "", pair: str = "") -> Any:
         """The answer to one input, or a list of answers to many. With top > 1: the `top` best answers to each input.
 
-        Warns if texts were cut; `stream` counts them in `tally`.
+        `text` and `pair` name the columns of a table. Warns if texts were cut; `stream` counts them in `tally`.
         """
+        if frame_kind(inputs):
+            return self._table(inputs, top, Columns(text or None, pair or None))
         lost, is_one = self.tally.cut, not isinstance(inputs, Iterable) or isinstance(inputs, _SINGLE)
         if is_one:
             found = self._listed([inputs], top)
@@ -107,6 +116,16 @@ class Predictor:
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
         return found[0] if is_one else found
+
+    def _table(self, table: Any, top: int, columns: Columns) -> Any:
+        """The table with the answers to its rows."""
+        lost = self.tally.cut
+        with as_files(table) as (name,), notebook_progress("predicting", len(table)) as bar:
+            examples = self.task.read_inputs(name, columns, Notes(whole=True))
+            found = [answer for _, answer in self.answers(bar.over(examples), top=top)]
+        if self.tally.cut > lost:
+            warn_of_losses(self.tally)
+        return with_columns(table, _as_columns(found, self.task.list_column))
 
     def _listed(self, inputs: Iterable[Any], top: int) -> Answers:
         """All answers, in lists that notebooks show with their texts."""
@@ -154,3 +173,15 @@ class Predictor:
         if isinstance(given, np.ndarray):  # a row of a table of pairs or words
             given = tuple(given.tolist())
         return self.task.parse(given)
+
+
+def _as_columns(answers: list[Any], name: str) -> dict[str, list[Any]]:
+    """Answers as columns: the keys of a dictionary, lists in a column of this name, or lists of labels and scores."""
+    if not answers:
+        return {}
+    if isinstance(answers[0], Mapping):
+        return {f"predicted_{key}": [answer[key] for answer in answers] for key in answers[0]}
+    if name:
+        return {f"predicted_{name}": [list(answer) for answer in answers]}
+    keys = dict.fromkeys(key for answer in answers for one in answer for key in one) or ("label", "score")
+    return {f"predicted_{key}s": [[one[key] for one in answer] for answer in answers] for key in keys}

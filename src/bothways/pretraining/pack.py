@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from bothways.hash_rng import mix, uniform
 from bothways.pretraining.shards import FORMAT, PARTS, ShardWriter, checksum, manifest_checksum
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
 from bothways.text.files import Each, Meter, find_files, read_documents
+from bothways.text.frames import as_files
 from bothways.text.segment import Segmenter, WordBoundaries
 from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
@@ -63,7 +64,7 @@ class PackTally:
 
 
 def pack(
-    inputs: Path | str | Sequence[Path | str] | Mapping[str, Sequence[Path | str]],
+    inputs: Any,
     tokenizer: Tokenizer,
     out: Path | str,
     *,
@@ -77,24 +78,30 @@ def pack(
 ) -> PackReport:
     """Turn text files into a folder of token shards.
 
-    `inputs` are files, folders or patterns, or a mapping from source names to them. A share `valid` of the documents,
+    `inputs` are files, folders or patterns, or a table in memory (pandas, polars, datasets, pyarrow), whose rows are
+    documents; or a mapping from source names to these. A share `valid` of the documents,
     or all of `valid_files`, is held out. The choice depends on the text alone, so a document and its copies are always
     in the same split. `words` is the word segmentation for whole-word masking: Chinese needs the name of a segmenter, a
     function, or text with spaces between words. `on_bytes(done, total)` reports progress.
     """
     out, share = Path(out), parse_share(valid)
-    files = find_inputs(inputs, out, valid_files)
-    meter, tally = Meter(), PackTally(np.zeros(tokenizer.size, np.int64))
-    total = sum(file.stat().st_size for _, file in files if file.exists())
+    with ExitStack() as held:
+        if isinstance(inputs, Mapping):
+            inputs = {name: held.enter_context(as_files(some)) for name, some in inputs.items()}
+        else:
+            inputs = held.enter_context(as_files(inputs))
+        files = find_inputs(inputs, out, valid_files)
+        meter, tally = Meter(), PackTally(np.zeros(tokenizer.size, np.int64))
+        total = sum(file.stat().st_size for _, file in files if file.exists())
 
-    def chunks() -> Generator[tuple[list[Place], Tokenized], None, None]:
-        documents = _documents(files, share, dedup, column, each, meter, tally)
-        for chunk, tokenized in tokenize(documents, tokenizer, words):
-            yield [document.place for document in chunk], tokenized
-            if on_bytes:
-                on_bytes(meter.bytes, total)
+        def chunks() -> Generator[tuple[list[Place], Tokenized], None, None]:
+            documents = _documents(files, share, dedup, column, each, meter, tally)
+            for chunk, tokenized in tokenize(documents, tokenizer, words):
+                yield [document.place for document in chunk], tokenized
+                if on_bytes:
+                    on_bytes(meter.bytes, total)
 
-    return write_packed(out, files, tokenizer, chunks(), tally, meter)
+        return write_packed(out, files, tokenizer, chunks(), tally, meter)
 
 
 def write_packed(

@@ -28,6 +28,7 @@ from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
 from bothways.tasks.task import Sample, Task
 from bothways.tasks.task_card import made_by
 from bothways.tasks.trainable import FineTuning
+from bothways.text.frames import as_files, frame_kind
 from bothways.text.streams import name_of, read_as
 from bothways.train.distill import Teacher
 from bothways.train.machine import pick_device
@@ -62,8 +63,8 @@ def finetune(
     recipe: FinetuneRecipe,
     out: Path | str,
     *,
-    train: Sequence[Any] | None = None,
-    dev: Sequence[Any] | None = None,
+    train: Any = None,
+    dev: Any = None,
     listen: Sequence[Listener] = (),
     say: Say = lambda words: None,
     watch: Watch = watch_nothing,
@@ -71,16 +72,16 @@ def finetune(
 ) -> Finetuned:
     """Train as the recipe says, or continue an earlier call with the same `out`.
 
-    The data are the recipe's files, or the examples `train` and `dev`. `name`: that of the model in its card; by
-    default that of `out`. `listen` gets every event of the run, `say`
-    messages for the user, and `watch` the examples while they are read and tokenized.
+    The data are the recipe's files, or `train` and `dev`: examples, or a table in memory (pandas, polars, datasets,
+    pyarrow), which is read as a file is. `name`: that of the model in its card; by default that of `out`. `listen` gets
+    every event of the run, `say` messages for the user, and `watch` the examples while they are read and tokenized.
     """
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         tell: Say = say if ranks.is_first else lambda words: None
         columns: dict[str, None] = {}  # of the training data, and of the development data if they are others
-        train = list(train) if train is not None else _examples(recipe, recipe.data.train, tell, watch, columns)
-        dev = list(dev) if dev is not None else _examples(recipe, recipe.data.dev, tell, watch, columns)
+        train = _given(recipe, train, "the training table", recipe.data.train, tell, watch, columns)
+        dev = _given(recipe, dev, "the development table", recipe.data.dev, tell, watch, columns)
         train, dev = (_assembled(recipe, some, is_dev, tell) for some, is_dev in ((train, False), (dev, True)))
         if not train:
             raise BothwaysError("there is nothing to train on: set data.train, or pass `train`", "no-data")
@@ -171,6 +172,22 @@ def _examples(
         names = ", ".join(name_of(Path(file)) for file in files)
         raise BothwaysError(f"{names}: no examples were found", "no-examples", names)
     return found
+
+
+def _given(
+    recipe: FinetuneRecipe,
+    given: Any,
+    name: str,
+    files: Sequence[str],
+    say: Say,
+    watch: Watch,
+    columns: dict[str, None],
+) -> list[Any]:
+    """The examples given, or those of a table or of the recipe's files."""
+    if given is not None and not frame_kind(given):
+        return list(given)
+    with as_files(files if given is None else given, name) as names:
+        return _examples(recipe, names, say, watch, columns)
 
 
 def _samples(task: Task, examples: Sequence[Any], watch: Watch) -> tuple[list[Sample], int]:

@@ -82,6 +82,7 @@ class TokenClassification(Task):
     max_texts = 1  # two would be two words of one text
     columns = ("label",)
     marked_field = "text"
+    list_column = "entities"
     errors_title = "Sentences with the most wrong tags"
 
     @classmethod
@@ -94,7 +95,7 @@ class TokenClassification(Task):
     def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Tagged]:
         """As `read`, but .txt and standard input hold a plain text per line; standard input may also hold JSON rows."""
         path = Path(file)
-        is_table = holds_texts(path) or (kind_of(path) == ".tsv" and bool(columns.text))
+        is_table = holds_texts(path) or (kind_of(path) in (".tsv", ".parquet", ".arrow") and bool(columns.text))
         cls.refuse_columns(replace(columns, text=None) if is_table else columns)
         if path == STDIN and peek_stdin().startswith("{"):
             return read_sentences(path, notes)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.errors import BothwaysError
+from bothways.text.frames import frame_rows, is_frame
 from bothways.text.streams import Meter, note_place
 
 ChooseColumns = Callable[[list[str]], list[str] | None]
@@ -60,6 +61,9 @@ def arrow_rows(path: Path, meter: Meter, choose: ChooseColumns = lambda names: N
 
     Numbers of classes are replaced by the names that `datasets` saved with them.
     """
+    if is_frame(path):
+        yield from frame_rows(path)
+        return
     for file in data_files(path):
         done = 0
         try:

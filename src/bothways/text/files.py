@@ -14,6 +14,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.text.arrow import dataset_folder, pyarrow
 from bothways.text.columns import Columns, find_text, names_without_header
 from bothways.text.excel import require_openpyxl
+from bothways.text.frames import is_frame
 from bothways.text.streams import COMPRESSED, peek_stdin, read_blocks, read_whole_lines
 from bothways.text.streams import STDIN as STDIN
 from bothways.text.streams import Meter as Meter
@@ -79,7 +80,7 @@ def require_files(paths: Iterable[Path]) -> list[Path]:
     if not found:
         raise BothwaysError("no input file was given", "no-input")
     for path in found:
-        if path == STDIN:
+        if path == STDIN or is_frame(path):
             continue
         if path.is_dir() and not dataset_folder(path):
             raise BothwaysError(

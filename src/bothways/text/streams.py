@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.errors import BothwaysError
+from bothways.text.frames import frame_name, is_frame
 from bothways.text.guess_encoding import SAMPLE, guess_encoding, marked_encoding
 
 STDIN = Path("-")
@@ -26,7 +27,9 @@ COMPRESSED = tuple(_OPEN_COMPRESSED)
 
 def name_of(path: Path) -> str:
     """The name of a file in messages."""
-    return "standard input" if path == STDIN else str(path)
+    if path == STDIN:
+        return "standard input"
+    return frame_name(path) if is_frame(path) else str(path)
 
 
 @dataclass

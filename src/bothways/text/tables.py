@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from bothways.errors import BothwaysError
 from bothways.text.arrow import ChooseColumns, arrow_rows, dataset_folder
 from bothways.text.excel import excel_rows
+from bothways.text.frames import is_frame
 from bothways.text.streams import COMPRESSED, Meter, name_of
 
 Row = tuple[str, dict[str, Any]]
@@ -52,9 +53,9 @@ class Strict:
 def kind_of(path: Path) -> str:
     """.tsv, .jsonl and so on in lower case, without the suffix of a compression; empty for standard input.
 
-    A folder that `datasets` saved is .arrow.
+    A folder that `datasets` saved is .arrow, and so is a table in memory.
     """
-    if dataset_folder(path):
+    if is_frame(path) or dataset_folder(path):
         return ".arrow"
     plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
     return plain.suffix.lower()
