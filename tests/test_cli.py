@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from bothways.cli import app
 from bothways.cli.output import show_warnings
@@ -230,6 +231,23 @@ HELP = dict(helps(app))
 @pytest.mark.parametrize("verb", HELP)
 def test_the_help_of_every_verb_ends_with_an_example(verb: str) -> None:
     assert re.search(rf"\n\nExample: bothways {verb}( [^\n]+(\n[^\n]+)?)?$", HELP[verb])
+
+
+@pytest.mark.parametrize("verb", HELP)
+def test_h_shows_the_help_and_flags_have_no_type(verb: str) -> None:
+    short, long = (CliRunner().invoke(app, [*verb.split(), option]) for option in ("-h", "--help"))
+    assert short.exit_code == 0
+    assert short.output == long.output
+    assert "<bool>" not in short.output
+
+
+def test_shells_complete_verbs() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert "--install-completion" in shown
+    assert "<bool>" not in shown
+    words = {"_BOTHWAYS_COMPLETE": "complete_bash", "COMP_WORDS": "bothways fin", "COMP_CWORD": "1"}
+    done = CliRunner().invoke(app, [], prog_name="bothways", env=words)
+    assert done.output.split() == ["finetune"]
 
 
 @pytest.mark.slow

@@ -33,14 +33,13 @@ from bothways.cli import (
     suite,
     vocab,
 )
+from bothways.cli.app import App
 from bothways.cli.output import show_warnings, with_options
 from bothways.errors import BothwaysError
 
-app = typer.Typer(
+app = App(
     name="bothways",
     help="BERT and its family, offline. Results go to standard output, messages and progress to standard error.",
-    no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

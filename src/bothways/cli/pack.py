@@ -26,20 +26,20 @@ def pack(
             show_default=False,
         ),
     ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="The folder to write the shards to.", show_default=False)
+    ],
     model: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--model",
             metavar="DIR",
             help="A model folder, run folder, tokenizer.json or vocab.txt, or the name of a model that is included or "
-            "in the Hugging Face cache.",
+            "in the Hugging Face cache.  [default: en]",
             show_default=False,
             callback=tokenizer_place,
         ),
-    ],
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="The folder to write the shards to.", show_default=False)
-    ],
+    ] = None,
     valid: Annotated[
         str | None,
         typer.Option(
@@ -88,6 +88,7 @@ def pack(
     from bothways.scale.packing import pack_files
     from bothways.text.tokenizer import Tokenizer
 
+    assert model is not None  # as tokenizer_place sees to
     sources = sources_of(inputs, default_source(out))
     is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
     held_out = {

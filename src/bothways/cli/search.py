@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
+from bothways.cli.app import App, Group
 from bothways.cli.options import (
     AnyModel,
     BaseModel,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _SHOWN = 300  # characters of a passage in the table
 
 
-class _QueryByDefault(TyperGroup):
+class _QueryByDefault(Group):
     """Without the name of a subcommand, the first argument is a query."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -44,10 +44,9 @@ class _QueryByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
+app = App(
     cls=_QueryByDefault,
     help='Search a corpus by meaning, by words, or by both: bothways search "query" --index DIR.',
-    no_args_is_help=True,
 )
 
 IndexModel = Annotated[

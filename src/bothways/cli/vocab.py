@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from bothways.cli.app import App
 from bothways.cli.options import Encoding, OldField, TextColumn, tokenizer_place
 from bothways.cli.output import print_json, print_table, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
 
-app = typer.Typer(help="Train, show, extend and shrink vocabularies.", no_args_is_help=True)
+app = App(help="Train, show, extend and shrink vocabularies.")
 
 
 @app.command()
