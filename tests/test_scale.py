@@ -153,11 +153,17 @@ def test_predict_in_parts(options: list[str], classifier: Path, tmp_path: Path, 
     command = ["predict", file, "--model", classifier, "--text", "body", "--top", 2, "--json"]
     one, some = run(*command), run(*command, "--out", out, "--rows-per-part", 10, *options)
     assert one.returncode == some.returncode == 0, some.stderr
-    assert one.stderr == some.stderr
+    messages = [
+        [line for line in done.stderr.splitlines() if not line.startswith("predicting:")] for done in (one, some)
+    ]
+    assert messages[0] == messages[1]
     answers, expected = _answers(out.read_text(encoding="utf-8")), _answers(one.stdout)
-    assert [[a["label"] for a in answer] for answer in answers] == [[a["label"] for a in row] for row in expected]
-    scores = [[[a["score"] for a in answer] for answer in some] for some in (answers, expected)]
-    np.testing.assert_allclose(scores[0], scores[1], rtol=1e-4)
+    assert [row["predicted_labels"] for row in answers] == [[a["label"] for a in row] for row in expected]
+    np.testing.assert_allclose(
+        [row["predicted_scores"] for row in answers], [[a["score"] for a in row] for row in expected], rtol=1e-4
+    )
+    assert [row["body"] for row in answers] == rows
+    assert [row["input_row"] for row in answers] == list(range(1, len(rows) + 1))
     assert left_over(tmp_path) == []
 
 
@@ -242,7 +248,8 @@ def test_several_inputs_for_predict(classifier: Path, tmp_path: Path) -> None:
     assert [file.name for file in report.outputs] == ["a.jsonl", "b.jsonl"]
     expected = Predictor.load(classifier)(["the cat", "a dog"])
     for file in report.outputs:
-        assert [row["label"] for row in _rows(file)] == [row["label"] for row in expected]
+        assert [row["predicted_label"] for row in _rows(file)] == [row["label"] for row in expected]
+        assert [row["text"] for row in _rows(file)] == ["the cat", "a dog"]
 
 
 def test_outputs_that_make_no_sense(texts: Path, model_folder: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from bothways.cli.options import (
 from bothways.cli.output import file_progress, parts_progress, print_json, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
-from bothways.scale.bulk_options import ROWS_PER_PART
+from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat
 
 if TYPE_CHECKING:
     from bothways.data.notes import Notes
@@ -61,9 +61,26 @@ def predict(
         typer.Option(
             "--out",
             metavar="FILE|DIR",
-            help="Write the answers to this .jsonl, as --json prints them. Of several inputs: to a folder.",
+            help="Write the answers to this .jsonl, .csv or .parquet, after the columns of the input. Of several "
+            "inputs: to a folder.",
             show_default=False,
         ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep",
+            metavar="COLUMN",
+            help="Column of the input to keep in --out; may be repeated.  [default: all]",
+            show_default=False,
+        ),
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="With --out: a column with the probability of each label.")
+    ] = False,
+    format: Annotated[
+        TableFormat | None,
+        typer.Option("--format", help="Format of the results in a folder.  [default: jsonl]", show_default=False),
     ] = None,
     show: Annotated[
         bool, typer.Option("--show", help="Print each text with its entities, tags or answer marked, in colours.")
@@ -107,8 +124,11 @@ def predict(
                 base=base,
                 text=text or "",
                 pair=pair or "",
+                keep=keep,
+                probabilities=probabilities,
                 long=long,
                 top=top,
+                format=format,
                 device=device,
                 dtype=dtype,
                 devices=devices,
@@ -120,8 +140,8 @@ def predict(
             print_json({"out": str(out), "rows": report.rows, **vars(report.tally)})
         _say_counts(report.notes, report.tally)
         return
-    if devices or on:
-        raise typer.BadParameter("--devices and --on need --out")
+    if devices or on or keep or probabilities or format:
+        raise typer.BadParameter("--devices, --on, --keep, --probabilities and --format need --out")
     with Progress("loading the model"):
         predictor = Predictor.load(answering(model, task), base=base, device=device, dtype=dtype, long=long)
     notes = Notes(whole=True)

@@ -146,7 +146,8 @@ class Reader:
             counts.cut, counts.tokens_cut = len(long), whole - len(tokens.sequences.ids)
         counts.tokens = len(tokens.sequences.ids)
         counts.unknown = int((tokens.sequences.ids == self.unknown).sum())
-        found = Reads(tokens, tokens.sequences, lambda: self._encodings(texts), self.part, views)
+        cut = frozenset(long.tolist()) if self.settings.long == "cut" else frozenset()
+        found = Reads(tokens, tokens.sequences, lambda: self._encodings(texts), self.part, views, cut=cut)
         if self.settings.long != "cut" and len(long):
             views |= {i: tuple(self._windows(found[i], before + i + 1)) for i in long.tolist()}
             counts.in_windows = len(views)

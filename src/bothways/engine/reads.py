@@ -89,6 +89,11 @@ class Read:
         whole = TextWindow(inside.start, inside.stop, inside.start, inside.stop)
         return self.given or (View(self.ids, self.segments, 0, whole),)
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether a part of the text is not read."""
+        return self.number in self.source.cut
+
     def places(self) -> NDArray[np.int64]:
         """(tokens inside, 2) start and end of each in the original text."""
         found = self.offsets[self.inside.start : self.inside.stop].astype(np.int64)
@@ -111,6 +116,8 @@ class Reads(Sequence[Read]):
     """The windows of long texts, by the number of the text."""
     parted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Character positions before which a space was inserted, so that no token spans two words; by number."""
+    cut: frozenset[int] = frozenset()
+    """The numbers of the texts that were cut."""
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -122,10 +122,13 @@ class Predictor:
         lost = self.tally.cut
         with as_files(table) as (name,), notebook_progress("predicting", len(table)) as bar:
             examples = self.task.read_inputs(name, columns, Notes(whole=True))
-            found = [answer for _, answer in self.answers(bar.over(examples), top=top)]
+            found = [
+                answer_columns(answer, self.task.list_column) for _, answer in self.answers(bar.over(examples), top=top)
+            ]
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
-        return with_columns(table, _as_columns(found, self.task.list_column))
+        names = found[0] if found else ()
+        return with_columns(table, {name: [row[name] for row in found] for name in names})
 
     def _listed(self, inputs: Iterable[Any], top: int) -> Answers:
         """All answers, in lists that notebooks show with their texts."""
@@ -144,6 +147,13 @@ class Predictor:
 
     def answers(self, examples: Iterable[Any], *, top: int = 1, first: int = 0) -> Iterator[tuple[Any, Any]]:
         """Examples, as `example` or a file reader makes them, each with its answer. `first`: see `decode_all`."""
+        self.require_top(top)
+        return (
+            (item.example, self.task.answer(item, decoded, top)) for item, decoded in self.decode_all(examples, first)
+        )
+
+    def require_top(self, top: int) -> None:
+        """Refuse a number of answers that this model does not give."""
         if top < 1:
             raise BothwaysError(f"`top` is {top}: expected 1 or more", "out-of-range", top)
         if top > 1 and not self.task.has_ranking:
@@ -152,9 +162,6 @@ class Predictor:
                 "one-answer",
                 top,
             )
-        return (
-            (item.example, self.task.answer(item, decoded, top)) for item, decoded in self.decode_all(examples, first)
-        )
 
     def decode_all(self, examples: Iterable[Any], first: int = 0) -> Iterator[tuple[EncodedExample, Any]]:
         """Encoded examples with the decoded outputs of the model, which scores are computed from.
@@ -175,13 +182,11 @@ class Predictor:
         return self.task.parse(given)
 
 
-def _as_columns(answers: list[Any], name: str) -> dict[str, list[Any]]:
-    """Answers as columns: the keys of a dictionary, lists in a column of this name, or lists of labels and scores."""
-    if not answers:
-        return {}
-    if isinstance(answers[0], Mapping):
-        return {f"predicted_{key}": [answer[key] for answer in answers] for key in answers[0]}
-    if name:
-        return {f"predicted_{name}": [list(answer) for answer in answers]}
-    keys = dict.fromkeys(key for answer in answers for one in answer for key in one) or ("label", "score")
-    return {f"predicted_{key}s": [[one[key] for one in answer] for answer in answers] for key in keys}
+def answer_columns(answer: Any, list_column: str) -> dict[str, Any]:
+    """An answer as columns: the keys of a dictionary; a list, of entities in one column, else of labels and scores."""
+    if isinstance(answer, Mapping):
+        return {f"predicted_{key}": value for key, value in answer.items()}
+    if list_column:
+        return {f"predicted_{list_column}": list(answer)}
+    keys = dict.fromkeys(key for one in answer for key in one) or ("label", "score")
+    return {f"predicted_{key}s": [one[key] for one in answer] for key in keys}

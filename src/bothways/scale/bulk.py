@@ -2,19 +2,19 @@
 
 import glob
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from bothways.errors import BothwaysError, require_choice
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
-from bothways.scale.bulk_options import ROWS_PER_PART, VectorFormat
+from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat, VectorFormat
 from bothways.scale.drive import Execute, OnProgress, Target, drive
 from bothways.scale.jobs import EncodeJob, FileJob, PredictJob
 from bothways.scale.on_ray import run_ray
 from bothways.scale.processes import parse_devices, run_here, run_processes
-from bothways.text.arrow import dataset_folder
+from bothways.text.arrow import dataset_folder, pyarrow
 from bothways.text.files import find_rereadable, require_files
 from bothways.text.streams import named_encoding
 
@@ -104,8 +104,11 @@ def predict_files(
     base: Path | str | None = None,
     text: str = "",
     pair: str = "",
+    keep: Sequence[str] | None = None,
+    probabilities: bool = False,
     long: Long | None = None,
     top: int = 1,
+    format: TableFormat | None = None,
     device: str = "auto",
     dtype: str = "auto",
     devices: str = "",
@@ -113,10 +116,13 @@ def predict_files(
     rows_per_part: int = ROWS_PER_PART,
     on_progress: OnProgress | None = None,
 ) -> BulkReport:
-    """Answers to the rows of files, one JSON value a line, in order. The same call goes on after a kill.
+    """Answers to the rows of files, as rows of a table, in order. The same call goes on after a kill.
 
-    One file gives the file `out`, a .jsonl. Several files, folders or patterns give a folder `out` with a .jsonl for
-    each file. `text` and `pair` name columns. `devices` and `on` say where to work: see `where`. For the rest see
+    One file gives the file `out`, a .jsonl, .csv or .parquet. Several files, folders or patterns give a folder `out`
+    with a result for each file, in the `format` jsonl, csv or parquet. A row has `input_row`, its number in the file,
+    the columns of the input, or those in `keep`, then `predicted_label`, `predicted_score` and so on, `windows`, the
+    sequences in which its text was read, and `cut`, whether a part was not read. `probabilities` adds a column for
+    each label. `text` and `pair` name columns. `devices` and `on` say where to work: see `where`. For the rest see
     `Predictor`.
     """
     job = PredictJob(
@@ -126,10 +132,15 @@ def predict_files(
         pair=pair,
         long=long,
         top=top,
+        keep=None if keep is None else tuple(keep),
+        probabilities=probabilities,
         dtype=dtype,
         encoding=named_encoding(),
     )
-    target = make_target(files, Path(out), None, ("jsonl",), rows_per_part)
+    target = make_target(files, Path(out), format, get_args(TableFormat), rows_per_part)
+    if target.suffix == ".parquet":
+        pyarrow()  # it fails now, and not after the work
+    target = replace(target, part_suffix=".jsonl")
     return _bulk(job, input_files(files, Path(out)), target, where(device, devices, on), on_progress)
 
 

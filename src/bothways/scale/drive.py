@@ -49,10 +49,12 @@ class Target:
 
     out: Path
     suffix: str
-    """Of the result files and their parts."""
+    """Of the result files."""
     is_folder: bool
     """One result for each input, in the folder `out`; else `out` is the result of the only input."""
     rows_per_part: int
+    part_suffix: str = ""
+    """Of the parts, if it differs from that of the results."""
 
     @property
     def home(self) -> Path:
@@ -129,7 +131,7 @@ def _outputs(files: Sequence[Path], target: Target) -> list[Output]:
 def _output(file: Path, path: Path, target: Target) -> Output:
     if target.is_folder and path.exists() and target.counts_of(path).exists():
         return Output(path, read_json(target.counts_of(path))["rows"], ())
-    return plan_output(file, path, target.rows_per_part, target.suffix)
+    return plan_output(file, path, target.rows_per_part, target.part_suffix or target.suffix)
 
 
 def _finish(job: FileJob, output: Output, target: Target) -> Counts:

@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Combine, Long
 from bothways.predict.encode_options import Unit as Per
-from bothways.scale.join import join_lines, join_vectors
+from bothways.scale.join import join_vectors
 from bothways.scale.units import Counts, Cursor, Unit, fingerprint, write_json
 from bothways.text.streams import read_as
 
@@ -177,6 +176,8 @@ class PredictJob:
     pair: str = ""
     long: Long | None = None
     top: int = 1
+    keep: tuple[str, ...] | None = None
+    probabilities: bool = False
     dtype: str = "auto"
     encoding: str = ""
     verb: ClassVar[str] = "predict"
@@ -188,33 +189,26 @@ class PredictJob:
         from bothways.data.notes import Notes
         from bothways.engine.reader import Tally
         from bothways.predict.predictor import Predictor
+        from bothways.predict.rows import inputs_with_rows, predicted_rows, write_rows
         from bothways.tasks.recipe import FinetuneData
 
         predictor = Predictor.load(self.model, base=self.base, device=device, dtype=self.dtype, long=self.long)
         columns, notes = FinetuneData(text=self.text, pair=self.pair).columns, Notes(whole=True)
-        cursor = Cursor(lambda file: predictor.task.read_inputs(file, columns, notes))
+        cursor = Cursor(lambda file: inputs_with_rows(predictor, file, columns, notes, self.keep))
 
         def run(unit: Unit) -> Counts:
             cursor.seek(unit.file, unit.first)
             for old in (notes.counts, notes.first, notes.values):  # what rows before the unit had
                 old.clear()
             tally = predictor.task.reader.tally = Tally()
-            found = predictor.answers(cursor.take(unit.rows), top=self.top, first=unit.first)
-            rows = write_answers(unit.part, (answer for _, answer in found))
+            asked: dict[str, Any] = {"top": self.top, "probabilities": self.probabilities, "first": unit.first}
+            rows = write_rows(unit.part, predicted_rows(predictor, cursor.take(unit.rows), **asked))
             noted = {name: getattr(notes, name) for name in ("counts", "first", "values", "columns")}
             return {"rows": rows, "tally": vars(tally), "notes": json.loads(json.dumps(noted, default=str))}
 
         return in_encoding(self.encoding, run)
 
     def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
-        join_lines(parts, out)
+        from bothways.predict.rows import join_rows
 
-
-def write_answers(path: Path, answers: Iterable[Any]) -> int:
-    """Write one JSON answer a line, and return how many there were."""
-    count = 0
-    with atomic.new_file(path) as fresh, fresh.open("w", encoding="utf-8") as stream:
-        for answer in answers:
-            stream.write(json.dumps(answer, ensure_ascii=False) + "\n")
-            count += 1
-    return count
+        join_rows(parts, out)

@@ -159,6 +159,7 @@ class TextClassification(TextTask):
         usual = {"single": "accuracy", "multi": "micro_f1", "regression": "spearman"}[self.options.kind]
         self.metric = self.settings.metric or usual
         require_choice("classify.metric", self.metric, tuple(self.new_scores().scores()))
+        self.has_probabilities = self.options.kind != "regression"
         self.errors_title = "Largest errors" if self.options.kind == "regression" else "Most confident errors"
 
     def _weights(self, golds: Sequence[Any]) -> NDArray[np.float32]:

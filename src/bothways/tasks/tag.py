@@ -103,7 +103,7 @@ class TokenClassification(Task):
             return map(cls.parse, read_texts(require_files([path])[0]))
         if is_table:
             rows = read_texts_labelled(file, Columns(columns.text), notes=notes)
-            return (cls.parse(example.texts[0]) for example in rows)
+            return (replace(cls.parse(example.texts[0]), where=example.where) for example in rows)
         return read_tagged(file, columns.label, notes)
 
     @classmethod

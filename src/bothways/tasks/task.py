@@ -96,6 +96,8 @@ class Task(ABC):
     """What a list of the worst errors is called, by what `error` measures."""
     marked_field: ClassVar[str] = ""
     """The field of an example in which `start` and `end` of its answers are places; none if they have none."""
+    has_probabilities: bool = False
+    """Whether `decode` gives a probability for each label."""
     list_column: ClassVar[str] = ""
     """What a column of answers that are lists is called in a table, such as entities."""
     marked_title: ClassVar[str] = ""
