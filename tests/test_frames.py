@@ -79,6 +79,12 @@ def test_predictions_come_back_as_the_same_kind_of_table(kind: str, tuned: Path)
         predictor(found)
 
 
+def test_rows_without_a_text_are_said(tuned: Path) -> None:
+    with pytest.warns(UserWarning, match="row 2"):
+        found = bothways.Predictor.load(tuned)(pd.DataFrame({"review": ["the cat", None]}))
+    assert len(found) == 2
+
+
 def test_vectors_of_a_table_are_those_of_its_texts(kind: str, base: Path) -> None:
     vectors = bothways.encode(MAKE[kind](ROWS), base)
     np.testing.assert_allclose(vectors, bothways.encode(ROWS["review"], base), atol=1e-6)

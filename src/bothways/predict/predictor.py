@@ -1,5 +1,6 @@
 """Predictions of a fine-tuned model: texts in, answers in the format of Hugging Face pipelines out."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import replace
 from pathlib import Path
@@ -118,15 +119,18 @@ class Predictor:
         return found[0] if is_one else found
 
     def _table(self, table: Any, top: int, columns: Columns) -> Any:
-        """The table with the answers to its rows."""
-        lost = self.tally.cut
+        """The table with the answers to its rows. Warns of odd rows, such as those without a text."""
+        lost, notes = self.tally.cut, Notes(whole=True)
         with as_files(table) as (name,), notebook_progress("predicting", len(table)) as bar:
-            examples = self.task.read_inputs(name, columns, Notes(whole=True))
+            examples = self.task.read_inputs(name, columns, notes)
             found = [
                 answer_columns(answer, self.task.list_column) for _, answer in self.answers(bar.over(examples), top=top)
             ]
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
+        notes.counts.pop("no-label-column", None)  # predictions need no labels
+        if notes:
+            warnings.warn(str(notes), stacklevel=3)
         names = found[0] if found else ()
         return with_columns(table, {name: [row[name] for row in found] for name in names})
 
