@@ -9,32 +9,11 @@ each with train and dev files.
 """
 
 import argparse
-import json
 import shutil
 import zlib
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from bothways.text.streams import read_lines
-
-
-def rows(path: Path) -> Iterator[dict[str, Any]]:
-    yield from (json.loads(line) for line in read_lines(path) if line.strip())
-
-
-def write(path: Path, found: Iterable[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in found]
-    path.write_text("".join(lines), encoding="utf-8")
-    print(f"{path.parent.name:8} {path.name:12} {len(lines):7,} rows")
-
-
-def one(folder: Path, part: str) -> Path:
-    found = sorted(p for p in folder.iterdir() if part in p.name)
-    if not found:
-        raise SystemExit(f"{folder} has no file with {part} in its name")
-    return found[0]
+from data_files import one, rows, write
 
 
 def emotion(data: Path, out: Path) -> None:

@@ -4,8 +4,8 @@
     python benchmarks/embed_training.py --pairs FILE --sts FILE --model DIR --device cpu --rows 2000
     python benchmarks/embed_training.py --pairs FILE --sts FILE --model DIR --poolings
 
---pairs: .jsonl of pairs (columns a, b), plain or .xz. --sts: .jsonl with sentence1, sentence2 and score. --model: the
-encoder to start from, a folder that transformers opens too.
+--pairs: .jsonl of pairs (columns a, b), plain or .xz. --sts: .jsonl with sentence1, sentence2 and score.
+benchmarks/vector_data.py writes both. --model: the encoder to start from, a folder that transformers opens too.
 
 Both sides: in-batch negatives (scale 20), mean pooling, no text twice in a batch, AdamW, 10 % warm-up and linear decay,
 weight decay 0.01, clipping at 1, bf16 on a GPU, texts cut at 128 tokens, nothing evaluated in between. Theirs: their

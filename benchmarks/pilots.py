@@ -7,9 +7,9 @@
 --text: a folder that `bothways pack` made, with held-out text. --data: a folder with glue_sst2, glue_mrpc, glue_stsb,
 glue_cola, glue_rte, and for --tasks CoNLL, EWT, SQuAD and SNLI with conll2003, ud_english_ewt, squad1 and nli (as
 benchmarks/box_data.py writes it), and for the Chinese tasks with chnsenticorp, cmrc2018, ocnli, c3, lcqmc, atec,
-msra_ner, resume_ner and ud_chinese_gsdsimp, each with files that have train and dev in their names, as for
-benchmarks/finetune.py; a file of ChnSentiCorp or Resume with test in its name is scored too. --blimp: the file for
-`bothways blimp`. --out: where the runs go; what is there already is not done again.
+msra_ner, resume_ner and ud_chinese_gsdsimp (as benchmarks/chinese_data.py writes them), each with files that have train
+and dev in their names, as for benchmarks/finetune.py; a file of ChnSentiCorp or Resume with test in its name is
+scored too. --blimp: the file for `bothways blimp`. --out: where the runs go; what is there already is not done again.
 
 Encoders of one shape, of one vocabulary, on one text: `both` is the recipe bothways-small, `rtd` what that recipe was
 at first, which learned from replaced tokens alone, and `mlm` differs from `rtd` in that it learns from masked words.

@@ -48,18 +48,29 @@ def train_vocabulary(
         raise BothwaysError(
             f"`size` must be from {least}, with BERT's specials, to 2**31, not {size}", "out-of-range", size
         )
-    shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk).backend
-    backend = tokenizers.Tokenizer(WordPiece(unk_token="[UNK]"))
-    backend.normalizer, backend.pre_tokenizer = shape.normalizer, shape.pre_tokenizer
+    shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
     # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
     # room for words when a text is full of rare symbols, and a letter may come twice, as x and as ##x.
     texts = partial(_texts, files, field, on_bytes)
-    letters, length = _letters(files, texts, backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
+    letters, length = _letters(files, texts, shape.backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
     share = min(1.0, most / length)
     if share < 1:
         warnings.warn(
             f"the text has {length:,} characters: an even sample of {share:.1%} of its lines was used", stacklevel=2
         )
+    pieces = learn_pieces(_sample(texts(), share), letters, shape, size=size, minimum=minimum)
+    return Tokenizer.from_pieces(pieces, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
+
+
+def learn_pieces(
+    texts: Iterable[str], letters: Sequence[str], shape: Tokenizer, *, size: int, minimum: int = 2
+) -> list[str]:
+    """The pieces of a vocabulary: those before all letters, the letters, and what is merged from them in the texts.
+
+    The texts are normalised and split as by `shape`.
+    """
+    backend = tokenizers.Tokenizer(WordPiece(unk_token="[UNK]"))
+    backend.normalizer, backend.pre_tokenizer = shape.backend.normalizer, shape.backend.pre_tokenizer
     trainer = WordPieceTrainer(
         vocab_size=size,
         min_frequency=minimum,
@@ -70,10 +81,9 @@ def train_vocabulary(
         limit_alphabet=len(letters),
         show_progress=False,
     )
-    backend.train_from_iterator(_sample(texts(), share), trainer)
+    backend.train_from_iterator(texts, trainer)
     by_id = sorted((i, piece) for piece, i in backend.get_vocab().items())
-    pieces = [piece for _, piece in by_id]
-    return Tokenizer.from_pieces(pieces, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
+    return [piece for _, piece in by_id]
 
 
 def _letters(

@@ -1,0 +1,164 @@
+"""The scripts in benchmarks/ that make data: what is held out is in no training text."""
+
+import json
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPTS = Path(__file__).parents[1] / "benchmarks"
+
+
+def run(name: str, data: Path, out: Path, *words: str) -> str:
+    command = [sys.executable, str(SCRIPTS / name), "--data", str(data), "--out", str(out), *words]
+    return subprocess.run(command, check=True, capture_output=True, timeout=120, text=True).stdout
+
+
+def put(data: Path, files: dict[str, Any]) -> None:
+    """Writes text as it is, .json whole and other values as rows."""
+    for name, value in files.items():
+        path = data / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not isinstance(value, str):
+            lines = [value] if name.endswith(".json") else value
+            value = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        path.write_text(value, encoding="utf-8")
+
+
+def text(out: Path, pattern: str) -> str:
+    return "".join(lzma.open(file, "rt", encoding="utf-8").read() for file in sorted(out.glob(pattern)))
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in lzma.open(file, "rt", encoding="utf-8")]
+
+
+def pair(first: str, second: str, label: str = "0") -> dict[str, str]:
+    return {"sentence1": first, "sentence2": second, "label": label}
+
+
+def chinese(data: Path) -> None:
+    review = "这家酒店的房间很大，早餐也非常好吃。"
+    squad = {"data": [{"paragraphs": [{"context": "长江是亚洲最长的一条大河。", "qas": [{"question": "多长？"}]}]}]}
+    choice = [[["女：明天我们一起去北京看望老师吧。"], [{"question": "去哪？", "choice": ["北京"]}], "1"]]
+    tags = "张 B-NAME\n三 E-NAME\n\n"
+    put(
+        data / "labelled",
+        {
+            **{
+                f"chnsenticorp/{part}.jsonl": [{"text_a": part + review, "label": "1"}]
+                for part in ("train", "dev", "test")
+            },
+            "ocnli/train.10k.jsonl": [pair("甲", "乙"), pair("丙", "丁", "-")],
+            "ocnli/dev.jsonl": [pair("甲", "丁")],
+            **{f"lcqmc/{part}.jsonl": [pair(part, "乙")] for part in ("dev", "test")},
+            "atec/train.jsonl": [pair(f"怎么还款{i}", "如何还款") for i in range(60)],
+            **{f"zh_stsb/{part}.jsonl": [pair("甲", "乙")] for part in ("valid", "test")},
+            **{f"cmrc2018/{part}.json": squad for part in ("train", "dev", "trial")},
+            "xquad/xquad.zh.json": squad,
+            **{f"c3/c3-{kind}-{part}.json": choice for kind in "dm" for part in ("train", "dev", "test")},
+            **{f"msra_ner/{part}.conll": tags for part in ("train", "dev")},
+            **{f"resume_ner/{part}.char.bmes": tags for part in ("train", "dev", "test")},
+            **{f"ud_chinese_gsdsimp/ud-{part}.conllu": f"# text = {part}\n" for part in ("dev", "test")},
+        },
+    )
+    put(
+        data / "corpus/zh",
+        {
+            "valid.txt": "齉齉齉齉齉齉\n",
+            "valid2.txt": "另一篇。\n",
+            "wiki-000.txt": "随著时间过去，他看著著名的著作，又看著作。\n原著又著重。\n\n有人说 dev这家酒店的房间很大,早餐也非常好吃！\n",
+            "wiki-001.txt": "听说：长江是亚洲最长的一条大河。\n\n长江很长。\n",
+            "chat-000.txt": "他看着我。\n" * 6 + "他看著。\n" + "wonderful " * 20 + "\n",
+            "old-000.txt": "不要。\n",
+        },
+    )
+
+
+def test_chinese_text_has_no_sentence_that_is_held_out(tmp_path: Path) -> None:
+    chinese(tmp_path / "data")
+    out = tmp_path / "out"
+    told = run(
+        "chinese_data.py", tmp_path / "data", out, "--mend", "wiki", "--leave-out", "old", "--mebibytes", "0.00018"
+    )
+    assert "2 paragraphs left out" in told
+    wiki = text(out, "text-*/wiki-*.txt.xz")
+    assert wiki == "随着时间过去，他看着著名的著作，又看著作。\n原著又着重。\n\n长江很长。\n"
+    assert "看著" in text(out, "text-*/chat-*.txt.xz"), "only the source that is named is mended"
+    assert not list(out.glob("text-*/old*"))
+    folders = [sum(file.stat().st_size for file in folder.iterdir()) for folder in out.glob("text-*")]
+    assert len(folders) > 1
+    assert max(folders) <= 0.00018 * 2**20
+    assert text(out, "valid.txt.xz") == "齉齉齉齉齉齉\n\n另一篇。\n"
+    pieces = (out / "vocabulary/vocab.txt").read_text(encoding="utf-8").split("\n")
+    assert {"看", "wonderful", "。", "z"} <= set(pieces)
+    assert not {"齉", "时", "酒"} & set(pieces), "held out, or rare"
+    labelled = out / "labelled"
+    assert rows(labelled / "chnsenticorp/test.jsonl.xz")[0]["text"].startswith("test")
+    assert rows(labelled / "ocnli/train.jsonl.xz") == [pair("甲", "乙")]
+    assert [rows(labelled / f"lcqmc/{part}.jsonl.xz")[0]["sentence1"] for part in ("train", "dev")] == ["dev", "test"]
+    assert (labelled / "ud_chinese_gsdsimp/train.conllu").read_text() == "# text = dev\n"
+    train, dev = ({row["sentence1"] for row in rows(labelled / f"atec/{part}.jsonl.xz")} for part in ("train", "dev"))
+    assert train
+    assert dev
+    assert not train & dev
+    assert not list(labelled.glob("c*/*t[er][si]*[tl].json")), "neither test nor trial"
+
+
+def test_vectors_are_not_trained_on_what_judges_them(tmp_path: Path) -> None:
+    judged = {
+        name: f"The {name} sentence that nobody may learn from." for name in ("sts", "stsb", "sick", "title", "query")
+    }
+    shown = {name: sentence.upper().rstrip(".") + "!" for name, sentence in judged.items()}
+    free = "Everybody may learn from this sentence here."
+    scored = [{"sentence1": judged["sts"], "sentence2": "b", "score": 1.0, "dataset": "x"}]
+    sick = [{"sentence_A": judged["sick"], "sentence_B": "b", "relatedness_score": "3.3"}]
+    long = "A long paragraph about nothing in particular that goes on and on. " * 6
+    put(
+        tmp_path / "data",
+        {
+            "corpus/en/valid.txt": "Held-out text is not read by anybody.\n",
+            "corpus/en/wiki-000.txt": "\n".join([free, *shown.values(), free, long.strip()]),
+            "pairs/nli-snli-mnli.jsonl": [
+                {"a": "An entailed first text.", "b": "Its second text.", "relation": "entailment"},
+                {"a": shown["stsb"], "b": "Its other text.", "relation": "entailment"},
+                {"a": "Not entailed, the first.", "b": "Not entailed, the second.", "relation": "neutral"},
+            ],
+            "pairs/enzh-t.jsonl": [{"a": "An English sentence.", "b": "一个中文的句子在这里 abcdefghijklmnop"}],
+            "pairs/left.jsonl": [{"a": "This was to be left out.", "b": "And this as well, I think."}],
+            **{f"labelled/sts12_16/sts{year}.jsonl": scored for year in range(12, 17)},
+            **{
+                f"labelled/glue_stsb/{part}.jsonl": [scored[0] | {"sentence2": judged["stsb"]}]
+                for part in ("dev", "test")
+            },
+            "labelled/sick/test.jsonl": sick,
+            "labelled/scifact/corpus.jsonl": [{"_id": "1", "title": judged["title"], "text": "abstract"}],
+            "labelled/scifact/queries.jsonl": [{"_id": "2", "text": judged["query"]}],
+            "labelled/scifact/qrels_test.tsv": "query-id\tcorpus-id\tscore\n2\t1\t1\n",
+            "labelled/flickr8k_captions/captions.jsonl": [
+                {"captions": ["A dog.", shown["sick"], "A brown dog.", "A cat."]}
+            ],
+            "labelled/glue_qqp_subset/pairs.jsonl": [
+                {"question1": f"How {i}?", "question2": f"How then {i}?", "is_duplicate": i} for i in (0, 1)
+            ],
+        },
+    )
+    out = tmp_path / "out"
+    run("vector_data.py", tmp_path / "data", out, "--leave-out", "left")
+    assert free in text(out, "text-1/sentences-000.txt.xz").split("\n")
+    assert text(out, "text-1/paragraphs-000.txt.xz") == long.strip() + "\n"
+    pairs = {"An entailed first text.", "Its second text.", "Its other text.", "An English sentence."}
+    others = {"Not entailed, the first.", "Not entailed, the second."}
+    assert set(text(out, "text-1/pair-texts-000.txt.xz").splitlines()) == pairs | others
+    everything = text(out, "text-*/*.txt.xz")
+    assert everything.count(free) == 1
+    assert not [sentence for sentence in shown.values() if sentence in everything]
+    learned = {(row["a"], row["b"]) for row in rows(out / "embed/pairs.jsonl.xz")}
+    assert learned == {
+        ("A dog.", "A brown dog."),
+        ("An entailed first text.", "Its second text."),
+        ("How 1?", "How then 1?"),
+    }
+    assert rows(out / "eval/sts/sick-test.jsonl.xz") == [{"sentence1": judged["sick"], "sentence2": "b", "score": 3.3}]
+    assert (out / "eval/scifact/qrels/test.tsv").read_text() == "query-id\tcorpus-id\tscore\n2\t1\t1\n"
