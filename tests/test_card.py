@@ -96,7 +96,7 @@ def test_the_code_of_a_card_runs(name: str, inside: Path) -> None:
     assert card.data.pipeline_tag == TAGS[name]
     assert "bothways" in card.data.tags
     found = codes(card)
-    assert set(found) == {"bothways", card.data.library_name}
+    assert set(found) == {"bothways", card.data.to_dict()["library_name"]}
     ours, theirs = (printed(code) for code in found.values())
     if name in ("single", "pairs", "regression"):
         assert_near(eval(ours), [one[0] if isinstance(one, list) else one for one in eval(theirs)])

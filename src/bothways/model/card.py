@@ -158,7 +158,7 @@ def languages_of(folder: Path) -> tuple[str, ...]:
 def _header(model: Model, name: str, use: Use, made: Made | None) -> str:
     """The YAML of the card. Texts are JSON strings, which are YAML too."""
     base = made.base if made else None
-    lines = [f"library_name: {use.library}", f"pipeline_tag: {use.pipeline_tag}"]
+    lines = [f"library_name: {use.package}", f"pipeline_tag: {use.pipeline_tag}"]
     if base and (languages := languages_of(base)):
         lines += ["language:", *(f"- {yaml_text(code)}" for code in languages)]
     lines += ["tags:", *(f"- {yaml_text(tag)}" for tag in ("bothways", model.config.family, *use.tags))]

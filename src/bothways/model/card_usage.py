@@ -35,7 +35,7 @@ class Use:
     """The task, as the Hub names it."""
     codes: Mapping[str, str]
     """Python, by the name of the library."""
-    library: str = "transformers"
+    package: str = "transformers"
     tags: tuple[str, ...] = ()
     note: str = _LONG
 
