@@ -1082,7 +1082,6 @@ def test_wrong_usage_is_exit_code_2(tmp_path: Path, vocabulary: Path, run: Run) 
         ["pack"],
         ["pack", good],
         ["pack", good, "--model", vocabulary],
-        ["pack", good, "--out", tmp_path / "out"],
         ["pack", good, "--model", vocabulary, "--out", tmp_path / "out", "--each", "words"],
     ):
         assert run(*arguments).returncode == 2

@@ -544,6 +544,12 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
         {LOAD},
     ),
     "pack": ("{out}/a.txt --model {model} --out {out}/packed", {"packing"}, set()),
+    "adapt": (
+        "{data}/stories.txt --model {model} --valid 20% --out {out}/adapted --set run.steps=2 --set phases.0.length=16 "
+        "--set phases.0.tokens=64 --set run.device=cpu",
+        {"packing"},
+        set(),
+    ),
     "pretrain": ("tiny --data {out}/packed --out {out}/pretrained {small}", set(), set()),
     "doctor": (
         "{data}/reviews.tsv --dev {data}/reviews-dev.tsv --model {model}",
@@ -609,7 +615,7 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     "vocab extend": ("{model} --from {out}/long.txt --count 1 --out {out}/extended", {"reading"}, set()),
     "vocab shrink": ("{model} --from {out}/long.txt --out {out}/shrunk", {"reading"}, set()),
 }
-IN_LINES = ("pretrain", "finetune")
+IN_LINES = ("pretrain", "adapt", "finetune")
 """Training has a display of its own."""
 SMALL = (
     "run.steps=2 run.minutes=0 model.width=16 model.ffn_width=32 phases.0.length=16 phases.0.tokens=64 run.device=cpu"

@@ -20,8 +20,11 @@ from bothways.tasks.folder import with_task
 from bothways.text.tokenizer import Tokenizer
 from helpers import DEVICES, TINY, config_for, make_loud, tokenizer_of
 
-BOUNDS = {"fp32": 1e-6, "bf16": 2e-3}
-"""The largest distance of a vector from the one of the text alone, relative to its length."""
+BOUNDS = {("fp32", "cpu"): 1e-6, ("fp32", "cuda"): 1e-6, ("bf16", "cuda"): 2e-3, ("bf16", "cpu"): 2**-7}
+"""The largest distance of a vector from the one of the text alone, relative to its length.
+
+In bf16 on a CPU one unit of its last place: CPUs that do not compute in bf16 add in an order that depends on the shape.
+"""
 
 
 def mixed_texts(count: int = 24) -> list[str]:
@@ -59,12 +62,12 @@ def test_vectors_of_every_family(family: str, dtype: str, device: str, monkeypat
 
     alone = np.concatenate([vectors([text]) for text in texts])
     order = random.Random(1).sample(range(len(texts)), len(texts))
-    assert distance(vectors(texts), alone) <= BOUNDS[dtype]
-    assert distance(vectors([texts[i] for i in order]), alone[order]) <= BOUNDS[dtype]
+    assert distance(vectors(texts), alone) <= BOUNDS[dtype, device]
+    assert distance(vectors([texts[i] for i in order]), alone[order]) <= BOUNDS[dtype, device]
     for budget, chunk in ((60, 1_000), (10_000, 5)):
         monkeypatch.setattr("bothways.engine.engine.TOKENS_AT_ONCE", dict.fromkeys(("cpu", "cuda"), budget))
         monkeypatch.setattr("bothways.engine.chunks._TEXTS", dict.fromkeys(("cpu", "cuda"), chunk))
-        assert distance(vectors(texts), alone) <= BOUNDS[dtype]
+        assert distance(vectors(texts), alone) <= BOUNDS[dtype, device]
 
 
 @pytest.mark.parametrize("device", DEVICES)
