@@ -351,7 +351,10 @@ def test_adapters_of_every_layout_open_in_both_libraries(name: str, tmp_path: Pa
     make_loud(base)
     base.save_pretrained(tmp_path / "base")
     theirs = peft_adapter(tmp_path / "base", tmp_path / "theirs", target_modules=targets)
-    limit, merged = 2 * LIMIT, 5 * LIMIT  # of loud weights: 1.07e-5 on one kind of CPU; merged sums are rounded elsewhere
+    limit, merged = (
+        2 * LIMIT,
+        5 * LIMIT,
+    )  # of loud weights: 1.07e-5 on one kind of CPU; merged sums are rounded elsewhere
     assert distance(outputs(load(tmp_path / "theirs")), their_outputs(theirs)) <= limit
     ours = adapt(load(tmp_path / "base"), LoraSettings(rank=2, targets=tuple(targets))).eval()
     shout(ours)
