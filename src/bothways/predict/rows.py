@@ -122,19 +122,6 @@ def write_rows(path: Path, rows: Iterable[Row]) -> int:
     return count
 
 
-def join_rows(parts: Sequence[Path], out: Path) -> None:
-    """Parts of JSON lines → .jsonl, .csv or .parquet, as the name of `out` says, in constant memory."""
-    if out.suffix == ".csv":
-        _join_csv(parts, out)
-    elif out.suffix == ".parquet":
-        _join_parquet(parts, out)
-    else:
-        with atomic.new_file(out) as fresh, fresh.open("w", encoding="utf-8") as stream:
-            for part in parts:
-                with part.open(encoding="utf-8") as lines:
-                    stream.writelines(lines)
-
-
 def _rows(parts: Sequence[Path]) -> Iterator[Row]:
     for part in parts:
         with part.open(encoding="utf-8") as lines:
@@ -150,7 +137,8 @@ def _names(parts: Sequence[Path]) -> list[str]:
     return list(found)
 
 
-def _join_csv(parts: Sequence[Path], out: Path) -> None:
+def join_csv(parts: Sequence[Path], out: Path) -> None:
+    """Parts of JSON lines → .csv, in constant memory."""
     names = _names(parts)
     with atomic.new_file(out) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, names, restval="")
@@ -166,8 +154,8 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _join_parquet(parts: Sequence[Path], out: Path) -> None:
-    """Two passes: the types of all rows first."""
+def join_parquet(parts: Sequence[Path], out: Path) -> None:
+    """Parts of JSON lines → .parquet, in constant memory: in two passes, the types of all rows first."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -93,6 +93,8 @@ def adapt(
     sources = _sources(texts, general)
     if not (out / "recipe.toml").exists():
         pack(sources, start.tokenizer, packed, valid=valid, column=column, each=each, on_bytes=on_bytes)
+    else:
+        say(f"continues with the text in {packed}; for other text, name another `out`")
     held_out = open_packed(packed, verify=False).corpora("valid")
     if missing := [name for name in sources if name not in held_out]:
         raise BothwaysError(

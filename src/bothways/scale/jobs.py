@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Combine, Long
 from bothways.predict.encode_options import Unit as Per
-from bothways.scale.join import join_vectors
+from bothways.scale.join import join_lines, join_vectors
 from bothways.scale.units import Counts, Cursor, Unit, fingerprint, write_json
 from bothways.text.streams import read_as
 
@@ -209,6 +209,6 @@ class PredictJob:
         return in_encoding(self.encoding, run)
 
     def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
-        from bothways.predict.rows import join_rows
+        from bothways.predict.rows import join_csv, join_parquet
 
-        join_rows(parts, out)
+        {".csv": join_csv, ".parquet": join_parquet}.get(out.suffix, join_lines)(parts, out)
