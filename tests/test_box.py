@@ -271,7 +271,7 @@ def test_what_is_said_goes_before_advice(filled: Path) -> None:
 
 
 def test_another_model_has_its_own_advice_or_none(filled: Path, tmp_path: Path) -> None:
-    assert bothways.finetune_recipe({"model": {"init": "elsewhere"}}).optim.lr == 3e-5
+    assert bothways.finetune_recipe({"model": {"init": "elsewhere"}}).optim.lr == 0  # chosen when the model is known
     (tmp_path / "finetune.toml").write_text("[optim]\nlr = 1e-5\n")
     assert bothways.finetune_recipe({"model": {"init": str(tmp_path)}}).optim.lr == 1e-5
     (tmp_path / "finetune.toml").write_text("[optim]\nrate = 1e-5\n")

@@ -543,14 +543,13 @@ def test_with_a_model(tmp_path: Path, model_folder: Path) -> None:
     assert found.reading.sequences == 179 + 4  # 121 tokens in windows of 46 that share 11
     assert found.reading.unknown_share == 0
     assert 1 < found.reading.tokens_per_word < 1.1  # walk ##s
-    assert (found.plan.batch, found.plan.lr, found.plan.epochs) == (16, 5e-5, 20)
-    assert found.plan.steps == 20 * -(-183 // 16)
-    assert "20 epochs" in found.plan.why
-    assert "180 rows" in found.plan.why
+    assert (found.plan.batch, found.plan.lr, found.plan.epochs) == (16, 5e-4, 10)
+    assert found.plan.steps == 10 * -(-183 // 16)
+    assert "10 epochs for 183 examples with 2 labels" in found.plan.why
     assert 0 < found.plan.seconds < 600
     assert found.command == (
         f"bothways finetune classify --train {train} --model {model_folder} --out train-classify "
-        "--batch 16 --lr 5e-05 --epochs 20"
+        "--batch 16 --lr 0.0005 --epochs 10"
     )
     assert complaints(found) == []
 

@@ -716,16 +716,16 @@ def test_every_benchmark_shows_an_example(suite: str, run: Run) -> None:
     assert f"Example: bothways {suite} " in " ".join(run(suite, "--help").stdout.split())
 
 
-@pytest.mark.parametrize("verb", ["finetune", *SUITES])
+@pytest.mark.parametrize("verb", SUITES)
 def test_help_shows_the_defaults_that_hold(verb: str, tmp_path: Path) -> None:
     """The model's finetune.toml, and then a number: that of the recipe which the verb makes."""
-    usual = SUITES[verb][0].settings if verb in SUITES else {}
+    usual = SUITES[verb][0].settings
     plain = finetune_recipe({"model": {"init": str(tmp_path)}}, usual=usual)
     (tmp_path / "finetune.toml").write_text("[run]\nepochs = 7\nbatch_size = 5\n[optim]\nlr = 0.25\n")
     advised = finetune_recipe({"model": {"init": str(tmp_path)}}, usual=usual)
     keys = {"epochs": ("run", "epochs"), "batch": ("run", "batch_size"), "lr": ("optim", "lr")}
     options = [option for option in get_command(app).commands[verb].params if option.name in keys]  # type: ignore[attr-defined]
-    assert len(options) == (3 if verb == "finetune" else 2)
+    assert len(options) == 2
     for option in options:
         part, key = keys[option.name]
         otherwise, first = (getattr(getattr(recipe, part), key) for recipe in (plain, advised))

@@ -103,7 +103,7 @@ def _facts(found: "DataReport") -> list[tuple[str, str]]:
         facts += [
             (
                 "suggested",
-                f"batch size {plan.batch}, learning rate {plan.lr:g}, {plan.epochs} epochs: {plan.steps:,} steps",
+                f"batch size {plan.batch}, learning rate {plan.lr:g}, {plan.epochs:g} epochs: {plan.steps:,} steps",
             ),
             ("why", plan.why),
             ("time", f"about {_time(plan.seconds)} on {plan.machine}, an estimate from a few timed steps"),

@@ -58,13 +58,21 @@ def finetune(
     label: LabelColumn = None,
     encoding: Encoding = None,
     epochs: Annotated[
-        float | None, typer.Option(help="Epochs.  [default: the model's advice, else 3]", show_default=False)
+        float | None,
+        typer.Option(
+            help="Epochs.  [default: the model's advice, else by the number of examples and labels]",
+            show_default=False,
+        ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(help="Batch size.  [default: the model's advice, else 32]", show_default=False)
+        int | None,
+        typer.Option(
+            help="Batch size.  [default: the model's advice, else by the number of examples]", show_default=False
+        ),
     ] = None,
     lr: Annotated[
-        float | None, typer.Option(help="Learning rate.  [default: the model's advice, else 3e-5]", show_default=False)
+        float | None,
+        typer.Option(help="Learning rate.  [default: the model's advice, else by its size]", show_default=False),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Seed of the new head, the order and dropout.", show_default=False)

@@ -19,7 +19,7 @@ from bothways.doctor.survey import Survey
 from bothways.doctor.tokens import tokenize
 from bothways.errors import BothwaysError
 from bothways.progress import Watch, watch_nothing
-from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
+from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, finetune_recipe
 from bothways.tasks.registry import TASKS, find_task
 from bothways.tasks.task import Task
 from bothways.text.frames import as_files
@@ -149,8 +149,9 @@ class _Doctor:
     def _tokenize(self) -> None:
         """The data through the model's tokenizer, and a few training steps."""
         base = training_plan.load_base(self.model)
+        recipe = finetune_recipe({"task": self.task.name, "model": {"init": self.model}})
         try:
-            task, model, config = training_plan.with_head(base, self.task, self.train)
+            task, model, config = training_plan.with_head(recipe, base, self.train)
         except BothwaysError as error:
             do = "Use another model, or other settings in a recipe."
             self.findings.append(Finding("error", "model", f"This model cannot learn the task: {error}.", do))
@@ -161,4 +162,4 @@ class _Doctor:
         self.findings += found.findings
         if found.first:
             share = self.dev.characters / max(self.train.characters, 1) if self.dev else 0.0
-            self.plan = training_plan.make_plan(task, model, found, self.train.labelled, share)
+            self.plan = training_plan.make_plan(task, model, recipe, found, share)

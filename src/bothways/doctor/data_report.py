@@ -40,7 +40,7 @@ class TrainingPlan:
 
     batch: int
     lr: float
-    epochs: int
+    epochs: float
     steps: int
     why: str
     seconds: float

@@ -3,6 +3,7 @@
 import math
 import os
 import shlex
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,25 +18,27 @@ from bothways.doctor.tokens import Tokenized
 from bothways.errors import BothwaysError
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.tasks.defaults import settled
 from bothways.tasks.folder import with_task
-from bothways.tasks.recipe import FinetuneData, FinetuneRecipe
-from bothways.tasks.registry import make_task, plan_task
+from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, advice_file
+from bothways.tasks.registry import TASKS, make_task, plan_task
 from bothways.tasks.task import Sample, Task, TaskConfig
 from bothways.tasks.trainable import FineTuning
 from bothways.text.frames import is_frame
 from bothways.train.machine import pick_device, pick_precision
-from bothways.train.optim import make_optimizers
+from bothways.train.optim import OptimSettings, make_optimizers
 from bothways.train.ranks import Ranks
 
-_SMALL = 2_000
-"""With fewer rows, more than three epochs pay."""
-_SMALL_STEPS = 300
-"""Steps that small data get, if twenty epochs allow it."""
-_TIMED_STEPS = 3
+_TIMED_STEPS = 5
 _SECONDS = 8.0
 """No further step begins after this time."""
 _STEP_SECONDS = 2.5
 """The longest that a timed step may take: for a large model, a part of the batch is enough."""
+
+_WRITTEN = 3e8
+"""Bytes of a checkpoint that are written in a second, with fsync: measured on a virtual disk."""
+_STARTING = 4.0
+"""Seconds to import, read and load."""
 
 
 def load_base(folder: str) -> Model:
@@ -48,44 +51,29 @@ def load_base(folder: str) -> Model:
     return model
 
 
-def with_head(base: Model, task: type[Task], counts: DataCounts) -> tuple[Task, Model, TaskConfig]:
+def with_head(recipe: FinetuneRecipe, base: Model, counts: DataCounts) -> tuple[Task, Model, TaskConfig]:
     """The model with the head that these data need, and its task. Raises where training would."""
-    recipe, length = FinetuneRecipe(task=task.name), base.config.encoder.max_length
-    config, labels = plan_task(task.name, recipe.settings, recipe.window, task.exemplars(counts), length)
+    examples, length = TASKS[recipe.task].exemplars(counts), base.config.encoder.max_length
+    config, labels = plan_task(recipe.task, recipe.settings, recipe.window, examples, length)
     model = with_task(base, config, labels, seed=recipe.run.seed)
     return make_task(model, recipe.settings), model, config
 
 
-def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float) -> TrainingPlan:
-    """Settings for this number of rows, and the time that training takes, from a few timed steps.
+def make_plan(task: Task, model: Model, recipe: FinetuneRecipe, found: Tokenized, dev: float) -> TrainingPlan:
+    """The settings of `bothways finetune`, and the time that training takes, from a few timed steps.
 
     `dev` is the size of the development data as a share of the training data.
     """
-    batch, lr, epochs, why = suggest(task, model, rows)
+    advised = advice_file(recipe.model.init)
+    recipe, why = settled(recipe, model.config.encoder, found.samples, len(task.labels))
+    why = "; ".join(filter(None, (f"as {advised} advises" if advised else "", why)))
+    batch, epochs = recipe.run.batch_size, recipe.run.epochs
     speed = time_steps(task, model, found.first[:batch])
-    steps = epochs * math.ceil(found.samples / batch)
-    # A forward pass is a third of a training step.
-    seconds = epochs * found.tokens * (1 + dev / 3) * speed.token + steps * speed.step
-    return TrainingPlan(batch, lr, epochs, steps, why, seconds, speed.machine)
-
-
-def suggest(task: Task, model: Model, rows: int) -> tuple[int, float, int, str]:
-    """Batch size, learning rate and epochs, and why: in the ranges of BERT's paper (16 or 32; 2e-5 to 5e-5; 2 to 4).
-
-    Small data get more epochs, since they need more steps (Mosbach et al. 2021, Zhang et al. 2021).
-    """
-    shape = model.config.encoder
-    batch = 16 if rows < 5_000 else 32
-    lr, size = (2e-5, "large") if shape.layers >= 24 else (5e-5, "small") if shape.width < 768 else (3e-5, "base")
-    epochs = task.epochs
-    why = f"within the ranges of BERT's paper; {lr:g} for a {size} model"
-    if rows < _SMALL:
-        epochs = min(max(math.ceil(_SMALL_STEPS * batch / max(rows, 1)), 5), 20)
-        why = (
-            f"batch size and learning rate are within the ranges of BERT's paper, {lr:g} for a {size} model; {epochs} "
-            f"epochs are more than its 2 to 4, since {rows:,} rows give few steps; such runs vary: try --seeds 3"
-        )
-    return batch, lr, epochs, why
+    steps = math.ceil(epochs * math.ceil(found.samples / batch))
+    # A forward pass is a third of a training step. Every epoch ends with a checkpoint: weights and AdamW's two moments.
+    saving = 3 * 4 * sum(p.numel() for p in model.parameters()) / _WRITTEN
+    seconds = epochs * (found.tokens * (1 + dev / 3) * speed.token + saving) + steps * speed.step + _STARTING
+    return TrainingPlan(batch, recipe.optim.lr, epochs, steps, why, seconds, speed.machine)
 
 
 def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan | None, settings: Sequence[str]) -> str:
@@ -99,7 +87,7 @@ def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan 
     stem = "data" if is_frame(data.train[0]) else Path(data.train[0]).name.split(".")[0] or "data"
     words += ["--out", f"{stem}-{task}"]
     if plan is not None:
-        words += ["--batch", str(plan.batch), "--lr", f"{plan.lr:g}", "--epochs", str(plan.epochs)]
+        words += ["--batch", str(plan.batch), "--lr", f"{plan.lr:g}", "--epochs", f"{plan.epochs:g}"]
     words += [word for setting in settings for word in ("--set", setting)]
     return shlex.join(words)
 
@@ -116,16 +104,17 @@ class Speed:
 
 
 def time_steps(task: Task, model: Model, batch: Sequence[Sample]) -> Speed:
-    """The cost of training, from a step with one sample and a few with as much of the batch as time allows.
+    """The cost of training, from steps with one sample and with as much of the batch as time allows.
 
-    The fastest step counts, since other work on the machine only adds time. The model's weights change.
+    The median counts: other work on the machine slows training too. The model's weights change.
     """
     device = pick_device("auto", Ranks())
-    optimizers = make_optimizers(dict(model.to(device).named_parameters()), FinetuneRecipe().optim)
+    optimizers = make_optimizers(dict(model.to(device).named_parameters()), OptimSettings())
     begin = _now(device)
     with torch.random.fork_rng(devices=[]):
         _step(task, model, batch[:1], optimizers, device)  # to warm up
-        small, size = _step(task, model, batch[:1], optimizers, device)
+        smallest = [_step(task, model, batch[:1], optimizers, device) for _ in range(_TIMED_STEPS)]
+        small, size = statistics.median(seconds for seconds, _ in smallest), smallest[0][1]
         count = _fitting(1, small, len(batch))
         found = [_step(task, model, batch[:count], optimizers, device)]
         while len(found) < _TIMED_STEPS and _now(device) - begin < _SECONDS:
@@ -133,7 +122,7 @@ def time_steps(task: Task, model: Model, batch: Sequence[Sample]) -> Speed:
             found.append(_step(task, model, batch[:count], optimizers, device))
     model.eval()
     most = max(tokens for _, tokens in found)
-    large = min(seconds for seconds, tokens in found if tokens == most)
+    large = statistics.median(seconds for seconds, tokens in found if tokens == most)
     # A line through both; if it falls, because of other work on the machine, all time is attributed to the tokens.
     token = (large - small) / (most - size) if most > size and large > small else large / most
     return Speed(max(large - token * most, 0.0), token, _machine(device))

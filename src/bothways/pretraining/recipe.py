@@ -194,6 +194,7 @@ class PretrainRecipe:
                 "lora.rank needs an existing model with all its layers: set model.init, without model.keep_layers",
                 "no-model",
             )
+        require_range("optim.lr", self.optim.lr, self.optim.lr > 0, "above 0")
         if self.run.epochs:
             raise BothwaysError(
                 "pretraining needs run.steps or run.minutes, not run.epochs", "bad-length", self.run.epochs

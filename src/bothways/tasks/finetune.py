@@ -22,6 +22,7 @@ from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.model.weights import read_json
 from bothways.progress import Watch, watch_nothing
+from bothways.tasks.defaults import settled
 from bothways.tasks.folder import with_config, with_dropout, with_task
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
 from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
@@ -119,6 +120,9 @@ def finetune(
         for taken in columns:
             tell(f"columns: {taken}")
         tell(f"training data: {task.reader.tally}")
+        recipe, chosen_settings = settled(recipe, model.config.encoder, len(samples), len(task.labels))
+        if chosen_settings:
+            tell(chosen_settings)
         work = FineTuning(
             model,
             task,

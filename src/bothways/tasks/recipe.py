@@ -1,4 +1,4 @@
-"""The keys of a fine-tuning recipe. Defaults are the values of BERT's paper."""
+"""The keys of a fine-tuning recipe."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bothways.engine.reader import WindowSettings
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, has_box, model_folder
 from bothways.model.checkpoint import ADVICE
@@ -16,6 +16,9 @@ from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings
 from bothways.train.settings import LoraSettings, RunSettings
 from bothways.train.strict_toml import LENGTHS, read, read_table, with_settings, write_table
+
+LORA_FACTOR = 5.0
+"""An adapter is trained with a learning rate this much higher than that of all weights."""
 
 
 @dataclass(frozen=True)
@@ -69,27 +72,24 @@ class FinetuneModel:
 
 @dataclass(frozen=True)
 class FinetuneRun(RunSettings):
-    """The `[run]` part: three epochs by default."""
+    """The `[run]` part. If it has no length, `epochs` are chosen by the number of examples and labels."""
+
+    _may_be_open = True
 
     evaluate_first: bool = False
     compile: bool | None = False
     """torch.compile takes most of a minute, which only long runs make up for."""
-    batch_size: int = 32
-    """Examples, or windows of long ones, per step."""
+    batch_size: int = 0
+    """Examples, or windows of long ones, per step. 0: chosen by the number of examples."""
 
     def __post_init__(self) -> None:
-        if not (self.steps or self.minutes or self.epochs):
-            object.__setattr__(self, "epochs", 3.0)
         super().__post_init__()
-        if self.batch_size < 1:
-            raise BothwaysError(
-                f"run.batch_size is {self.batch_size}: expected 1 or more", "out-of-range", self.batch_size
-            )
+        require_range("run.batch_size", self.batch_size, self.batch_size >= 0, "1 or more")
 
 
 @dataclass(frozen=True)
 class FinetuneRecipe:
-    """A whole recipe."""
+    """A whole recipe. Its learning rate, batch size and length may be open: `finetune` chooses them (defaults.py)."""
 
     task: str = "classify"
     data: FinetuneData = field(default_factory=FinetuneData)
@@ -99,7 +99,7 @@ class FinetuneRecipe:
     """Those of the task: in a file, the part with the task's name."""
     lora: LoraSettings = field(default_factory=LoraSettings)
     distill: DistillSettings = field(default_factory=DistillSettings)
-    optim: OptimSettings = field(default_factory=lambda: OptimSettings(lr=3e-5))
+    optim: OptimSettings = field(default_factory=lambda: OptimSettings(lr=0.0))
     run: FinetuneRun = field(default_factory=FinetuneRun)
 
     def __post_init__(self) -> None:
@@ -137,8 +137,8 @@ def finetune_recipe(
 ) -> FinetuneRecipe:
     """A recipe from a table, with the bundled model if it names none.
 
-    Missing keys come from the finetune.toml in the model's folder, then from `usual`, then from BERT's paper: a
-    learning rate of 3e-5.
+    Missing keys come from the finetune.toml in the model's folder, then from `usual`. What is still open (learning
+    rate, batch size, length) is chosen by the model's size and the data.
     """
     changed = with_settings(table, settings)
     model = changed.setdefault("model", {})
@@ -146,15 +146,20 @@ def finetune_recipe(
         model["init"] = changed.get("distill", {}).get("teacher") or (str(boxed()) if has_box() else "")
     if isinstance(model["init"], str) and model["init"]:
         model["init"] = str(model_folder(model["init"]))
-    run = changed.get("run", {})
+    run, lr = changed.get("run", {}), changed.get("optim", {}).get("lr")
     if run.get("epochs") == 0 and not any(run.get(key) for key in LENGTHS):
         raise BothwaysError("run.epochs is 0: expected more, or run.steps or run.minutes instead", "out-of-range", 0)
+    for name, value in (("optim.lr", lr), ("run.batch_size", run.get("batch_size"))):
+        if value == 0:
+            raise BothwaysError(f"{name} is 0: expected more; without it, one is chosen", "out-of-range", 0)
     advice = advice_file(model["init"])
     for other in (_advice(advice) if advice else {}, usual or {}):
         changed = _beneath(changed, other)
     recipe = _read(changed)
     if "lr" not in changed.get("optim", {}):
-        recipe = replace(recipe, optim=replace(recipe.optim, lr=FinetuneRecipe().optim.lr))
+        recipe = replace(recipe, optim=replace(recipe.optim, lr=0.0))
+    if recipe.lora.rank and lr is None:  # advice is for training all weights
+        recipe = replace(recipe, optim=replace(recipe.optim, lr=recipe.optim.lr * LORA_FACTOR))
     return recipe
 
 

@@ -33,8 +33,13 @@ class BenchmarkTask:
     """Prefix of its development file."""
 
 
+def _paper(lr: float, **settings: Any) -> dict[str, Any]:
+    """Settings of BERT's paper."""
+    return {"optim": {"lr": lr}, "run": {"epochs": 3, "batch_size": 32}, **settings}
+
+
 def _classify(name: str, score: str, kind: str = "single", dev: str = "dev") -> BenchmarkTask:
-    return BenchmarkTask(name, "classify", {"classify": {"kind": kind, "metric": score}}, dev)
+    return BenchmarkTask(name, "classify", _paper(3e-5, classify={"kind": kind, "metric": score}), dev)
 
 
 SUITES: dict[str, tuple[BenchmarkTask, ...]] = {
@@ -49,8 +54,8 @@ SUITES: dict[str, tuple[BenchmarkTask, ...]] = {
         _classify("RTE", "accuracy"),
         _classify("WNLI", "accuracy"),
     ),
-    "squad": (BenchmarkTask("SQuAD", "answer", {"optim": {"lr": 5e-5}}),),
-    "conll": (BenchmarkTask("CoNLL", "tag", {"optim": {"lr": 5e-5}}),),
+    "squad": (BenchmarkTask("SQuAD", "answer", _paper(5e-5)),),
+    "conll": (BenchmarkTask("CoNLL", "tag", _paper(5e-5)),),
 }
 
 

@@ -25,6 +25,7 @@ class OptimSettings:
 
     name: Literal["adamw", "muon"] = "adamw"
     lr: float = 1e-4
+    """Peak learning rate. 0, in fine-tuning only: chosen by the size of the model."""
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-6
     weight_decay: float = 0.01
@@ -49,9 +50,9 @@ class OptimSettings:
     def __post_init__(self) -> None:
         require_choice("optim.name", self.name, ("adamw", "muon"))
         require_choice("optim.schedule", self.schedule, ("linear", "cosine", "wsd", "constant"))
-        for name in ("lr", "eps", "muon_lr"):
+        for name in ("eps", "muon_lr"):
             require_range(f"optim.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
-        for name in ("weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr"):
+        for name in ("lr", "weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr"):
             require_range(f"optim.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or more")
         are_betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
         require_range("optim.betas", self.betas, are_betas, "two numbers, 0 or more and below 1")

@@ -1,7 +1,7 @@
 """The parts of a recipe that pretraining and fine-tuning share: `[run]` and `[lora]`. `[optim]` is in optim.py."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.train.ranks import Parallel
@@ -10,6 +10,9 @@ from bothways.train.ranks import Parallel
 @dataclass(frozen=True)
 class RunSettings:
     """The `[run]` part of a recipe."""
+
+    _may_be_open: ClassVar[bool] = False
+    """Whether a recipe may leave the length to be chosen by the data."""
 
     steps: int = 0
     """The length of the run in steps. A run has one of steps, minutes and epochs."""
@@ -52,9 +55,9 @@ class RunSettings:
         require_choice("run.device", self.device, ("auto", "cpu", "cuda"))
         require_choice("run.precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
         require_choice("run.parallel", self.parallel, ("ddp", "fsdp"))
-        if sum(length > 0 for length in (self.steps, self.minutes, self.epochs)) != 1:
-            lengths = {name: getattr(self, name) for name in ("steps", "minutes", "epochs")}
-            given = [f"run.{name} = {value}" for name, value in lengths.items() if value]
+        lengths = {name: getattr(self, name) for name in ("steps", "minutes", "epochs")}
+        given = [f"run.{name} = {value}" for name, value in lengths.items() if value]
+        if (given or not self._may_be_open) and sum(length > 0 for length in lengths.values()) != 1:
             raise BothwaysError(
                 "a run needs exactly one of run.steps, run.minutes and, for fine-tuning, run.epochs above 0, not "
                 f"{' and '.join(given) or 'none'}",
@@ -64,6 +67,10 @@ class RunSettings:
         require_range("run.keep", self.keep, self.keep >= 1, "1 or more")
         require_range("run.micro_tokens", self.micro_tokens, self.micro_tokens >= 1, "1 or more")
         require_range("run.patience", self.patience, self.patience >= 0, "0 or more")
+
+    @property
+    def has_length(self) -> bool:
+        return bool(self.steps or self.minutes or self.epochs)
 
     def is_longer_than(self, step: int, stale: int) -> bool:
         """Whether this run goes on from the end of a shorter one, unless that was stopped early.
