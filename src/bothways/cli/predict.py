@@ -265,13 +265,15 @@ def _ask(
         _print_marked(predictor, marked)
     else:
         rows = [
-            (one["answer"] or "no answer", f"{one['score']:.2f}", _place(one), shorten(one["passage"], _SHOWN))
+            (shorten(one["answer"]) or "no answer", f"{one['score']:.2f}", _place(one), _excerpt(one))
             for one in asked.answers
         ]
         print_table(("answer", "score", "place", "passage"), rows, right=("score",))
     for note in asked.notes():
         say(with_options(note))
-    say(f"{asked.documents:,} documents, {asked.passages:,} passages, {asked.read:,} read")
+    counts = (("document", asked.documents), ("passage", asked.passages))
+    says = ", ".join(f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts)
+    say(f"{says}, {asked.read:,} read")
 
 
 def _title(answer: dict[str, Any]) -> str:
@@ -283,6 +285,15 @@ def _place(answer: dict[str, Any]) -> str:
     if not answer["file"]:
         return "-"
     return f"{answer['file']}, page {answer['page']}" if answer["page"] else f"{answer['file']}:{answer['line']}"
+
+
+def _excerpt(answer: dict[str, Any]) -> str:
+    """The passage on one line; of a long one, the part around the answer."""
+    from bothways.marked_text import Mark, MarkedText
+
+    place = _in_passage(answer)
+    mark = Mark(place["start"], place["end"], "answer")
+    return " ".join(MarkedText(answer["passage"], (mark,)).near([mark], _SHOWN).text.split())
 
 
 def _in_passage(answer: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
     for suffix in ("", *COMPRESSED):
         if (beir := folder / f"corpus.jsonl{suffix}").is_file():
             return [CorpusFile(beir)]
-    files = [file for file in visible_files(folder) if kind_of(file) in _KINDS]
+    files = [file for file in visible_files(folder) if _is_known(file)]
     if not files:
         raise BothwaysError(
             f"there is no file of a known kind in {folder}: expected {', '.join(_KINDS)}", "no-known-files", folder
@@ -74,8 +74,12 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
     return [CorpusFile(file, file.relative_to(folder).as_posix() if is_document(file) else "") for file in files]
 
 
+def _is_known(file: Path) -> bool:
+    return is_document(file) or kind_of(file) in ROWS
+
+
 def _one(file: Path) -> CorpusFile:
-    if kind_of(file) not in _KINDS:
+    if not _is_known(file):
         raise BothwaysError(
             f"{file} is not of a known kind: expected {', '.join(_KINDS)}, or .gz or .xz of it",
             "unknown-file-kind",

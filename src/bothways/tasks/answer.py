@@ -79,8 +79,6 @@ class QuestionAnswering(Task):
         question, context = named_pair(given, ("question", "context"))
         if not isinstance(context, str):
             raise BothwaysError(f"expected a text as context, and {context!r} was given", "bad-input", context)
-        if not context.strip():
-            raise BothwaysError("the context is empty: expected a text that may hold the answer", "empty-text", context)
         return Question("", question, context)
 
     @classmethod

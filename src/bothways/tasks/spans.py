@@ -79,8 +79,8 @@ class SpanScores:
 
     @property
     def none(self) -> float:
-        """The probability of no answer."""
-        return math.exp(self.null - self.everything) if self.has_none else 0.0
+        """The probability of no answer; 0 without any span, as nothing was read that could tell."""
+        return math.exp(self.null - self.everything) if self.has_none and self.top > -np.inf else 0.0
 
     @property
     def margin(self) -> float:

@@ -25,7 +25,7 @@ def html_text(page: str) -> tuple[str, list[int]]:
     lists and rows of tables are lines. White space is collapsed, but not in <pre>.
 
     >>> html_text("<title>x</title><h1>Owls</h1>\\n<p>They <b>hunt</b>\\n at night.<script>f()</script>")
-    ('Owls\\n\\nThey hunt at night.', [1, 1, 2])
+    ('Owls\\n\\nThey hunt at night.', [1, 2, 2])
     """
     parser = _Text()
     parser.feed(page)
