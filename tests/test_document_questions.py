@@ -357,12 +357,15 @@ def test_what_cannot_be_asked(tokenizer: Tokenizer, tmp_path: Path) -> None:
     predictor = Predictor(model_for(tokenizer))
     with refused("no-file", Path("The cat runs.")):  # a text is not a name
         predictor.ask("who?", "The cat runs.")
+    for text in ("the cat " * 1000, "the cat? " * 1000):
+        with refused("no-file"):
+            predictor.ask("who?", text)
     with refused("empty-text"):
         predictor.ask(" ", {"a": "the cat"})
     with refused("no-text"):
         predictor.ask("who?", {"a": " \n"})
-    with refused("bad-input", 3):
-        predictor.ask("who?", {"a": "the cat", "b": 3})
+    with refused("bad-input", 0):
+        predictor.ask("who?", {"a": "the cat", "b": 0})
     for settings_ in ({"top": 0}, {"passages": 0}):
         with refused("out-of-range", 0):
             predictor.ask("who?", {"a": "the cat"}, **settings_)
@@ -436,11 +439,12 @@ def test_no_answer_is_said_in_words(folder: Path, models: dict[str, Path], run: 
         ("answer", ("Who?", "no where/"), "no where"),
         ("answer", ("Who?", "a.md", "some text"), "some text"),
         ("answer", ("more", "a.md"), "more is a folder"),
-        ("answer", ("more",), "more is a folder"),
+        ("answer", ("more/docs",), "more/docs is a folder"),
         ("answer", ("a.md",), "a.md is a file"),
         ("answer", ("Who?", "picture.png"), "picture.png"),
-        ("classify", ("Who?", "more"), "more is a file or folder"),
-        ("classify", ("Who?", "a.md"), "a.md is a file or folder"),
+        ("classify", ("Who?", "more"), "more names a file or folder"),
+        ("classify", ("Who?", "nowhere.md"), "nowhere.md"),
+        ("classify", ("Who?", "a.md"), "a.md names a file or folder"),
     ],
 )
 def test_a_name_is_never_a_text(
@@ -448,6 +452,8 @@ def test_a_name_is_never_a_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(folder)
+    (folder / "more" / "docs").mkdir()
+    (folder / "more" / "docs" / "d.txt").write_text("the cat")
     done = run("predict", *given, "--model", models[model])
     assert (done.returncode == 0) == (told is None), done.stderr
     if told is not None:
@@ -461,6 +467,13 @@ def test_a_folder_of_texts_says_how_it_is_read(folder: Path, models: dict[str, P
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 1
     assert f"{folder / 'more'} is a folder" in done.stderr
+
+
+def test_a_text_may_be_long_and_look_like_a_pattern(models: dict[str, Path], run: Run) -> None:
+    for context in ("the cat [runs] to the dog? " * 400 + "**", "a\nb.md", "the cat is *big*"):
+        done = run("predict", "Who runs?", context, "--model", models["answer"])
+        assert done.returncode == 0, done.stderr[-80:]
+        assert "document" not in done.stderr
 
 
 def test_options_that_do_not_fit(folder: Path, models: dict[str, Path], run: Run) -> None:

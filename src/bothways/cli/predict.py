@@ -42,13 +42,14 @@ from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Progress
 from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat
 
-_SHOWN = 200  # characters of a passage in the table
-
 if TYPE_CHECKING:
     from bothways.data.notes import Notes
     from bothways.engine.reader import Tally
     from bothways.predict.predictor import Predictor
     from bothways.tasks.task import Task
+
+_SHOWN = 200  # characters of a passage in the table
+_LONGEST_NAME = 1_000  # characters of a path or pattern
 
 
 def predict(
@@ -183,12 +184,12 @@ def predict(
     if passages is not None:
         raise typer.BadParameter("--passages is for a question over documents: bothways predict QUESTION PATH...")
     is_single = predictor.task.max_texts == 1
-    files = [word for word in given if len(given) > 1 and os.path.exists(word)]
+    files = [word for word in given if len(given) > 1 and _is_file(word)]
+    documents = "names a file or folder: questions over documents need a model for the task answer"
     if files or len(given) > predictor.task.max_texts:
         raise BothwaysError(
             f"expected one file{' or one text' if is_single else ', one text or two texts'}, and {len(given)} "
-            f"arguments were given{f', of which {files[0]} is a file or folder' if files else ''}: questions over "
-            "documents need a model for the task answer",
+            f"arguments were given{f', of which {files[0]} {documents}' if files else ''}",
             "too-many-inputs",
             files[0] if files else len(given),
         )
@@ -219,27 +220,36 @@ def predict(
 
 def _asks_documents(given: list[str]) -> bool:
     """Whether the arguments are a question and documents; documents without a question are refused."""
-    from bothways.text.document_files import is_document
-
-    first = given[0]
-    if os.path.isdir(first) or (os.path.exists(first) and (len(given) > 1 or is_document(Path(first)))):
+    first, *others = given
+    if os.path.exists(first) and (others or _has_only_documents(Path(first))):
         what = "folder" if os.path.isdir(first) else "file"
         raise BothwaysError(
             f"{first} is a {what}: expected the question first, then the documents to find its answer in",
             "no-question",
             first,
         )
-    return any(_is_path(word) for word in given[1:])
+    return any(map(_is_path, others))
+
+
+def _has_only_documents(path: Path) -> bool:
+    """Whether a file, or a folder, has no rows with questions and contexts."""
+    from bothways.data.sources import ROWS
+    from bothways.text.document_files import is_document
+    from bothways.text.files import visible_files
+    from bothways.text.tables import kind_of
+
+    files = visible_files(path) if path.is_dir() else [path]
+    return any(map(is_document, files)) and not any(kind_of(file) in ROWS for file in files)
 
 
 def _is_path(word: str) -> bool:
     """Whether an argument after a question names documents, not a text; a name may have spaces."""
-    from bothways.text.document_files import is_document
+    from bothways.text.document_files import DOCUMENTS
 
     if _is_file(word):
         return True
-    is_line = bool(word.strip()) and not {"\n", "\r", "\0"} & set(word)
-    return is_line and (word.endswith(("/", os.sep)) or is_document(Path(word)) or bool(glob.glob(word)))
+    is_line = len(word) < _LONGEST_NAME and bool(word.strip()) and not {"\n", "\r", "\0"} & set(word)
+    return is_line and (word.lower().endswith(("/", os.sep, *DOCUMENTS)) or bool(glob.glob(word)))
 
 
 def _ask(
@@ -274,6 +284,7 @@ def _ask(
     counts = (("document", asked.documents), ("passage", asked.passages))
     says = ", ".join(f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts)
     say(f"{says}, {asked.read:,} read")
+    say(str(predictor.tally))
 
 
 def _title(answer: dict[str, Any]) -> str:

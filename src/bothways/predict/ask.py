@@ -87,7 +87,7 @@ def ask(
         if number < 1:
             raise BothwaysError(f"`{name}` is {number}: expected 1 or more", "out-of-range", number)
     names, found, skipped = _open(documents)
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+    with tempfile.TemporaryFile() as file:
         stored, scores = _Stored(file), QueryScores(question)
         for number, passage in watch(found, "reading", names):
             stored.add(number, passage)
@@ -108,8 +108,9 @@ def _open(documents: Documents) -> tuple[list[str], Iterator[tuple[int, Passage]
     """The names of the documents, their passages with the number of the document, and the names of skipped files."""
     if isinstance(documents, Mapping):
         texts = list(documents.values())
-        if other := next((text for text in texts if not isinstance(text, str)), None):
-            raise BothwaysError(f"expected texts by name, and {other!r} was given as a text", "bad-input", other)
+        for text in texts:
+            if not isinstance(text, str):
+                raise BothwaysError(f"expected texts by name, and {text!r} was given as a text", "bad-input", text)
         parts = (split_passages([replace_surrogates(text)]) for text in texts)
         return list(documents), _numbered(parts), ()
     found = find_documents([documents] if isinstance(documents, str | Path) else documents)
@@ -123,15 +124,16 @@ def _numbered(documents: Iterable[Iterable[Passage]]) -> Iterator[tuple[int, Pas
 class _Stored:
     """Passages in a file: each document is read once, and memory holds 8 bytes for each passage."""
 
-    def __init__(self, file: IO[str]) -> None:
-        self._file, self._places = file, array("q")
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._places, self._end = file, array("q"), 0
         self.documents: set[int] = set()
         """The documents that have a passage."""
 
     def add(self, document: int, passage: Passage) -> None:
         self.documents.add(document)
-        self._places.append(self._file.tell())
-        self._file.write(json.dumps([document, passage.text, passage.start, passage.lines, passage.page]) + "\n")
+        self._places.append(self._end)
+        row = json.dumps([document, passage.text, passage.start, passage.lines, passage.page])
+        self._end += self._file.write(row.encode() + b"\n")
 
     def read(self, numbers: Iterable[int]) -> Iterator[tuple[int, Passage]]:
         for number in numbers:

@@ -1,6 +1,7 @@
 """Documents: files that are one text each (.txt, .md, .html, .pdf), as a whole and in passages."""
 
 import glob
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -80,15 +81,15 @@ def find_documents(paths: Iterable[Path | str]) -> FoundDocuments:
 
 
 def _files_of(path: Path) -> list[Path]:
-    if path.is_dir():
+    if os.path.isdir(path):  # Path's own methods fail at a text that is too long for a name
         return visible_files(path)
-    if path.exists():
+    if os.path.exists(path):
         return [path]
     if not glob.has_magic(str(path)):
-        raise BothwaysError(f"there is no file or folder {path}", "no-file", path)
+        raise BothwaysError(f"there is no file or folder {str(path)[:200]}", "no-file", path)
     matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
     if not matches:
-        raise BothwaysError(f"no file matches {path}", "no-file", path)
+        raise BothwaysError(f"no file matches {str(path)[:200]}", "no-file", path)
     return [file for match in matches for file in (visible_files(match) if match.is_dir() else [match])]
 
 
