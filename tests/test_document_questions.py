@@ -189,6 +189,10 @@ def test_a_pdf_with_any_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pypdf", None)
     with refused("missing-package", "pypdf", names=r"bothways\[pdf\]"):
         find_documents([tmp_path])
+    (tmp_path / "b.md").write_text("Three.")  # among others, it is skipped
+    found = find_documents([tmp_path])
+    assert (found.files, found.skipped) == ([tmp_path / "b.md"], [tmp_path / "a.pdf"])
+    assert [file.path.name for file in find_corpus(tmp_path, Path("/nowhere"))] == ["b.md"]
 
 
 def test_pages_are_documents_of_a_search(folder: Path) -> None:

@@ -15,7 +15,7 @@ from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.answer import NULL, QuestionAnswering
 from bothways.text.bm25 import QueryScores
-from bothways.text.document_files import Passage, find_documents, read_passages, split_passages
+from bothways.text.document_files import Passage, find_documents, is_document, read_passages, split_passages
 from bothways.text.files import no_text, replace_surrogates
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class Asked:
             )
         if self.skipped:
             found.append(f"{_files(self.skipped)} skipped as no document, such as {self.skipped[0]}")
+            if any(is_document(Path(name)) for name in self.skipped):
+                found[-1] += "; reading .pdf needs pypdf: pip install 'bothways[pdf]'"
         if self.empty:
             found.append(
                 f"{_files(self.empty)} without text, such as {self.empty[0]} (a scanned .pdf has only pictures)"

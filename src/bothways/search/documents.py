@@ -17,7 +17,7 @@ from bothways.data.sources import ROWS, Paths, kind_of, name_of, read_plain, row
 from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
 from bothways.text.columns import find_text
-from bothways.text.document_files import DOCUMENTS, is_document, read_document
+from bothways.text.document_files import DOCUMENTS, is_document, is_readable, read_document
 from bothways.text.files import visible_files
 from bothways.text.streams import COMPRESSED, STDIN
 
@@ -66,7 +66,7 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
     for suffix in ("", *COMPRESSED):
         if (beir := folder / f"corpus.jsonl{suffix}").is_file():
             return [CorpusFile(beir)]
-    files = [file for file in visible_files(folder) if _is_known(file)]
+    files = [file for file in visible_files(folder) if is_readable(file) or kind_of(file) in ROWS]
     if not files:
         raise BothwaysError(
             f"there is no file of a known kind in {folder}: expected {', '.join(_KINDS)}", "no-known-files", folder
@@ -74,12 +74,8 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
     return [CorpusFile(file, file.relative_to(folder).as_posix() if is_document(file) else "") for file in files]
 
 
-def _is_known(file: Path) -> bool:
-    return is_document(file) or kind_of(file) in ROWS
-
-
 def _one(file: Path) -> CorpusFile:
-    if not _is_known(file):
+    if not is_document(file) and kind_of(file) not in ROWS:
         raise BothwaysError(
             f"{file} is not of a known kind: expected {', '.join(_KINDS)}, or .gz or .xz of it",
             "unknown-file-kind",

@@ -11,7 +11,7 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 from bothways.text.files import cut_text, visible_files
 from bothways.text.html_text import html_text
-from bothways.text.pdf import pdf_pages, require_pypdf
+from bothways.text.pdf import has_pypdf, pdf_pages, require_pypdf
 from bothways.text.sentences import split_sentences
 from bothways.text.streams import Meter, read_blocks
 from bothways.text.tables import kind_of
@@ -51,12 +51,17 @@ class FoundDocuments:
 
     files: list[Path]
     skipped: list[Path]
-    """Files of folders and patterns that are of another kind."""
+    """Files of folders and patterns that are of another kind, or .pdf without pypdf."""
 
 
 def is_document(path: Path) -> bool:
     """Whether a file is a document, by the end of its name; a compressed .pdf is none."""
     return (kind := kind_of(path)) in DOCUMENTS and (kind != ".pdf" or path.suffix.lower() == kind)
+
+
+def is_readable(path: Path) -> bool:
+    """Whether a file of a folder is a document that can be read here: a .pdf needs pypdf, and is else skipped."""
+    return is_document(path) and (kind_of(path) != ".pdf" or has_pypdf())
 
 
 def find_documents(paths: Iterable[Path | str]) -> FoundDocuments:
@@ -71,12 +76,12 @@ def find_documents(paths: Iterable[Path | str]) -> FoundDocuments:
                 says = f"{path} is not a document of a known kind: expected {kinds}"
                 raise BothwaysError(says, "unknown-file-kind", path)
             raise BothwaysError(f"there is no document in {path}: expected {kinds}", "no-known-files", path)
+        if not any(map(is_readable, some)):
+            require_pypdf()
         for file in some:
-            (found if is_document(file) else skipped).setdefault(file.resolve(), file)
+            (found if is_readable(file) else skipped).setdefault(file.resolve(), file)
     if not found:
         raise BothwaysError("no document was given", "no-input")
-    if any(kind_of(file) == ".pdf" for file in found):
-        require_pypdf()
     return FoundDocuments(list(found.values()), list(skipped.values()))
 
 

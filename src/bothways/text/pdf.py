@@ -34,3 +34,11 @@ def require_pypdf() -> Any:
             "reading .pdf needs pypdf: pip install 'bothways[pdf]'", "missing-package", "pypdf"
         ) from None
     return pypdf
+
+
+def has_pypdf() -> bool:
+    try:
+        require_pypdf()
+    except BothwaysError:
+        return False
+    return True
