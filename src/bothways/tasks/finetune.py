@@ -58,8 +58,6 @@ class Finetuned:
     """Of the best model, on development data."""
     thresholds: dict[str, float] = field(default_factory=dict)
     """Several labels: the lowest probability at which each is predicted, chosen on development data."""
-    never_predicted: str = ""
-    """A sentence about labels of the development data that the best model never predicts there; "" if none."""
 
 
 def finetune(
@@ -146,7 +144,7 @@ def finetune(
         state, latest = checkpoints.state(), checkpoints.latest()
         assert state is not None  # a run that ended has saved
         best = state.best_step
-        scores, gaps = scores_at(out, best), ""
+        scores = scores_at(out, best)
         if ended.complete and ranks.is_first and latest is not None:
             chosen = latest if best is None else latest.with_name(f"step-{best:08}")
             tuned = _tuned(chosen, scores, work.base)
@@ -157,8 +155,8 @@ def finetune(
             checkpoints.finish(keep_state=recipe.run.keep_state)
             if thresholds:
                 tell(f"thresholds, chosen on the development data: {thresholds_shown(thresholds)}")
-            if gaps := known["never_predicted"]:
-                tell(f"on the development data: {gaps}")
+            if known["never_predicted"]:
+                tell(f"on the development data: {known['never_predicted']}")
         ranks.wait()
         stored = read_json(out / "model/config.json").get("bothways", {}) if ended.complete else {}
         return Finetuned(
@@ -172,7 +170,6 @@ def finetune(
             best,
             scores,
             _of_labels(stored.get("thresholds", {}), task.labels),
-            gaps,
         )
 
 
