@@ -138,6 +138,8 @@ def test_the_separator_that_was_taken_is_said(tmp_path: Path) -> None:
     assert next(read_texts_labelled(file, kind="multi", notes=notes)).gold == GOLDS[0]
     assert notes.columns == "text = text, label = label, separated by ;"
     assert next(read_texts_labelled(file, kind="multi", separator="|")).gold == ("joy;awe",)
+    longer = write_csv(tmp_path / "b.csv", [" and ".join(gold) for gold in GOLDS])
+    assert [row.gold for row in read_texts_labelled(longer, kind="multi", separator=" and ")] == GOLDS
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ class _Rows:
                 known[names] = find_columns(columns, names, place, has_header=self.kind in WITH_HEADER)
                 text, *pair = (" + ".join(some) for some in known[names].texts)
                 label = " + ".join(known[names].indicators) or known[names].label
-                split = f", separated by {self.separator}" if label and len(self.separator) == 1 else ""
+                split = f", separated by {self.separator}" if self.separator not in ("", MARKS) else ""
                 notes.took(text=text, pair=next(iter(pair), None), label=label and label + split)
                 if label is None:
                     notes.add("no-label-column", name, ", ".join(names))
@@ -226,12 +226,12 @@ def _example(row: dict[str, Any], columns: ResolvedColumns, where: str, kind: st
 
 
 def _gold(value: Any, where: str, kind: str, separator: str) -> Gold | None:
-    """The label of a row, from its value in the file. `separator`: a mark, or several of which the first counts."""
+    """The label of a row, from its value in the file. `separator`: what separates several, or MARKS: any of these."""
     if isinstance(value, str):
         if (names := list_cell(value, where)) is not None:
             value = names
         elif kind == "multi":
-            mark = separator if len(separator) < 2 else next((mark for mark in separator if mark in value), "")
+            mark = separator if separator != MARKS else next((mark for mark in MARKS if mark in value), "")
             return tuple(map(_name, split_cell(value, mark)))
     if isinstance(value, dict) and set(value) == {"choices"}:  # several choices in Label Studio's JSON-MIN
         value = value["choices"]

@@ -77,7 +77,7 @@ def made_by(
             **({"development data": tested} if dev else {}),
             "training": _training(recipe),
             **({"thresholds": f"{thresholds_shown(thresholds)}; chosen on {tested}"} if thresholds else {}),
-            **({"not learned": known["never_predicted"]} if known["never_predicted"] else {}),
+            **({"remark": known["never_predicted"]} if known["never_predicted"] else {}),
         },
         scored_on=tested,
         score_note=f"The best checkpoint {'and the thresholds were' if thresholds else 'was'} selected on these data: "
