@@ -22,10 +22,10 @@ class Classifier(TextEstimator):
 
     The default model is the one in the box. `epochs`, `batch_size` and `lr` are by default those that the model's
     folder advises, or chosen by the model and the data. `class_weight`: the weight of each label in the loss, by label,
-    or "balanced", as in scikit-learn. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9"]. With `out` the run is kept in
-    that folder, and an interrupted one resumes. `device` and `dtype` are those of predictions, as in `encode`; `fit`
-    uses a device of the same kind, in the precision of run.precision. With `progress`, a bar is shown in a notebook or
-    on a terminal.
+    or "balanced", as in scikit-learn. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9"]. With `out`
+    the run is kept in that folder, and an interrupted one resumes. `device` and `dtype` are those of predictions, as in
+    `encode`; `fit` uses a device of the same kind, in the precision of run.precision. With `progress`, a bar is shown
+    in a notebook or on a terminal.
     """
 
     def __init__(
