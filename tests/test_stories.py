@@ -28,11 +28,11 @@ class Teller:
 
     run: Run
 
-    def tell(self, page: str, more: dict[str, list[str]] | None = None, base: str = "en") -> dict[str, str]:
+    def tell(self, page: str, more: dict[str, list[str]] | None = None, base: str = "") -> dict[str, str]:
         """Run the blocks of a page in order; what each command printed, by verb (the last of each).
 
         A ```text block is printed by the commands before it, line by line; … stands for anything. To save time, `more`
-        adds options to the commands of a verb, and `base` takes the place of the included model.
+        adds options to the commands of a verb, and `base` takes the place of the included models.
         """
         names: dict[str, object] = {}
         printed: dict[str, str] = {}
@@ -43,7 +43,9 @@ class Teller:
             elif language == "sh":
                 last = ""
                 for line in code.splitlines():
-                    _, verb, *words = (base if word == "en" else word for word in shlex.split(line, comments=True))
+                    _, verb, *words = (
+                        base if base and word in ("en", "zh") else word for word in shlex.split(line, comments=True)
+                    )
                     printed[verb] = self.command(verb, *words, *(more or {}).get(verb, ()))
                     last += printed[verb]
             for line in code.splitlines() if language == "text" else ():
@@ -95,7 +97,7 @@ def test_sentiment(story: Teller) -> None:
 
 
 def test_chinese_entities(story: Teller, tiny_model: Path) -> None:
-    story.tell("chinese-entities")
+    story.tell("chinese-entities", {"finetune": ["--lr", "3e-3", "--epochs", "15"]}, base="tiny-model")
     assert score("dev.json", "train-tag", "f1") > 0.8  # untrained: 0
     answers = pd.read_csv("entities.csv", converters={"predicted_entities": json.loads})
     assert list(answers["id"]) == [19, 38, 57, 76, 95, 114, 133, 152]  # the tasks of Label Studio

@@ -18,6 +18,7 @@ from bothways.doctor.data_report import DataReport, Length, Reading, TrainingPla
 from bothways.doctor.survey import Survey
 from bothways.doctor.tokens import tokenize
 from bothways.errors import BothwaysError
+from bothways.model.box import boxed_for
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, finetune_recipe
 from bothways.tasks.registry import TASKS, find_task
@@ -145,8 +146,8 @@ class _Doctor:
         else:
             self.not_checked.append("tokens, windows, unknown tokens and training time: add `model`")
         settings = [setting for finding in self.findings for setting in finding.settings]
-        is_chinese = self.train.cjk > self.train.characters * _MOSTLY  # which the included model does not read
-        folder = self.model or ("DIR" if is_chinese else "")
+        is_chinese = self.train.cjk > self.train.characters * _MOSTLY  # which the default model does not read
+        folder = self.model or (boxed_for("Chinese") or "DIR" if is_chinese else "")
         return training_plan.next_command(self.task.name, self.data, folder, self.plan, settings)
 
     def _tokenize(self) -> None:
