@@ -137,3 +137,18 @@ def test_domain(story: Teller, reader_of_reviews: str) -> None:
     assert len(parts) == len(Path("examples/workshop.txt").read_text(encoding="cp1252").splitlines())
     assert set(parts["predicted_label"]) <= {"brakes", "gears", "wheels"}
     assert "domain" in Path("workshop-model/model/README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore:.*(not UTF-8|no document|without text)")
+def test_questions(story: Teller) -> None:
+    story.tell("questions")
+    answers = pd.read_csv("answers.csv")
+    found = dict(zip(answers["question"], zip(answers["answer"], answers["place"], strict=True), strict=True))
+    places = {"How many days of holiday do I have?": ("28", "leave.md:11"), "Who buys the train tickets?": ("Maria Lopez", "travel/trains.md:3"),
+              "How much can I spend on meals?": ("£25", "travel/expenses.md:3"), "Where is the toner?": ("the cupboard", "printers.md:11"),
+              "What colour is the badge of visitors?": ("yellow", "security.md:5")}  # fmt: skip
+    for question, (answer, place) in places.items():
+        assert found[question] == (answer, f"examples/handbook/{place}")
+    assert len(answers) == 7  # the empty row is none
+    assert Path("answers.csv").read_bytes().startswith(codecs.BOM_UTF8)
+    assert "<mark" in Path("holiday.html").read_text(encoding="utf-8")
