@@ -139,6 +139,25 @@ def test_domain(story: Teller, reader_of_reviews: str) -> None:
     assert "domain" in Path("workshop-model/model/README.md").read_text(encoding="utf-8")
 
 
+def test_several_labels(story: Teller, tiny_model: Path) -> None:
+    small = ["--model", "tiny-model", "--lr", "4e-3", "--epochs", "15"]
+    story.tell("several-labels", {"finetune": small})
+    topics = ["app", "billing", "defect", "delivery"]
+    data = FinetuneData(label="+".join(topics))
+    assert score("dev.xlsx", "train-classify", "micro_f1", data) > 0.7  # all labels for every text: 0.58
+    waiting, done = pd.read_excel("open.xlsx"), pd.read_excel("sorted.xlsx")
+    assert list(done["ticket"]) == list(waiting["ticket"])
+    assert set(done[topics].to_numpy().ravel()) == {0, 1}
+    answers = pd.read_csv("topics.csv")
+    config = AutoConfig.from_pretrained("train-classify/model")
+    assert sorted(config.id2label.values()) == topics
+    classify = pipeline("text-classification", "train-classify/model", top_k=None)
+    for text, row in zip(answers["message"], answers.itertuples(), strict=True):
+        for found in classify([text])[0]:
+            assert found["score"] == pytest.approx(getattr(row, f"probability_{found['label']}"), abs=1e-4)
+    assert "threshold" in Path("train-classify/model/README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.filterwarnings("ignore:.*(not UTF-8|no document|without text)")
 def test_questions(story: Teller) -> None:
     story.tell("questions")
