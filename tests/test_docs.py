@@ -16,6 +16,7 @@ from bothways.model.config import Learned
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+STORIES = sorted((ROOT / "docs/stories").glob("*.md"))  # their code runs in test_stories.py
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLE_COMMAND = re.compile(r"^\|.*\| `(bothways .*?)`.*\|$", re.MULTILINE)
 SHORT = {
@@ -99,7 +100,7 @@ def test_make_targets_exist() -> None:
 
 
 def test_links_and_named_files_exist() -> None:
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+    for page in [*PAGES, *STORIES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

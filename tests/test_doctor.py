@@ -18,6 +18,7 @@ from bothways.data.label_checks import alike
 from bothways.doctor.check_data import check_data, guess_task
 from bothways.doctor.checks import contradictions, repeats
 from bothways.doctor.data_report import DataReport
+from bothways.model.box import boxed_for
 from bothways.model.checkpoint import save
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.model import Model
@@ -83,7 +84,8 @@ def test_clean_data_are_left_in_peace(tmp_path: Path, texts: object, labels: tup
     assert {label.name for label in found.labels} == set(labels)
     assert sum(label.share for label in found.labels) == pytest.approx(1)
     assert found.cjk_share == 0 if texts is english else found.cjk_share > 0.9
-    assert found.command.startswith(f"bothways finetune classify --train {train} --dev {dev} --model DIR")
+    model = "" if texts is english else f"--model {boxed_for('Chinese') or 'DIR'} "  # the default one reads English
+    assert found.command == f"bothways finetune classify --train {train} --dev {dev} {model}--out train-classify"
     assert len(found.not_checked) == 1
     assert "`model`" in found.not_checked[0]
 
@@ -174,6 +176,10 @@ def test_balance(tmp_path: Path) -> None:
     assert isinstance(recipe, FinetuneRecipe)
     even = [(text, "rare" if i % 11 == 0 else "usual") for i, text in enumerate(islice(english(), 110))]
     assert the(check_data([table(tmp_path / "b.tsv", even)]), "balance").severity == "ok"
+    misspelt = [*even[:-1], (even[-1][0], f"{even[-1][1]}X")]  # to be corrected, not to be weighted
+    found = check_data([table(tmp_path / "c.tsv", misspelt)])
+    assert the(found, "balance").severity == "ok"
+    assert the(found, "typos").count == 1
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,21 @@ def test_rows_that_differ_have_all_columns(classifier: Path, tmp_path: Path) -> 
     assert [row["n"] for row in plain] == ["1", "", "", "0.5"]
 
 
+def test_json_files_keep_their_columns(classifier: Path, tmp_path: Path) -> None:
+    """The rows of a list, and the numbers of Label Studio's tasks."""
+    rows = [{"no": 7, "text": "a dog"}, {"no": 8, "text": "the cat"}]
+    tasks = [{"id": row["no"], "data": {"text": row["text"]}, "annotations": []} for row in rows]
+    for name, value, column in (("rows", rows, "no"), ("tasks", tasks, "id")):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+        predict_files(tmp_path / f"{name}.json", tmp_path / f"{name}.jsonl", classifier)
+        assert [(row[column], row["text"]) for row in read(tmp_path / f"{name}.jsonl")] == [
+            (7, "a dog"),
+            (8, "the cat"),
+        ]
+    predict_files(tmp_path / "tasks.json", tmp_path / "kept.jsonl", classifier, keep=["id"])
+    assert [(row["id"], "text" in row) for row in read(tmp_path / "kept.jsonl")] == [(7, False), (8, False)]
+
+
 def test_names_that_predictions_need_are_refused(classifier: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "a dog", "cut": 1}\n', encoding="utf-8")

@@ -107,7 +107,8 @@ def _label_studio(tasks: Sequence[Item], notes: Notes) -> Iterator[Item]:
     keys = {key for _, task, _ in results for key in task["data"]}
     columns = {name: _column(name, kinds, keys) for name in kinds}
     for where, task, found in results:
-        row = _with_text(task["data"])
+        number = {"id": task["id"]} if "id" in task else {}  # to find the task again
+        row = number | _with_text(task["data"])
         if found is not None:
             for name, kind in kinds.items():
                 own = [one["value"] for one in found if str(one.get("from_name")) == name and "value" in one]

@@ -26,20 +26,37 @@ def by_count(counts: Counts) -> dict[str, int]:
 
 
 def check_balance(counts: Counts, what: str, do: str, settings: tuple[str, ...] = ()) -> Finding:
-    """The most frequent label against the rarest. `do` and `settings`: advice for unbalanced data."""
-    ordered = list(by_count(counts).items())
+    """The most frequent label against the rarest. `do` and `settings`: advice for unbalanced data.
+
+    With advice, misspellings do not count as rare labels: they are to be corrected, not weighted.
+    """
+    misspelt = {rare for rare, _, _ in misspellings(counts)} if do else set()
+    ordered = [(name, count) for name, count in by_count(counts).items() if name not in misspelt]
     (most, many), (least, few) = ordered[0], ordered[-1]
     ratio = many / few
     says = f"{least!r} occurs {few:,} times and {most!r} {many:,} times, {ratio:.1f} times as often."
-    if len(counts) == 1 or few == many:
+    if few == many:
         says = f"each occurs {many:,} times."
     if ratio <= UNBALANCED or not do:
-        return Finding("ok", "balance", f"{len(counts):,} {what}: {says}", count=few)
+        return Finding("ok", "balance", f"{len(ordered):,} {what}: {says}", count=few)
     return Finding("warning", "balance", says, do, few, settings=settings)
 
 
 def check_spelling(counts: Counts, data: DataCounts) -> Iterator[Finding]:
     """Labels that may be misspellings of others."""
+    for rare, usual, how in misspellings(counts):
+        yield Finding(
+            "warning" if how == "one letter" else "error",
+            "typos",
+            f"{rare!r} ({counts[rare]:,} times) and {usual!r} ({counts[usual]:,} times) differ only in {how}.",
+            f"Write {usual!r} in all of them if they mean the same.",
+            counts[rare],
+            tuple(f"{where} ({rare})" for where in data.short(data.places.get(rare, []))),
+        )
+
+
+def misspellings(counts: Counts) -> Iterator[tuple[str, str, str]]:
+    """Labels that may be misspellings, the labels that they resemble, and how the two differ."""
     ordered = list(by_count(counts))
     some = ordered if len(ordered) <= _COMPARED else ordered[: _COMPARED // 2] + ordered[-_COMPARED // 2 :]
     for one, other in combinations(some, 2):
@@ -51,14 +68,7 @@ def check_spelling(counts: Counts, data: DataCounts) -> Iterator[Finding]:
         # In small data one against ten is enough to ask.
         is_slip = is_slip or (few == 1 and many >= 10)
         if how and (same or is_slip):
-            yield Finding(
-                "warning" if how == "one letter" else "error",
-                "typos",
-                f"{rare!r} ({few:,} times) and {usual!r} ({many:,} times) differ only in {how}.",
-                f"Write {usual!r} in all of them if they mean the same.",
-                few,
-                tuple(f"{where} ({rare})" for where in data.short(data.places.get(rare, []))),
-            )
+            yield rare, usual, how
 
 
 def check_known(known: Counts, found: Counts, dev: DataCounts) -> Finding:

@@ -18,6 +18,7 @@ from bothways.doctor.data_report import DataReport, Length, Reading, TrainingPla
 from bothways.doctor.survey import Survey
 from bothways.doctor.tokens import tokenize
 from bothways.errors import BothwaysError
+from bothways.model.box import boxed_for
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, finetune_recipe
 from bothways.tasks.registry import TASKS, find_task
@@ -27,6 +28,7 @@ from bothways.text.streams import STDIN, read_as
 
 Files = Path | str | Sequence[Path | str] | Any
 """Files, or a table in memory."""
+_MOSTLY = 0.5
 
 
 def check_data(
@@ -150,7 +152,9 @@ class _Doctor:
         else:
             self.not_checked.append("tokens, windows, unknown tokens and training time: add `model`")
         settings = [setting for finding in self.findings for setting in finding.settings]
-        return training_plan.next_command(self.task.name, self.data, self.model, self.plan, settings)
+        is_chinese = self.train.cjk > self.train.characters * _MOSTLY  # which the default model does not read
+        folder = self.model or (boxed_for("Chinese") or "DIR" if is_chinese else "")
+        return training_plan.next_command(self.task.name, self.data, folder, self.plan, settings)
 
     def _tokenize(self) -> None:
         """The data through the model's tokenizer, and a few training steps."""

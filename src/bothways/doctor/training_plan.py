@@ -77,9 +77,9 @@ def make_plan(task: Task, model: Model, recipe: FinetuneRecipe, found: Tokenized
 
 
 def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan | None, settings: Sequence[str]) -> str:
-    """The command that trains on these data."""
+    """The command that trains on these data. Without a folder it starts from the included model."""
     words = ["bothways", "finetune", task]
-    for option, values in (("--train", data.train), ("--dev", data.dev), ("--model", (folder or "DIR",))):
+    for option, values in (("--train", data.train), ("--dev", data.dev), ("--model", (folder,) if folder else ())):
         words += [word for value in values for word in (option, "FILE" if is_frame(value) else value)]
     for name in ("text", "pair", "label", "encoding"):
         option, value = f"--{name}", getattr(data, name)

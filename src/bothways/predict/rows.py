@@ -11,10 +11,10 @@ from typing import Any
 
 from bothways import atomic
 from bothways.data.notes import Notes
-from bothways.data.sources import read_plain, rows_of
+from bothways.data.sources import read_plain, rows_of, values_of
 from bothways.errors import BothwaysError
 from bothways.predict.predictor import Predictor, answer_columns
-from bothways.tasks.task import EncodedExample
+from bothways.tasks.task import EncodedExample, Task
 from bothways.text.columns import Columns, names_without_header
 from bothways.text.streams import name_of
 from bothways.text.tables import TABLES, kind_of
@@ -37,12 +37,12 @@ def inputs_with_rows(
     path, task = Path(file), predictor.task
     examples = task.read_inputs(file, columns, notes)
     if (kind := kind_of(path)) not in _WITH_COLUMNS:
-        if keep:
+        held = _json_rows(path) if kind == ".json" else {}
+        if keep and not held:
             raise BothwaysError(f"{name_of(path)} has no columns to keep", "no-column", keep[0])
         for example in examples:
-            texts = task.shown_texts(example)
-            names = ("text", "text_pair", *(f"text_{n}" for n in range(3, len(texts) + 1)))
-            yield example, {} if keep is not None else dict(zip(names, texts, strict=False))
+            row = held.get(example.where) or _texts(task, example)
+            yield example, row if keep is None else _kept(row, keep, example.where)
         return
     rows = rows_of(path, kind, read_plain(path), Notes(), partial(names_without_header, columns))
     where, row = "", Row()
@@ -50,6 +50,17 @@ def inputs_with_rows(
         while where != example.where:
             where, row = next(rows)
         yield example, row if keep is None else _kept(row, keep, where)
+
+
+def _json_rows(path: Path) -> dict[str, Row]:
+    """The rows of a .json file, which is read whole, by their places. Those of SQuAD are no places of examples."""
+    return {where: value for where, value in values_of(path, ".json", read_plain(path)) if isinstance(value, dict)}
+
+
+def _texts(task: Task, example: Any) -> Row:
+    texts = task.shown_texts(example)
+    names = ("text", "text_pair", *(f"text_{n}" for n in range(3, len(texts) + 1)))
+    return dict(zip(names, texts, strict=False))
 
 
 def _kept(row: Row, keep: Sequence[str], where: str) -> Row:
