@@ -17,6 +17,7 @@ from bothways.cli.options import (
     RefusedLong,
     TextColumn,
     TextFile,
+    Threads,
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
@@ -59,6 +60,7 @@ def cluster(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Group similar texts, and name each group by its own words.

@@ -18,6 +18,7 @@ from bothways.cli.options import (
     RefusedLong,
     RowsPerPart,
     TextColumn,
+    Threads,
 )
 from bothways.cli.output import file_progress, parts_progress, print_json, say
 from bothways.errors import BothwaysError
@@ -91,6 +92,7 @@ def encode(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     devices: Devices = "",
     on: On = "",
     rows_per_part: RowsPerPart = ROWS_PER_PART,

@@ -16,6 +16,7 @@ from bothways.cli.options import (
     PrintJson,
     RefusedLong,
     TextColumn,
+    Threads,
     vector_model,
 )
 from bothways.cli.output import print_json, require_jsonl, say, watch, write_jsonl
@@ -89,6 +90,7 @@ def mine(
     long: RefusedLong = "error",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Find hard negatives for pairs of an anchor and a positive, to train sentence embeddings with.

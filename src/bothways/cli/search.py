@@ -20,6 +20,7 @@ from bothways.cli.options import (
     PrintJson,
     RowsPerPart,
     TextColumn,
+    Threads,
 )
 from bothways.cli.output import parts_progress, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
@@ -93,6 +94,7 @@ def query(
     base: BaseModel = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Print the best documents for a query, each with its best passage.
@@ -163,6 +165,7 @@ def build(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     devices: Devices = "",
     on: On = "",
     rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
@@ -206,6 +209,7 @@ def add(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     devices: Devices = "",
     on: On = "",
     rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,

@@ -16,6 +16,7 @@ from bothways.cli.options import (
     RefusedLong,
     TextColumn,
     TextFile,
+    Threads,
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
@@ -53,6 +54,7 @@ def similar(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Find the most similar pairs of texts in a file, or near-duplicates.

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, TextColumn
+from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, TextColumn, Threads
 from bothways.cli.output import print_json, say, watch
 from bothways.progress import Progress
 
@@ -32,6 +32,7 @@ def static(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Distil an encoder into a static model: a table of token vectors, whose mean is the vector of a text.

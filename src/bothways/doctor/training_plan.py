@@ -56,13 +56,13 @@ def with_head(base: Model, task: type[Task], counts: DataCounts) -> tuple[Task, 
     return make_task(model, recipe.settings), model, config
 
 
-def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float) -> TrainingPlan:
+def make_plan(task: Task, model: Model, found: Tokenized, rows: int, dev: float, device: str) -> TrainingPlan:
     """Settings for this number of rows, and the time that training takes, from a few timed steps.
 
     `dev` is the size of the development data as a share of the training data.
     """
     batch, lr, epochs, why = suggest(task, model, rows)
-    speed = time_steps(task, model, found.first[:batch])
+    speed = time_steps(task, model, found.first[:batch], device)
     steps = epochs * math.ceil(found.samples / batch)
     # A forward pass is a third of a training step.
     seconds = epochs * found.tokens * (1 + dev / 3) * speed.token + steps * speed.step
@@ -115,12 +115,12 @@ class Speed:
     machine: str
 
 
-def time_steps(task: Task, model: Model, batch: Sequence[Sample]) -> Speed:
+def time_steps(task: Task, model: Model, batch: Sequence[Sample], wanted: str = "auto") -> Speed:
     """The cost of training, from a step with one sample and a few with as much of the batch as time allows.
 
     The fastest step counts, since other work on the machine only adds time. The model's weights change.
     """
-    device = pick_device("auto", Ranks())
+    device = pick_device(wanted, Ranks())
     optimizers = make_optimizers(dict(model.to(device).named_parameters()), FinetuneRecipe().optim)
     begin = _now(device)
     with torch.random.fork_rng(devices=[]):
