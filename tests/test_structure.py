@@ -46,6 +46,8 @@ ALLOWED = {
     "bm25s",
     "usearch",
     "openpyxl",
+    "mlflow",
+    "wandb",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}
