@@ -87,6 +87,18 @@ AnyModel = Annotated[
         callback=named_folder,
     ),
 ]
+TokenizerModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="Model folder, run folder, tokenizer.json or vocab.txt, or the name of a model that is included (bothways "
+        "models) or in the Hugging Face cache.  [default: en]",
+        show_default=False,
+        callback=tokenizer_place,
+    ),
+]
+"""Never None in the verb."""
 FirstModel = Annotated[
     str | None,
     typer.Option(
