@@ -241,6 +241,14 @@ def test_h_shows_the_help_and_flags_have_no_type(verb: str) -> None:
     assert "<bool>" not in short.output
 
 
+@pytest.mark.parametrize("verb", HELP)
+def test_the_same_option_has_the_same_help(verb: str) -> None:
+    shown = " ".join(CliRunner().invoke(app, [*verb.split(), "-h"], env={"COLUMNS": "400"}).output.split())
+    for option, words in (("--json", "Print JSON."), ("--threads", "N [x>=1] Number of CPU threads of each process.")):
+        assert f" {option} " not in shown or re.search(rf" {option} +{re.escape(words)}", shown)
+    assert "in the box" not in shown
+
+
 COMPUTES_NOTHING = {
     "info": "shows what a folder holds",
     "convert": "copies weights",

@@ -42,7 +42,7 @@ def adapt(
             show_default=False,
         ),
     ] = None,
-    replay: Annotated[float, typer.Option(help="Share of general text in what is read, with --general.")] = 0.3,
+    replay: Annotated[float, typer.Option(help="Share of general text in the training text, with --general.")] = 0.3,
     tolerance: Annotated[
         float, typer.Option(help="Share by which the held-out loss of general text may rise before training stops.")
     ] = 0.05,

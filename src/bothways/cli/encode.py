@@ -46,7 +46,7 @@ def encode(
         typer.Option(
             "--out",
             metavar="FILE|DIR",
-            help="Output file: .npy, .jsonl or .parquet. Of several inputs: a folder.",
+            help="Output file: .npy, .jsonl or .parquet. With several inputs: a folder.",
             show_default=False,
         ),
     ],
@@ -63,7 +63,7 @@ def encode(
     weights: Annotated[
         str, typer.Option(help="Weighted sum of layers: one weight each, as in 0.1,0.2,0.3,0.4.", show_default=False)
     ] = "",
-    per: Annotated[Unit, typer.Option(help="What gets a vector.")] = "text",
+    per: Annotated[Unit, typer.Option(help="What to compute a vector for.")] = "text",
     pool: Annotated[
         str | None,
         typer.Option(

@@ -163,7 +163,9 @@ RefusedLong = Annotated[
         "overlapping windows.",
     ),
 ]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="Device: cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")
+]
 TrainDevice = Annotated[
     Literal["auto", "cpu", "cuda"] | None,
     typer.Option(
@@ -178,7 +180,7 @@ Threads = Annotated[
         "--threads",
         metavar="N",
         min=1,
-        help="CPU threads; with --devices, of each process.  [default: all cores, and one thread for small work]",
+        help="Number of CPU threads of each process.  [default: all cores, and one thread for small work]",
         show_default=False,
         callback=_with_threads,
     ),
@@ -206,7 +208,7 @@ On = Annotated[
     ),
 ]
 RowsPerPart = Annotated[
-    int, typer.Option("--rows-per-part", help="Rows that a worker does at a time, with --devices or --on.", min=1)
+    int, typer.Option("--rows-per-part", help="Number of rows of a part of the work, with --devices or --on.", min=1)
 ]
 TextFile = Annotated[
     Path,

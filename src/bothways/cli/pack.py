@@ -63,9 +63,11 @@ def pack(
     on: On = "",
     rows_per_part: Annotated[
         int,
-        typer.Option("--rows-per-part", help="Documents that a worker does at a time, with --devices or --on.", min=1),
+        typer.Option(
+            "--rows-per-part", help="Number of documents of a part of the work, with --devices or --on.", min=1
+        ),
     ] = DOCUMENTS_PER_PART,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tokenise raw text into shards for pretraining.
 

@@ -15,7 +15,12 @@ from bothways.errors import BothwaysError
 
 def pretrain(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A .toml file, or the name of a shipped one.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Recipe: a .toml file, or the name of an included one, such as tiny.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path,
@@ -40,7 +45,7 @@ def pretrain(
     ] = None,
     device: TrainDevice = None,
     threads: Threads = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Pretrain an encoder with a recipe. If interrupted, the same command resumes exactly where it stopped.
 

@@ -73,7 +73,7 @@ Corpus = Annotated[
 
 @app.command()
 def query(
-    text: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.", show_default=False)],
+    text: Annotated[str, typer.Argument(metavar="QUERY", help="The query.", show_default=False)],
     index: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the index.", show_default=False)],
     k: Annotated[int, typer.Option("-k", "--top", help="Number of documents to print.", min=1)] = 10,
     mode: Annotated[
@@ -250,7 +250,10 @@ def _parts(device: str, dtype: str, devices: str, on: str, rows_per_part: int) -
 @app.command()
 def delete(
     index: Home,
-    id: Annotated[list[str], typer.Option("--id", metavar="ID", help="Id of a document.", show_default=False)],
+    id: Annotated[
+        list[str],
+        typer.Option("--id", metavar="ID", help="Id of a document to delete; may be repeated.", show_default=False),
+    ],
     as_json: PrintJson = False,
 ) -> None:
     """Delete documents from an index: all that are named, or none if it lacks one.

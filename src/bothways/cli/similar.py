@@ -37,7 +37,7 @@ def similar(
         typer.Option(
             "--above",
             metavar="COSINE",
-            help="Pairs of this similarity or more, from -1 to 1.  [default with --duplicates: 0.95]",
+            help="Minimum cosine similarity of a pair, from -1 to 1.  [default with --duplicates: 0.95]",
             show_default=False,
         ),
     ] = None,

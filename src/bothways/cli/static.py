@@ -14,7 +14,11 @@ def static(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="Model folder.  [default: the model in the box]", show_default=False),
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Model folder, run folder, or the name of a model.  [default: en]",
+            show_default=False,
+        ),
     ] = None,
     base: BaseModel = None,
     texts: Annotated[

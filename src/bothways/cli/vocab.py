@@ -119,8 +119,8 @@ def show(
 
 _Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
 _Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder to write.", show_default=False)]
-_Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-_FROM_HELP = "Text files, folders or patterns; repeat for several."
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_FROM_HELP = "Text files, folders or patterns; may be repeated."
 
 
 @app.command()
