@@ -136,7 +136,7 @@ def eager(run: Run, model: Model, given: Given, compile: CompilePolicy = "never"
     batches = [given.sequences.batch(group, engine.device) for group in groups]
 
     def call() -> None:
-        with torch.inference_mode(), engine.around():
+        with torch.inference_mode(), engine.around(BATCH_TOKENS):
             for batch in batches:
                 engine.states(batch)
 

@@ -241,6 +241,35 @@ def test_h_shows_the_help_and_flags_have_no_type(verb: str) -> None:
     assert "<bool>" not in short.output
 
 
+@pytest.mark.parametrize("verb", HELP)
+def test_the_same_option_has_the_same_help(verb: str) -> None:
+    shown = " ".join(CliRunner().invoke(app, [*verb.split(), "-h"], env={"COLUMNS": "400"}).output.split())
+    for option, words in (("--json", "Print JSON."), ("--threads", "N [x>=1] Number of CPU threads of each process.")):
+        assert f" {option} " not in shown or re.search(rf" {option} +{re.escape(words)}", shown)
+    assert "in the box" not in shown
+
+
+COMPUTES_NOTHING = {
+    "info": "shows what a folder holds",
+    "convert": "copies weights",
+    "models": "shows a list",
+    "pack": "tokenizes",
+    "search compact": "copies rows",
+    "search delete": "marks rows",
+    "vocab train": "counts words",
+    "vocab show": "tokenizes",
+    "vocab extend": "adds rows of a table",
+    "vocab shrink": "drops rows of a table",
+}
+
+
+@pytest.mark.parametrize("verb", sorted({*HELP, *COMPUTES_NOTHING}))
+def test_every_verb_that_computes_has_a_device_and_threads(verb: str) -> None:
+    names = re.findall(r"(?<= )--[a-z]+", CliRunner().invoke(app, [*verb.split(), "-h"]).output)
+    has = [name in names for name in ("--device", "--threads")]
+    assert has == [verb not in COMPUTES_NOTHING] * 2
+
+
 def test_shells_complete_verbs() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
     assert "--install-completion" in shown

@@ -112,7 +112,10 @@ RUN = {
     "run.save_first": c("true", effect="events"),
     "run.keep": c("1", "run.save_every=1", "run.keep_state=true", effect="files"),
     "run.keep_state": c("true", effect="files"),
-    "run.tensorboard": c("true", effect="files" if find_spec("tensorboard") else "missing-package"),
+    **{
+        f"run.{name}": c("true", effect="files" if find_spec(name) else "missing-package")
+        for name in ("tensorboard", "mlflow", "wandb")
+    },
 }
 DISTILL = {
     "distill.teacher": c("{teacher}"),

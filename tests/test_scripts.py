@@ -1,5 +1,6 @@
 """Texts in a writing system that a vocabulary has no words of are said, on every way into a model."""
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,45 @@ def test_every_way_into_a_model_says_so_once(name: str, english: Model) -> None:
         warnings.simplefilter("error")
         assert english.tokenizer in _SAID
         CALLS[name](english, CHINESE)
+
+
+VERBS = {
+    "fill": "今天[MASK]气很好 --model {model}",
+    "encode": "{texts} --model {model} --out {out}.npy",
+    "encode --devices": "{texts} --model {model} --out {out}.npy --devices cpu:1",
+    "similar": "{texts} --model {model}",
+    "cluster": "{texts} --model {model}",
+    "bertscore": "{texts} {texts} --model {model}",
+    "blimp": "{minimal} --model {model}",
+    "static": "{model} --texts {texts} --out {out}",
+    "mine": "{pairs} --model {model} --out {out}.jsonl",
+    "search build": "{texts} --model {model} --out {out}",
+    "pack": "{texts} --model {model} --out {out}",
+    "adapt": "{texts} --model {model} --out {out} --each lines --valid 50% --set run.steps=1",
+    "finetune": "classify --train {rows} --model {model} --out {out} --set run.steps=1 --set run.epochs=0",
+    "doctor": "{rows} --model {model}",
+    "vocab show": "北京是中国的首都 --model {model}",
+}
+"""All that read texts, but for those of fine-tuned models, which read them as `finetune` does."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_says_so_once(verb: str, english: Model, tmp_path: Path, run: Run) -> None:
+    texts = [f"{CHINESE}{place}" for place in ("上海", "广州", "深圳", "天津", "武汉", "成都")]
+    files: dict[str, list[dict[str, str]]] = {
+        "minimal": [{"sentence_good": text, "sentence_bad": text[::-1], "UID": "a"} for text in texts],
+        "pairs": [{"anchor": text, "positive": f"{text}吗"} for text in texts],
+        "rows": [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(texts)],
+        "texts": [{"text": text} for text in texts],
+    }
+    for name, rows in files.items():
+        lines = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    places = {name: tmp_path / f"{name}.jsonl" for name in files}
+    command = VERBS[verb].format(model=tmp_path / "english", out=tmp_path / "out", **places)
+    found = run(*verb.removesuffix(" --devices").split(), *command.split())
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("is Chinese, which this model cannot read") == 1
 
 
 def test_the_included_model_says_that_it_reads_no_chinese(run: Run) -> None:

@@ -47,6 +47,8 @@ ALLOWED = {
     "usearch",
     "openpyxl",
     "pypdf",
+    "mlflow",
+    "wandb",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}

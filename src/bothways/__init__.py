@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bothways.doctor.data_report import DataReport as DataReport
     from bothways.engine.engine import Engine as Engine
     from bothways.engine.reader import Tally as Tally
+    from bothways.engine.threads import set_threads as set_threads
     from bothways.model.batch import Batch as Batch
     from bothways.model.box import BoxedModel as BoxedModel
     from bothways.model.box import boxed as boxed
@@ -126,6 +127,7 @@ _MODULES = {
     "model.vocabulary": "Extended Shrunk extend_vocabulary shrink_vocabulary",
     "engine.engine": "Engine",
     "engine.reader": "Tally",
+    "engine.threads": "set_threads",
     "predict.bertscore": "BertScores bert_score",
     "predict.classifier": "Classifier",
     "predict.encode": "TokenVectors encode encode_tokens",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, Encoding, PrintJson, TextColumn
+from bothways.cli.options import AnyModel, Encoding, PrintJson, TextColumn, Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, same_command, say, with_options
 from bothways.cli.pack import sources_of
 from bothways.text.files import Each
@@ -42,7 +42,7 @@ def adapt(
             show_default=False,
         ),
     ] = None,
-    replay: Annotated[float, typer.Option(help="Share of general text in what is read, with --general.")] = 0.3,
+    replay: Annotated[float, typer.Option(help="Share of general text in the training text, with --general.")] = 0.3,
     tolerance: Annotated[
         float, typer.Option(help="Share by which the held-out loss of general text may rise before training stops.")
     ] = 0.05,
@@ -69,6 +69,8 @@ def adapt(
             show_default=False,
         ),
     ] = None,
+    device: TrainDevice = None,
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Adapt a model to a domain: continued pretraining on its text (masked language modelling).
@@ -101,7 +103,7 @@ def adapt(
             lr=lr,
             each=each,
             column=text,
-            settings=settings or [],
+            settings=[*([f"run.device={device}"] if device else []), *(settings or [])],
             listen=[listen],
             say=lambda words: console.say(with_options(words)),
             on_bytes=bar.at,

@@ -17,6 +17,7 @@ from bothways.cli.options import (
     PrintJson,
     RefusedLong,
     TextColumn,
+    Threads,
 )
 from bothways.cli.output import print_json, print_table, watch
 from bothways.errors import BothwaysError
@@ -78,6 +79,7 @@ def bertscore(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Score generated texts against references: BERTScore precision, recall and F1.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, Device, Dtype, Encoding, PrintJson
+from bothways.cli.options import AnyModel, Device, Dtype, Encoding, PrintJson, Threads
 from bothways.cli.output import file_progress, print_json, print_table
 from bothways.progress import Progress
 
@@ -23,6 +23,7 @@ def blimp(
     limit: Annotated[int, typer.Option(help="Maximum number of pairs of each UID; 0: all.", min=0)] = 0,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     encoding: Encoding = None,
     as_json: PrintJson = False,
 ) -> None:

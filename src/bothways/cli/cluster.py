@@ -17,6 +17,7 @@ from bothways.cli.options import (
     RefusedLong,
     TextColumn,
     TextFile,
+    Threads,
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
@@ -33,20 +34,22 @@ def cluster(
         float | None,
         typer.Option(
             metavar="COSINE",
-            help="Similarity of the texts of a group with its centre, or more.  [default: 0.75]",
+            help="Minimum cosine similarity of a text with the centre of its group.  [default: 0.75]",
             show_default=False,
         ),
     ] = None,
     min_size: Annotated[
         int | None,
-        typer.Option("--min-size", help="Texts of the smallest group.  [default: 3]", min=1, show_default=False),
+        typer.Option("--min-size", help="Minimum number of texts of a group.  [default: 3]", min=1, show_default=False),
     ] = None,
     k: Annotated[
         int | None,
-        typer.Option("--k", help="Divide all texts into so many groups, by k-means.", min=1, show_default=False),
+        typer.Option("--k", help="Number of groups, by k-means: every text is then in one.", min=1, show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of k-means.", min=0)] = 0,
-    examples: Annotated[int, typer.Option(help="Texts to print of each group, the nearest to its centre.", min=0)] = 3,
+    examples: Annotated[
+        int, typer.Option(help="Number of texts to print of each group: the nearest to its centre.", min=0)
+    ] = 3,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -59,6 +62,7 @@ def cluster(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Group similar texts, and name each group by its own words.

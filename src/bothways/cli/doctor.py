@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import Encoding, LabelColumn, PairColumn, TextColumn
+from bothways.cli.options import Encoding, LabelColumn, PairColumn, TextColumn, Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, say, watch, with_options
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def doctor(
     pair: PairColumn = None,
     label: LabelColumn = None,
     encoding: Encoding = None,
+    device: TrainDevice = None,
+    threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check labelled data before training: what is wrong with them, and what to do.
@@ -63,6 +65,7 @@ def doctor(
         pair=pair or "",
         label=label or "",
         encoding=encoding or "",
+        device=device or "auto",
         watch=watch,
     )
     if as_json:

@@ -18,6 +18,7 @@ from bothways.cli.options import (
     RefusedLong,
     RowsPerPart,
     TextColumn,
+    Threads,
 )
 from bothways.cli.output import file_progress, parts_progress, print_json, say
 from bothways.errors import BothwaysError
@@ -45,7 +46,7 @@ def encode(
         typer.Option(
             "--out",
             metavar="FILE|DIR",
-            help="Output file: .npy, .jsonl or .parquet. Of several inputs: a folder.",
+            help="Output file: .npy, .jsonl or .parquet. With several inputs: a folder.",
             show_default=False,
         ),
     ],
@@ -62,7 +63,7 @@ def encode(
     weights: Annotated[
         str, typer.Option(help="Weighted sum of layers: one weight each, as in 0.1,0.2,0.3,0.4.", show_default=False)
     ] = "",
-    per: Annotated[Unit, typer.Option(help="What gets a vector.")] = "text",
+    per: Annotated[Unit, typer.Option(help="What to compute a vector for.")] = "text",
     pool: Annotated[
         str | None,
         typer.Option(
@@ -91,6 +92,7 @@ def encode(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     devices: Devices = "",
     on: On = "",
     rows_per_part: RowsPerPart = ROWS_PER_PART,

@@ -17,6 +17,7 @@ from bothways.cli.options import (
     PairColumn,
     PrintJson,
     TextColumn,
+    Threads,
     TunedModel,
     answering,
 )
@@ -65,6 +66,7 @@ def evaluate(
     ] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Score a fine-tuned model on labelled files: with confidence intervals, by label, and with its worst errors.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson, Threads
 from bothways.cli.output import json_text, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
@@ -69,6 +69,7 @@ def evaluate_vectors(
     ] = "cut",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     encoding: Encoding = None,
     as_json: PrintJson = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson
+from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson, Threads
 from bothways.cli.output import print_json
 from bothways.progress import Progress, progress
 
@@ -26,6 +26,7 @@ def fill(
     top: Annotated[int, typer.Option(help="Number of answers to print.", min=1)] = 5,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     encoding: Encoding = None,
     as_json: PrintJson = False,
 ) -> None:

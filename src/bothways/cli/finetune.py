@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bothways.cli.options import Encoding, FirstModel, LabelColumn, PairColumn, TextColumn
+from bothways.cli.options import Encoding, FirstModel, LabelColumn, PairColumn, TextColumn, Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, same_command, say, watch
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def finetune(
             show_default=False,
         ),
     ] = None,
+    device: TrainDevice = None,
+    threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Fine-tune a model on labelled files. After an interruption, the same command continues exactly where it was.
@@ -128,6 +130,7 @@ def finetune(
         ("run", "epochs"): epochs,
         ("run", "batch_size"): batch,
         ("run", "seed"): seed,
+        ("run", "device"): device,
         ("optim", "lr"): lr,
     }
     for (section, key), value in given.items():

@@ -16,6 +16,7 @@ from bothways.cli.options import (
     PrintJson,
     RefusedLong,
     TextColumn,
+    Threads,
     vector_model,
 )
 from bothways.cli.output import print_json, require_jsonl, say, watch, write_jsonl
@@ -42,29 +43,31 @@ def mine(
             show_default=False,
         ),
     ] = None,
-    negatives: Annotated[int, typer.Option("--negatives", metavar="N", help="Negatives of each pair.", min=1)] = 3,
-    range_min: Annotated[int, typer.Option("--range-min", help="Skip so many of the most similar texts.", min=0)] = 0,
+    negatives: Annotated[
+        int, typer.Option("--negatives", metavar="N", help="Number of negatives of each pair.", min=1)
+    ] = 3,
+    range_min: Annotated[int, typer.Option("--range-min", help="Number of the most similar texts to skip.", min=0)] = 0,
     range_max: Annotated[
         int | None,
         typer.Option(
             "--range-max",
-            help="Take negatives from so many of the most similar texts.  [default: as many as needed; random: 10 "
+            help="Number of the most similar texts to choose negatives from.  [default: as many as needed; random: 10 "
             "for each negative]",
             min=1,
             show_default=False,
         ),
     ] = None,
     max_score: Annotated[
-        float | None, typer.Option("--max-score", help="Greatest cosine of a negative.", show_default=False)
+        float | None, typer.Option("--max-score", help="Maximum cosine similarity of a negative.", show_default=False)
     ] = None,
     min_score: Annotated[
-        float | None, typer.Option("--min-score", help="Least cosine of a negative.", show_default=False)
+        float | None, typer.Option("--min-score", help="Minimum cosine similarity of a negative.", show_default=False)
     ] = None,
     absolute_margin: Annotated[
         float | None,
         typer.Option(
             "--absolute-margin",
-            help="By how much the cosine of a negative must be below that of the positives.",
+            help="Minimum difference between the cosine similarity of the positive and that of a negative.",
             show_default=False,
         ),
     ] = None,
@@ -72,7 +75,7 @@ def mine(
         float | None,
         typer.Option(
             "--relative-margin",
-            help="The same as a share of the positive's cosine: 0.05 is 5 %.",
+            help="The same, relative to the similarity of the positive: 0.05 is 5 %.",
             show_default=False,
         ),
     ] = None,
@@ -89,6 +92,7 @@ def mine(
     long: RefusedLong = "error",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Find hard negatives for pairs of an anchor and a positive, to train sentence embeddings with.

@@ -1,5 +1,8 @@
 """Options that several verbs share."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -28,6 +31,29 @@ def _read_as(context: typer.Context, encoding: str | None) -> str | None:
     return encoding
 
 
+def _with_threads(context: typer.Context, threads: int | None) -> int | None:
+    if threads is not None:
+        context.with_resource(_threads(threads))
+    return threads
+
+
+@contextmanager
+def _threads(number: int) -> Iterator[None]:
+    """Compute on this many threads in this block, and in processes that it starts."""
+    from bothways.engine.threads import set_threads
+
+    before = os.environ.get(_OMP)
+    os.environ[_OMP] = str(number)
+    set_threads(number)
+    try:
+        yield
+    finally:
+        set_threads(None)
+        os.environ.pop(_OMP)
+        os.environ |= {_OMP: before} if before else {}
+
+
+_OMP = "OMP_NUM_THREADS"
 Encoding = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +87,18 @@ AnyModel = Annotated[
         callback=named_folder,
     ),
 ]
+TokenizerModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        metavar="DIR",
+        help="Model folder, run folder, tokenizer.json or vocab.txt, or the name of a model that is included (bothways "
+        "models) or in the Hugging Face cache.  [default: en]",
+        show_default=False,
+        callback=tokenizer_place,
+    ),
+]
+"""Never None in the verb."""
 FirstModel = Annotated[
     str | None,
     typer.Option(
@@ -133,7 +171,29 @@ RefusedLong = Annotated[
         "overlapping windows.",
     ),
 ]
-Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")]
+Device = Annotated[
+    str, typer.Option(metavar="NAME", help="Device: cpu, cuda, cuda:1 or mps; auto: a GPU if there is one.")
+]
+TrainDevice = Annotated[
+    Literal["auto", "cpu", "cuda"] | None,
+    typer.Option(
+        "--device",
+        help="Device to train on, as run.device in a recipe; auto: a GPU if there is one.  [default: auto]",
+        show_default=False,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        min=1,
+        help="Number of CPU threads of each process.  [default: all cores, and one thread for small work]",
+        show_default=False,
+        callback=_with_threads,
+    ),
+]
+"""It holds for all that the verb computes."""
 Dtype = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
     typer.Option(help="Precision; fp32 is the reference, auto: bf16 on a GPU that computes in it, else fp32."),
@@ -156,7 +216,7 @@ On = Annotated[
     ),
 ]
 RowsPerPart = Annotated[
-    int, typer.Option("--rows-per-part", help="Rows that a worker does at a time, with --devices or --on.", min=1)
+    int, typer.Option("--rows-per-part", help="Number of rows of a part of the work, with --devices or --on.", min=1)
 ]
 TextFile = Annotated[
     Path,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.options import Encoding, OldField, On, TextColumn, tokenizer_place
+from bothways.cli.options import Encoding, OldField, On, TextColumn, TokenizerModel
 from bothways.cli.output import parts_progress, print_json, print_table, say
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -29,17 +29,7 @@ def pack(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="The folder to write the shards to.", show_default=False)
     ],
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            metavar="DIR",
-            help="A model folder, run folder, tokenizer.json or vocab.txt, or the name of a model that is included or "
-            "in the Hugging Face cache.  [default: en]",
-            show_default=False,
-            callback=tokenizer_place,
-        ),
-    ] = None,
+    model: TokenizerModel = None,
     valid: Annotated[
         str | None,
         typer.Option(
@@ -73,9 +63,11 @@ def pack(
     on: On = "",
     rows_per_part: Annotated[
         int,
-        typer.Option("--rows-per-part", help="Documents that a worker does at a time, with --devices or --on.", min=1),
+        typer.Option(
+            "--rows-per-part", help="Number of documents of a part of the work, with --devices or --on.", min=1
+        ),
     ] = DOCUMENTS_PER_PART,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tokenise raw text into shards for pretraining.
 

@@ -24,6 +24,7 @@ from bothways.cli.options import (
     PrintJson,
     RowsPerPart,
     TextColumn,
+    Threads,
     TunedModel,
     answering,
 )
@@ -118,6 +119,7 @@ def predict(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     devices: Devices = "",
     on: On = "",
     rows_per_part: RowsPerPart = ROWS_PER_PART,

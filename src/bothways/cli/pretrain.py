@@ -8,13 +8,19 @@ from typing import Annotated
 
 import typer
 
+from bothways.cli.options import Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, same_command, say, with_options
 from bothways.errors import BothwaysError
 
 
 def pretrain(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A .toml file, or the name of a shipped one.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Recipe: a .toml file, or the name of an included one, such as tiny.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path,
@@ -37,7 +43,9 @@ def pretrain(
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    device: TrainDevice = None,
+    threads: Threads = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Pretrain an encoder with a recipe. If interrupted, the same command resumes exactly where it stopped.
 
@@ -52,7 +60,7 @@ def pretrain(
     from bothways.tasks.recipe import finetune_recipe
     from bothways.train.report import Console
 
-    plan = read_recipe(recipe, settings or [])
+    plan = read_recipe(recipe, [*([f"run.device={device}"] if device else []), *(settings or [])])
     try:
         finetune_recipe(plan.finetune)  # fails now, and not when the model is fine-tuned
     except BothwaysError as error:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, Encoding, LongTexts, OldField, PrintJson, TextColumn
+from bothways.cli.options import BaseModel, Device, Dtype, Encoding, LongTexts, OldField, PrintJson, TextColumn, Threads
 from bothways.cli.output import print_json, say, watch
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -40,6 +40,7 @@ def rerank(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Rank documents by how well they answer a query, with a cross-encoder or by late interaction (ColBERT).

@@ -20,6 +20,7 @@ from bothways.cli.options import (
     PrintJson,
     RowsPerPart,
     TextColumn,
+    Threads,
 )
 from bothways.cli.output import parts_progress, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
@@ -72,7 +73,7 @@ Corpus = Annotated[
 
 @app.command()
 def query(
-    text: Annotated[str, typer.Argument(metavar="QUERY", help="What to search for.", show_default=False)],
+    text: Annotated[str, typer.Argument(metavar="QUERY", help="The query.", show_default=False)],
     index: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the index.", show_default=False)],
     k: Annotated[int, typer.Option("-k", "--top", help="Number of documents to print.", min=1)] = 10,
     mode: Annotated[
@@ -93,6 +94,7 @@ def query(
     base: BaseModel = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Print the best documents for a query, each with its best passage.
@@ -163,6 +165,7 @@ def build(
     ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     devices: Devices = "",
     on: On = "",
     rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
@@ -206,6 +209,7 @@ def add(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     devices: Devices = "",
     on: On = "",
     rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
@@ -246,7 +250,10 @@ def _parts(device: str, dtype: str, devices: str, on: str, rows_per_part: int) -
 @app.command()
 def delete(
     index: Home,
-    id: Annotated[list[str], typer.Option("--id", metavar="ID", help="Id of a document.", show_default=False)],
+    id: Annotated[
+        list[str],
+        typer.Option("--id", metavar="ID", help="Id of a document to delete; may be repeated.", show_default=False),
+    ],
     as_json: PrintJson = False,
 ) -> None:
     """Delete documents from an index: all that are named, or none if it lacks one.

@@ -16,6 +16,7 @@ from bothways.cli.options import (
     RefusedLong,
     TextColumn,
     TextFile,
+    Threads,
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
@@ -36,7 +37,7 @@ def similar(
         typer.Option(
             "--above",
             metavar="COSINE",
-            help="Pairs of this similarity or more, from -1 to 1.  [default with --duplicates: 0.95]",
+            help="Minimum cosine similarity of a pair, from -1 to 1.  [default with --duplicates: 0.95]",
             show_default=False,
         ),
     ] = None,
@@ -53,6 +54,7 @@ def similar(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Find the most similar pairs of texts in a file, or near-duplicates.

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, TextColumn
+from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, TextColumn, Threads
 from bothways.cli.output import print_json, say, watch
 from bothways.progress import Progress
 
@@ -14,7 +14,11 @@ def static(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="Model folder.  [default: the model in the box]", show_default=False),
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Model folder, run folder, or the name of a model.  [default: en]",
+            show_default=False,
+        ),
     ] = None,
     base: BaseModel = None,
     texts: Annotated[
@@ -32,6 +36,7 @@ def static(
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
     """Distil an encoder into a static model: a table of token vectors, whose mean is the vector of a text.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import FirstModel
+from bothways.cli.options import FirstModel, Threads, TrainDevice
 from bothways.cli.output import json_text, print_json, print_table, same_command, say, table_text, watch
 from bothways.progress import Progress
 
@@ -59,6 +59,8 @@ def glue(
     epochs: Epochs = None,
     lr: Rate = None,
     settings: Settings = None,
+    device: TrainDevice = None,
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune and score a model on all GLUE tasks found in a folder, each with several seeds.
@@ -67,7 +69,7 @@ def glue(
 
     Example: bothways glue glue-data --model my-model --out glue-run
     """
-    changes = _changes(epochs, lr, settings)
+    changes = _changes(epochs, lr, device, settings)
     _run("glue", "GLUE, development data", folder, model, out, seeds, only or [], changes, as_json)
 
 
@@ -79,13 +81,15 @@ def squad(
     epochs: Epochs = None,
     lr: QuickRate = None,
     settings: Settings = None,
+    device: TrainDevice = None,
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune and score a model on SQuAD 1.1, SQuAD 2.0 or CMRC: train*.json and dev*.json in a folder.
 
     Example: bothways squad squad-data --model my-model --out squad-run
     """
-    changes = _changes(epochs, lr, settings)
+    changes = _changes(epochs, lr, device, settings)
     _run("squad", "SQuAD, development data", folder, model, out, seeds, [], changes, as_json)
 
 
@@ -97,19 +101,21 @@ def conll(
     epochs: Epochs = None,
     lr: QuickRate = None,
     settings: Settings = None,
+    device: TrainDevice = None,
+    threads: Threads = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune and score a model on tagged columns such as CoNLL-2003: train* and dev* files in a folder.
 
     Example: bothways conll conll-data --model my-model --out conll-run
     """
-    changes = _changes(epochs, lr, settings)
+    changes = _changes(epochs, lr, device, settings)
     _run("conll", "CoNLL, development data", folder, model, out, seeds, [], changes, as_json)
 
 
-def _changes(epochs: float | None, lr: float | None, settings: list[str] | None) -> list[str]:
+def _changes(epochs: float | None, lr: float | None, device: str | None, settings: list[str] | None) -> list[str]:
     """Settings of all recipes; --set comes last and wins."""
-    given = {"run.epochs": epochs, "optim.lr": lr}
+    given = {"run.epochs": epochs, "optim.lr": lr, "run.device": device}
     return [f"{key}={value}" for key, value in given.items() if value is not None] + (settings or [])
 
 

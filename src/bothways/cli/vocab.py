@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bothways.cli.app import App
-from bothways.cli.options import Encoding, OldField, TextColumn, tokenizer_place
+from bothways.cli.options import Encoding, OldField, TextColumn, TokenizerModel
 from bothways.cli.output import print_json, print_table, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -81,15 +81,7 @@ def train(
 @app.command()
 def show(
     text: Annotated[str, typer.Argument(help="The text.", show_default=False)],
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            metavar="DIR",
-            help="A model folder, tokenizer.json or vocab.txt.  [default: the one in the box]",
-            show_default=False,
-        ),
-    ] = None,
+    model: TokenizerModel = None,
     pair: Annotated[str | None, typer.Argument(help="The second text of a pair.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -97,10 +89,13 @@ def show(
 
     Example: bothways vocab show "Unbelievable!" --model my-model
     """
+    from bothways.model.readable import check_readable
     from bothways.text.tokenizer import Tokenizer
 
-    encoding = Tokenizer.load(tokenizer_place(model))(text, pair)
-    texts = (text, pair or "")
+    assert model is not None  # as tokenizer_place sees to
+    tokenizer, texts = Tokenizer.load(model), (text, pair or "")
+    check_readable([texts], tokenizer)
+    encoding = tokenizer(text, pair)
     header = ("piece", "id", "start", "end", "text", "word", "segment")
     rows = []
     columns = zip(
@@ -124,8 +119,8 @@ def show(
 
 _Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
 _Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder to write.", show_default=False)]
-_Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
-_FROM_HELP = "Text files, folders or patterns; repeat for several."
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_FROM_HELP = "Text files, folders or patterns; may be repeated."
 
 
 @app.command()

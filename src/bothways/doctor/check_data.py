@@ -7,7 +7,7 @@ text.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bothways.data.findings import BLOCKING, SEVERITIES, Finding, short
 from bothways.data.sources import ROWS, find_sources, first_rows
@@ -17,7 +17,7 @@ from bothways.doctor.checks import check_rows, find_conflicts, find_copies, find
 from bothways.doctor.data_report import DataReport, Length, Reading, TrainingPlan
 from bothways.doctor.survey import Survey
 from bothways.doctor.tokens import tokenize
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.box import boxed_for
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, finetune_recipe
@@ -41,6 +41,7 @@ def check_data(
     pair: str = "",
     label: str = "",
     encoding: str = "",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     watch: Watch = watch_nothing,
 ) -> DataReport:
     """What is wrong with labelled files, or with a table in memory, and what to do.
@@ -48,21 +49,22 @@ def check_data(
     With `model` also tokens, windows, and the training time.
 
     Without `task`, the task is guessed from the file. `text`, `pair` and `label` name columns with unusual names, and
-    `encoding` the encoding of the files.
+    `encoding` the encoding of the files. The training time is that on `device`, as `run.device` in a recipe.
     """
     with as_files(files, "the training table") as train_files, as_files(dev, "the development table") as dev_files:
         data = FinetuneData(tuple(train_files), tuple(dev_files), text, pair, label, encoding)
-        return _checked(data, task, model, watch)
+        return _checked(data, task, model, device, watch)
 
 
-def _checked(data: FinetuneData, task: str | None, model: Path | str | None, watch: Watch) -> DataReport:
+def _checked(data: FinetuneData, task: str | None, model: Path | str | None, device: str, watch: Watch) -> DataReport:
+    require_choice("device", device, ("auto", "cpu", "cuda"))
     if str(STDIN) in (*data.train, *data.dev):
         raise BothwaysError("the data are read more than once: save standard input to a file first", "standard-input")
     if not data.train:
         raise BothwaysError("no input file was given", "no-data")
     with read_as(data.encoding):
         found = find_task(task) if task else guess_task(data.train[0])
-        return _Doctor(found, data, str(model) if model is not None else "", watch).report()
+        return _Doctor(found, data, str(model) if model is not None else "", device, watch).report()
 
 
 def guess_task(file: str) -> type[Task]:
@@ -77,8 +79,8 @@ def guess_task(file: str) -> type[Task]:
 class _Doctor:
     """One check of some files."""
 
-    def __init__(self, task: type[Task], data: FinetuneData, model: str, watch: Watch) -> None:
-        self.task, self.data, self.model, self.watch = task, data, model, watch
+    def __init__(self, task: type[Task], data: FinetuneData, model: str, device: str, watch: Watch) -> None:
+        self.task, self.data, self.model, self.device, self.watch = task, data, model, device, watch
         self.train = Survey(task, data.train, data.columns)
         self.settings: Any = None
         self.findings: list[Finding] = []
@@ -172,4 +174,4 @@ class _Doctor:
         self.findings += found.findings
         if found.first:
             share = self.dev.characters / max(self.train.characters, 1) if self.dev else 0.0
-            self.plan = training_plan.make_plan(task, model, recipe, found, share)
+            self.plan = training_plan.make_plan(task, model, recipe, found, share, self.device)

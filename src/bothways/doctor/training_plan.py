@@ -59,7 +59,9 @@ def with_head(recipe: FinetuneRecipe, base: Model, counts: DataCounts) -> tuple[
     return make_task(model, recipe.settings), model, config
 
 
-def make_plan(task: Task, model: Model, recipe: FinetuneRecipe, found: Tokenized, dev: float) -> TrainingPlan:
+def make_plan(
+    task: Task, model: Model, recipe: FinetuneRecipe, found: Tokenized, dev: float, device: str
+) -> TrainingPlan:
     """The settings of `bothways finetune`, and the time that training takes, from a few timed steps.
 
     `dev` is the size of the development data as a share of the training data.
@@ -68,7 +70,7 @@ def make_plan(task: Task, model: Model, recipe: FinetuneRecipe, found: Tokenized
     recipe, why = settled(recipe, model.config.encoder, found.samples, len(task.labels))
     why = "; ".join(filter(None, (f"as {advised} advises" if advised else "", why)))
     batch, epochs = recipe.run.batch_size, recipe.run.epochs
-    speed = time_steps(task, model, found.first[:batch])
+    speed = time_steps(task, model, found.first[:batch], device)
     steps = math.ceil(epochs * math.ceil(found.samples / batch))
     # A forward pass is a third of a training step. Every epoch ends with a checkpoint: weights and AdamW's two moments.
     saving = 3 * 4 * sum(p.numel() for p in model.parameters()) / _WRITTEN
@@ -103,12 +105,12 @@ class Speed:
     machine: str
 
 
-def time_steps(task: Task, model: Model, batch: Sequence[Sample]) -> Speed:
+def time_steps(task: Task, model: Model, batch: Sequence[Sample], wanted: str = "auto") -> Speed:
     """The cost of training, from steps with one sample and with as much of the batch as time allows.
 
     The median counts: other work on the machine slows training too. The model's weights change.
     """
-    device = pick_device("auto", Ranks())
+    device = pick_device(wanted, Ranks())
     optimizers = make_optimizers(dict(model.to(device).named_parameters()), OptimSettings())
     begin = _now(device)
     with torch.random.fork_rng(devices=[]):

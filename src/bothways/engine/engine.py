@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from bothways.engine.compiled import CompilePolicy, EncoderCalls
 from bothways.engine.sequences import Indices, Sequences, by_budget, ragged
+from bothways.engine.threads import threads_for
 from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision, announce, find_device, find_dtype
 from bothways.model.load import load
@@ -44,6 +45,8 @@ C = TypeVar("C", bound=Chunk)
 Results = NDArray[np.float32]
 Forward = Callable[[Batch, C, Indices], Tensor]
 """A batch on the device, its chunk, and which of the chunk's sequences it holds → the results of each, in order."""
+Around = Callable[[int], AbstractContextManager[object]]
+"""The tokens of a batch → what is entered around its computation."""
 Counts = Callable[[C], Indices]
 """(S,) the number of rows in the results of each sequence of a chunk."""
 
@@ -93,10 +96,11 @@ class Engine:
         return run(chunks, forward, self.device, counts, max_tokens=self.max_tokens, around=self.around)
 
     @contextmanager
-    def around(self) -> Iterator[None]:
-        """Around the computation of a batch on a GPU: exact sums, and its time."""
+    def around(self, tokens: int) -> Iterator[None]:
+        """Around the computation of a batch: on a GPU exact sums, and its time; on a CPU the number of threads."""
         if self.device.type != "cuda":
-            yield
+            with threads_for(tokens, self.model.config.encoder):
+                yield
             return
         with torch.cuda.device(self.device), self.states.timed(), _exact_sums():
             yield
@@ -109,12 +113,11 @@ def run(
     counts: Counts[C] = one_each,
     *,
     max_tokens: int | None = None,
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    around: Around = nullcontext,
 ) -> Iterator[tuple[C, Results]]:
     """Each chunk with its results, in order: one row for each sequence, or as many as `counts` says.
 
-    `forward` gets packed batches of sequences of similar length, on the device. `around` is entered around the
-    computation of a batch.
+    `forward` gets packed batches of sequences of similar length, on the device.
     """
     budget = max_tokens or TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cpu"])
     waiting: deque[_Pending[C]] = deque()
@@ -126,7 +129,7 @@ def run(
             finished += len(picked)
             with torch.inference_mode():
                 batch = chunk.sequences.batch(picked, device)
-                with around():
+                with around(len(batch.ids)):
                     found = forward(batch, chunk, picked)
                 rows, done = _copied(found) if device.type == "cuda" else (found.float().cpu(), None)
             waiting[-1].add(picked, rows, done)

@@ -73,9 +73,10 @@ def _vectors(engine: Engine, ids: NDArray[np.int64], watch: Watch) -> Iterator[T
     before, after = frame[:first], frame[len(frame) - last :]
     for begin in watch(range(0, len(ids), _TOKENS_AT_ONCE), "encoding the vocabulary"):
         batch = Batch.pack([[*before, token, *after] for token in ids[begin : begin + _TOKENS_AT_ONCE].tolist()])
-        with torch.inference_mode(), engine.around():
+        with torch.inference_mode(), engine.around(len(batch.ids)):
             batch = batch.to(engine.device)
-            yield pooling(engine.states(batch), batch).float().cpu()
+            found = pooling(engine.states(batch), batch).float().cpu()
+        yield found
 
 
 def principal_components(vectors: Tensor, width: int) -> Tensor:

@@ -26,6 +26,7 @@ from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, first_and_last_scores, run_session, scores_at
 from bothways.train.state import Checkpoints
 from bothways.train.strict_toml import write_table
+from bothways.train.trackers import make_trackers
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def pretrain(
     """
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
+        if ranks.is_first:
+            make_trackers(recipe.run, out)  # a missing package is said before the data are read
         packed = [open_packed(folder, verify=recipe.data.verify and ranks.is_first) for folder in recipe.data.train]
         tokenizer = _one_tokenizer(packed)
         train, valid = (_texts(packed, recipe, split) for split in ("train", "valid"))

@@ -11,6 +11,7 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
+from bothways.model.readable import check_readable
 from bothways.prefetch import prefetch
 from bothways.text.segment import Segmenter, WordBoundaries, find_segmenter, word_starts
 from bothways.text.tokenizer import Tokenizer
@@ -57,6 +58,7 @@ def tokenize(
     encoder = _Encoder(tokenizer, words if callable(words) else find_segmenter(words))
     with closing(prefetch(_chunks(documents), 2)) as chunks, closing(prefetch(encoder.run(chunks), 2)) as encoded:
         for chunk, found in encoded:
+            check_readable([sentence for document in chunk for sentence in document.sentences[:1]], tokenizer)
             yield chunk, encoder.tokenized(chunk, found)
 
 

@@ -1,7 +1,7 @@
 """Run examples through a model and its task, for predictions and evaluation."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bothways.engine.chunks import read_ahead
-from bothways.engine.engine import one_each, one_per_token, run
+from bothways.engine.engine import Around, one_each, one_per_token, run
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
@@ -21,7 +21,7 @@ def decode_all(
     forward: Callable[[Batch], Tensor],
     examples: Iterable[Any],
     device: torch.device,
-    around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    around: Around = nullcontext,
     first: int = 0,
 ) -> Iterator[tuple[EncodedExample, Any]]:
     """Every encoded example with its decoded outputs, in order.

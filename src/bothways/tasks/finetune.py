@@ -35,6 +35,7 @@ from bothways.train.machine import pick_device
 from bothways.train.ranks import Ranks, joined
 from bothways.train.session import Listener, Listeners, Say, claim, run_session, scores_at
 from bothways.train.state import Checkpoints
+from bothways.train.trackers import make_trackers
 
 _AT_ONCE = 1_024
 
@@ -81,6 +82,8 @@ def finetune(
     out, listeners = Path(out), Listeners(listen, say)
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         tell: Say = say if ranks.is_first else lambda words: None
+        if ranks.is_first:
+            make_trackers(recipe.run, out)  # a missing package is said before the data are read
         columns: dict[str, None] = {}  # of the training data, and of the development data if they are others
         train = _given(recipe, train, "the training table", recipe.data.train, tell, watch, columns)
         dev = _given(recipe, dev, "the development table", recipe.data.dev, tell, watch, columns)

@@ -44,7 +44,7 @@ class Log:
                 assert event.step == self._resumed_at
                 self._peak = event.peak_flops
             case Stepped():
-                self._write(_metrics(event, self._peak))
+                self._write(metrics(event, self._peak))
             case Evaluated():
                 self._write({"step": event.step, "valid": event.scores, "final": event.final})
 
@@ -60,7 +60,8 @@ class Log:
             ) from error
 
 
-def _metrics(event: Stepped, peak: float) -> dict[str, Any]:
+def metrics(event: Stepped, peak: float) -> dict[str, Any]:
+    """What metrics.jsonl says about a step."""
     return {
         "step": event.step,
         "phase": event.phase,
@@ -263,7 +264,7 @@ class TensorBoard:
                 after = event.step + 1 if event.step else 0
                 self._writer, self._peak = self._make(str(self._folder), purge_step=after), event.peak_flops
             case Stepped():
-                numbers = _metrics(event, self._peak)
+                numbers = metrics(event, self._peak)
                 plain = {name: numbers[name] for name in ("loss", "lr", "norm", "tokens_per_second", "mfu")}
                 losses = {f"loss/{name}": value for name, value in event.losses.items()}
                 self._add("train", event.step, plain | losses)

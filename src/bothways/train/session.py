@@ -19,9 +19,10 @@ from bothways.train.health import HealthMonitor
 from bothways.train.optim import OptimSettings, lr_factor
 from bothways.train.protocol import Event, Finished, Started, Trainable, phase_at
 from bothways.train.ranks import Ranks
-from bothways.train.report import Log, StepProgress, TensorBoard
+from bothways.train.report import Log, StepProgress
 from bothways.train.settings import RunSettings
 from bothways.train.state import Checkpoints
+from bothways.train.trackers import make_trackers
 
 _LOCK = ".lock"
 PACKED = "packed"
@@ -60,10 +61,10 @@ def run_session(
         hearing = list(listeners.events) if ranks.is_first else []
         if ranks.is_first and not hearing:
             hearing.append(StepProgress(stack.enter_context(notebook_progress("training", unit="steps"))))
+        trackers = make_trackers(run, out) if ranks.is_first else []
         for event in fit(work, run, optim, out, ranks):
             if isinstance(event, Started) and ranks.is_first:
-                if run.tensorboard:  # before the log is opened: the package may be missing
-                    hearing.append(TensorBoard(out / "tensorboard"))
+                hearing += trackers
                 hearing.append(Log(out / "metrics.jsonl", event.step))
                 for listener in hearing:
                     if hasattr(listener, "close"):
@@ -113,7 +114,7 @@ def _evaluations(out: Path) -> Iterator[tuple[int, dict[str, float]]]:
 # Settings that may differ when a run is resumed: they do not change what it learns.
 _FREE = ("device", "precision", "compile", "gradient_checkpointing", "deterministic", "micro_tokens", "parallel",
          "evaluate_every", "evaluate_first", "save_every", "save_minutes", "save_first", "keep", "keep_state",
-         "tensorboard")  # fmt: skip
+         "tensorboard", "mlflow", "wandb")  # fmt: skip
 
 # These may differ too, as long as they have made no difference yet.
 _LENGTH = ("steps", "minutes", "epochs")

@@ -50,6 +50,11 @@ class RunSettings:
     keep_state: bool = False
     """Whether a complete run keeps its checkpoints, with the optimiser state: to be made longer, or to look at."""
     tensorboard: bool = False
+    """Write the run's numbers for TensorBoard, into tensorboard/ in its folder."""
+    mlflow: bool = False
+    """Write them for MLflow: to MLFLOW_TRACKING_URI if that is on this machine, else to mlflow.db in the folder."""
+    wandb: bool = False
+    """Write them for Weights & Biases, offline, into wandb/ in the folder."""
 
     def __post_init__(self) -> None:
         require_choice("run.device", self.device, ("auto", "cpu", "cuda"))

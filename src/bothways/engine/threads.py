@@ -1,0 +1,79 @@
+"""The number of CPU threads of a forward pass, chosen by its size.
+
+torch takes all cores for every matrix product. For one short text that gains little on idle cores; on busy ones each
+product waits for the slowest thread, and a text that takes 20 ms with one thread takes 300 with two.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+
+import torch
+
+from bothways.errors import require_range
+from bothways.model.config import EncoderConfig
+
+SMALL = 1e9
+"""Multiplications of a forward pass that one thread does: some 40 ms. Two idle cores save a third of them at most."""
+_LOCK = Lock()
+_WANTED: list[int] = []
+"""What `set_threads` was told."""
+_BEFORE: list[int] = []
+"""The number of threads before that."""
+_USUAL: list[int] = []
+"""The number outside of small work, while a thread of this process does some. torch gives a new thread the number that
+it has at the moment, so one that begins to compute meanwhile would keep one thread for all it does."""
+
+
+def set_threads(number: int | None) -> None:
+    """Compute on this many CPU threads, whatever the size of the work; None: one thread for small work, as by default.
+
+    `torch.set_num_threads` with another number than that of the cores, and OMP_NUM_THREADS, hold too: bothways then
+    changes nothing.
+    """
+    if number is not None:
+        require_range("threads", number, number >= 1, "1 or more")
+    with _LOCK:
+        if number is not None:
+            _BEFORE.append(torch.get_num_threads())
+            _WANTED[:] = [number]
+            torch.set_num_threads(number)
+        elif _WANTED:
+            _WANTED.clear()
+            torch.set_num_threads(_BEFORE[0])
+            _BEFORE.clear()
+
+
+@contextmanager
+def threads_for(tokens: int, shape: EncoderConfig) -> Iterator[None]:
+    """Do a forward pass of this many tokens in this block, with one thread if it is small."""
+    usual = _threads_of_this()
+    if tokens * shape.layers * shape.block_weights >= SMALL or usual == 1 or not _is_free(usual):
+        yield
+        return
+    with _LOCK:
+        _USUAL.append(usual)
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            torch.set_num_threads(_USUAL.pop())
+
+
+def _threads_of_this() -> int:
+    """The number of threads that this one computes with."""
+    with _LOCK:
+        wanted = _WANTED or _USUAL[:1]
+        if wanted and torch.get_num_threads() != wanted[0]:  # it began to compute during small work of another
+            torch.set_num_threads(wanted[0])
+        return torch.get_num_threads()
+
+
+def _is_free(usual: int) -> bool:
+    """Whether nobody chose a number of threads: it is torch's own, the number of cores."""
+    if _WANTED or os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
+        return False
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return usual in (cores, torch.get_num_interop_threads())  # logical or physical ones
