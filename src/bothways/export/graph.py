@@ -1,0 +1,207 @@
+"""A graph of ONNX operators, built node by node.
+
+Names of values are strings: every method that adds an operator returns the name of its output.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+OPSET = 17
+"""The lowest with LayerNormalization: ONNX Runtime 1.12 and newer read it, and its build for browsers."""
+Precision = Literal["fp32", "fp16", "int8", "int4"]
+Array = NDArray[Any]
+
+
+class Graph:
+    """Nodes and constants under construction.
+
+    >>> from bothways.export.graph import Graph
+    >>> graph = Graph("fp32")
+    >>> graph.add("Add", "a", graph.constant(1.0))
+    'add_1'
+    """
+
+    def __init__(self, precision: Precision, table_precision: Precision | None = None) -> None:
+        """`precision`: how matrices are stored; `table_precision`: how embedding tables are. Sums are in fp32."""
+        self.precision, self.table_precision = precision, table_precision or precision
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
+        self._counts: dict[str, int] = {}
+        self._known: dict[Any, str] = {}
+        """Names of constants and weights that are in the graph already."""
+        self._kept: list[Tensor] = []
+        """Their tensors: ids of objects that are gone would be given again."""
+
+    # ------------------------------------------------------------------ nodes
+
+    def add(self, operator: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """One operator with one output."""
+        return self.split(operator, *inputs, outputs=1, domain=domain, **attributes)[0]
+
+    def split(self, operator: str, *inputs: str, outputs: int, domain: str = "", **attributes: Any) -> list[str]:
+        """One operator with several outputs."""
+        names = [self._name(operator.lower()) for _ in range(outputs)]
+        self.nodes.append(helper.make_node(operator, inputs, names, names[0], domain=domain, **attributes))
+        return names
+
+    def input(self, name: str, kind: int, shape: Sequence[str | int]) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def output(self, name: str, value: str, shape: Sequence[str | int]) -> None:
+        """Makes a value an output, under another name."""
+        self.nodes.append(helper.make_node("Identity", [value], [name], name))
+        self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+    def _name(self, stem: str) -> str:
+        self._counts[stem] = self._counts.get(stem, 0) + 1
+        return f"{stem}_{self._counts[stem]}"
+
+    # ------------------------------------------------------------------ constants
+
+    def constant(self, value: float | Sequence[int] | Array) -> str:
+        """A constant: a float is fp32, a list of integers is int64, and an array is as it is."""
+        array = np.asarray(value, np.float32) if isinstance(value, float) else np.asarray(value)
+        array = array.astype(np.int64) if array.dtype.kind == "i" and not isinstance(value, np.ndarray) else array
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._known:
+            self._known[key] = self._store(self._name("constant"), array)
+        return self._known[key]
+
+    def number(self, value: int) -> str:
+        """An int64 without dimensions."""
+        return self.constant(np.asarray(value, np.int64))
+
+    def weight(self, tensor: Tensor) -> str:
+        """A parameter in fp32, stored in 16 bits if the matrices are stored in 16 bits or fewer."""
+        return self._once(("weight", id(tensor)), tensor, lambda: self._weight(tensor))
+
+    def _weight(self, tensor: Tensor) -> str:
+        array = _array(tensor)
+        if self.precision == "fp32" or array.ndim < 2:
+            return self._store(self._name("weight"), array)
+        return self.add("Cast", self._store(self._name("weight"), array.astype(np.float16)), to=TensorProto.FLOAT)
+
+    def _once(self, key: Any, tensor: Tensor, make: Any) -> str:
+        if key not in self._known:
+            self._known[key] = make()
+            self._kept.append(tensor)
+        return self._known[key]
+
+    def _store(self, name: str, array: Array) -> str:
+        self.constants.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+        return name
+
+    # ------------------------------------------------------------------ layers
+
+    def linear(self, x: str, weight: Tensor, bias: Tensor | None) -> str:
+        """x · weightᵀ + bias, for x of two dimensions."""
+        if self.precision in ("int8", "int4") and weight.shape[1] % 32 == 0:
+            return self._quantised(x, weight, bias, bits=8 if self.precision == "int8" else 4)
+        last = (self.weight(bias),) if bias is not None else ()
+        return self.add("Gemm", x, self.weight(weight), *last, transB=1)
+
+    def layer(self, x: str, module: nn.Module) -> str:
+        """The output of a linear layer or of a norm."""
+        match module:
+            case nn.Linear():
+                return self.linear(x, module.weight, module.bias)
+            case nn.LayerNorm():
+                last = (self.weight(module.bias),) if module.bias is not None else ()
+                return self.add("LayerNormalization", x, self.weight(module.weight), *last, epsilon=module.eps)
+            case nn.RMSNorm():
+                square = self.add("ReduceMean", self.add("Mul", x, x), axes=[-1], keepdims=1)
+                eps = module.eps if module.eps is not None else torch.finfo(torch.float32).eps
+                norm = self.add("Sqrt", self.add("Add", square, self.constant(float(eps))))
+                return self.add("Mul", self.add("Div", x, norm), self.weight(module.weight))
+        raise AssertionError(f"no ONNX for {type(module).__name__}")
+
+    def rows(self, table: Tensor, indices: str) -> str:
+        """Rows of an embedding table."""
+        if self.table_precision in ("int8", "int4"):
+            values, scales = self._once_pair(table)
+            rows = self.add("Cast", self.add("Gather", values, indices), to=TensorProto.FLOAT)
+            return self.add("Mul", rows, self.add("Gather", scales, indices))
+        if self.table_precision == "fp16":
+            stored = self._once(("fp16", id(table)), table, lambda: self._half(table))
+            return self.add("Cast", self.add("Gather", stored, indices), to=TensorProto.FLOAT)
+        stored = self._once(("fp32", id(table)), table, lambda: self._store(self._name("table"), _array(table)))
+        return self.add("Gather", stored, indices)
+
+    def _half(self, table: Tensor) -> str:
+        return self._store(self._name("table"), _array(table).astype(np.float16))
+
+    def _once_pair(self, table: Tensor) -> tuple[str, str]:
+        """A table in 8 bits, each row with its own scale."""
+        key = ("int8", id(table))
+        if key not in self._known:
+            array = _array(table)
+            scales = np.maximum(np.abs(array).max(1, keepdims=True), 1e-12) / 127
+            self._known[key] = self._store(self._name("table"), np.rint(array / scales).astype(np.int8))
+            self._known[(*key, "scales")] = self._store(self._name("scales"), scales.astype(np.float32))
+            self._kept.append(table)
+        return self._known[key], self._known[(*key, "scales")]
+
+    def _quantised(self, x: str, weight: Tensor, bias: Tensor | None, bits: int) -> str:
+        """MatMulNBits of ONNX Runtime: weights in blocks of 32 with a scale each, activations as they are."""
+        (outputs, inputs), block = weight.shape, 32
+        packed, scales = (
+            self._once((name, bits, id(weight)), weight, lambda part=part: self._blocks(weight, bits, block, part))
+            for part, name in enumerate(("blocks", "scales"))
+        )
+        found = self.add(
+            "MatMulNBits", x, packed, scales,
+            domain="com.microsoft", K=inputs, N=outputs, bits=bits, block_size=block, accuracy_level=4,
+        )  # fmt: skip
+        return found if bias is None else self.add("Add", found, self.weight(bias))
+
+    def _blocks(self, weight: Tensor, bits: int, block: int, part: int) -> str:
+        """Part 0: the packed weights; part 1: their scales. The zero point is the middle of the range."""
+        array = _array(weight).reshape(weight.shape[0], -1, block)
+        middle = 2 ** (bits - 1)
+        # The number of the largest size becomes -middle, which the other sign has not.
+        largest = np.take_along_axis(array, np.abs(array).argmax(-1)[..., None], -1)
+        scales = np.where(largest == 0, 1.0, -largest / middle)
+        if part:
+            return self._store(self._name("scales"), scales[..., 0].astype(np.float32).reshape(-1))
+        values = np.clip(np.rint(array / scales) + middle, 0, 2 * middle - 1).astype(np.uint8)
+        packed = values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)
+        return self._store(self._name("blocks"), packed)
+
+    # ------------------------------------------------------------------ shapes
+
+    def shaped(self, x: str, *sizes: int | str) -> str:
+        """x in another shape. A size is a number, 0 to keep that dimension, or the name of a value (1,)."""
+        if all(isinstance(size, int) for size in sizes):
+            return self.add("Reshape", x, self.constant([int(size) for size in sizes]))
+        parts = [self.constant([size]) if isinstance(size, int) else size for size in sizes]
+        return self.add("Reshape", x, self.add("Concat", *parts, axis=0))
+
+    def turned(self, x: str, *order: int) -> str:
+        return self.add("Transpose", x, perm=list(order))
+
+    def sliced(self, x: str, start: str, end: str, axis: int) -> str:
+        return self.add("Slice", x, start, end, self.constant([axis]))
+
+    def model(self) -> onnx.ModelProto:
+        """The whole graph as a model."""
+        graph = helper.make_graph(self.nodes, "bothways", self.inputs, self.outputs, self.constants)
+        opsets = [helper.make_opsetid("", OPSET)]
+        if any(node.domain for node in self.nodes):
+            opsets.append(helper.make_opsetid("com.microsoft", 1))
+        # The version of the file format that came with the opset.
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="bothways")
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    found: NDArray[np.float32] = tensor.detach().float().cpu().numpy()
+    return found
