@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import bothways
 from bothways.cli import app
 from bothways.model.box import BOX, boxed_names
+from helpers.cli import Run
 
 ROOT = Path(__file__).parents[1]
 MEASURED = {
@@ -25,8 +26,9 @@ MEASURED = {
     "en-emotion": "4af81733712c6001194dd8e6d672475bd17c3405f08fcdfaa1dff0c55fdc6de4",
     "en-nli": "8eb5547b218b61ab1f1513e46dcc531b5b6a267487f753b9bd4ae6729023a14f",
     "en-pos": "1ee456c64395666253e8eb6529c03ad633a4df1a3a928528829204129984e8de",
-    "en": "888e3e613fa66a4c7b2be3a024c6da34539da5a1d2150b0c6dd4ad00fab1c530",
+    "en": "d60a4272ce77db93d8308b93f4c4f46b57462c794f466124157a24b9de618d42",
     "en-spam": "d3829091f99b013739eb53eba9019af6f810ebc3bc25cadcc2da5a572683df3b",
+    "zh": "c85579608a3c0c215db062872ba4b2e2a879124e9cfdc121f13f3856f794c36e",
 }
 """The sha256 of each folder's files, but for the card."""
 STATES = [-0.174690, -0.652240, -0.839026, -0.150744]
@@ -165,10 +167,18 @@ def test_all_of_it_is_small() -> None:
     assert sum(file.stat().st_size for file in BOX.rglob("*") if file.is_file()) <= 110_000_000
 
 
-def test_its_card_is_the_page_of_the_docs() -> None:
-    page = (ROOT / "docs/box.md").read_text(encoding="utf-8")
-    card = "".join(line for line in page.splitlines(keepends=True) if not line.startswith("!["))
-    assert (BOX / "en/README.md").read_text(encoding="utf-8") == card
+@pytest.mark.parametrize(("name", "page"), {"en": "box.md", "zh": "box-zh.md"}.items())
+def test_its_card_is_the_page_of_the_docs(name: str, page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    card = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("!["))
+    assert (BOX / name / "README.md").read_text(encoding="utf-8") == card
+
+
+def test_the_chinese_model_fills_masks_and_is_named_to_those_who_need_it(run: Run) -> None:
+    found = run("fill", "不要[MASK]费粮食。", "--model", "zh", "--top", 1)
+    assert found.stdout.split()[1] == "浪"
+    assert not found.stderr.strip()
+    assert "the included model zh can" in run("fill", "不要[MASK]费粮食。").stderr
 
 
 @pytest.mark.slow

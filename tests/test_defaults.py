@@ -70,6 +70,23 @@ def test_adapters_and_heads_learn_faster(tmp_path: Path) -> None:
     assert finetune_recipe({**start, "optim": {"lr": 1e-4}}).optim.lr == 1e-4
 
 
+def test_advice_for_one_task(tmp_path: Path) -> None:
+    """Beside that for all, before it, and behind what is said; a task may have another name."""
+    start = {"model": {"init": str(tmp_path)}}
+    advice = "[optim]\nlr = 4e-4\nclip = 2.0\n[tasks.ner.model]\ndropout = 0.2\n[tasks.ner.optim]\nlr = 1e-4\n"
+    (tmp_path / "finetune.toml").write_text(advice)
+    found = {task: finetune_recipe({"task": task, **start}) for task in ("tag", "classify")}
+    assert [(one.model.dropout, one.optim.lr, one.optim.clip) for one in found.values()] == [
+        (0.2, 1e-4, 2),
+        (None, 4e-4, 2),
+    ]
+    assert finetune_recipe({"task": "tag", **start}, ["model.dropout=0.3"]).model.dropout == 0.3
+    for wrong, code in (("tasks.painting.run.epochs = 3", "unknown-task"), ("tasks.tag.optim.rate = 3", "unknown-key"), ("tasks = 3", "bad-setting"), ("tasks.tag = 3", "bad-setting")):  # fmt: skip
+        (tmp_path / "finetune.toml").write_text(wrong)
+        with refused(code, names=r"finetune\.toml"):
+            finetune_recipe({"task": "classify", **start})
+
+
 @pytest.mark.parametrize("key", ["optim.lr", "run.batch_size", "run.epochs"])
 def test_nothing_is_not_a_setting(key: str) -> None:
     with refused("out-of-range", 0, names=key):

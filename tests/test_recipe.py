@@ -241,14 +241,15 @@ def test_the_recipes_that_were_promised_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(shipped_recipes()))
-def test_a_shipped_recipe_says_what_it_is(name: str) -> None:
+def test_a_shipped_recipe_says_what_it_is(name: str, tmp_path: Path) -> None:
     recipe = read_recipe(name)
     header = shipped_recipes()[name].read_text(encoding="utf-8").split("\n\n")[0]
     assert all(line.startswith("#") for line in header.splitlines())
     for word in ("# Gives ", "# Takes ", "# Command ", f"bothways pretrain {name} --data"):
         assert word in header, word
     assert pretrain_recipe(tomllib.loads(write_recipe(recipe))) == recipe
-    finetune_recipe(recipe.finetune)
+    (tmp_path / "finetune.toml").write_text(write_table(recipe.finetune))
+    finetune_recipe({"model": {"init": str(tmp_path)}})
 
 
 def test_electras_advice_is_that_of_its_paper() -> None:

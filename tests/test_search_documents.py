@@ -67,9 +67,10 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         find_corpus("-", HERE)
     with refused("no-known-files"):
         find_corpus(tmp_path, HERE)
-    (tmp_path / "a.pdf").touch()
-    with refused("unknown-file-kind"):
-        find_corpus(tmp_path / "a.pdf", HERE)
+    for name in ("a.png", "a.pdf.gz"):
+        (tmp_path / name).touch()
+        with refused("unknown-file-kind"):
+            find_corpus(tmp_path / name, HERE)
     rows = tmp_path / "c.jsonl"
     for row, code in (('{"id": null, "text": "x"}', "no-id"), ('{"id": "a"}', "not-text"), ('{"text": 3}', "not-text")):
         rows.write_text(f'{{"id": "0", "text": "ok"}}\n{row}\n')

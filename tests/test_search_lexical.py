@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bothways.search.fuse import reciprocal_rank_fusion
-from bothways.search.lexical import K1, METHOD, B, Lexical, best_passage, tokens
+from bothways.search.lexical import METHOD, Lexical, best_passage
+from bothways.text.bm25 import K1, B, QueryScores, tokens
 
 WORDS = ["cat", "dog", "house", "the", "北京", "上海", "大学", "runs"]
 
@@ -57,6 +58,12 @@ def test_scores_are_those_of_the_formula_and_of_bm25s(query: str, tmp_path: Path
         assert scores == sorted(scores, reverse=True)
         assert lexical.top(query, 3) == (documents[:3], scores[:3])
     assert Lexical.open(tmp_path, 4) is None
+    streamed = QueryScores(query)
+    for text in texts:
+        streamed.add(text)
+    assert streamed.values().tolist() == pytest.approx(expected, rel=1e-12)
+    ranked = sorted(range(len(texts)), key=lambda i: (-round(expected[i], 9), i))
+    assert streamed.best(5) == ranked[:5]
 
 
 def test_chinese_words_are_found_as_pairs() -> None:

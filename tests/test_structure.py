@@ -46,6 +46,7 @@ ALLOWED = {
     "bm25s",
     "usearch",
     "openpyxl",
+    "pypdf",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}

@@ -1,5 +1,6 @@
 """bothways predict"""
 
+import glob
 import json
 import os
 import re
@@ -26,8 +27,18 @@ from bothways.cli.options import (
     TunedModel,
     answering,
 )
-from bothways.cli.output import file_progress, parts_progress, print_json, say
+from bothways.cli.output import (
+    file_progress,
+    parts_progress,
+    print_json,
+    print_table,
+    say,
+    shorten,
+    watch,
+    with_options,
+)
 from bothways.errors import BothwaysError
+from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Progress
 from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat
 
@@ -37,14 +48,18 @@ if TYPE_CHECKING:
     from bothways.predict.predictor import Predictor
     from bothways.tasks.task import Task
 
+_SHOWN = 200  # characters of a passage in the table
+_LONGEST_NAME = 1_000  # characters of a path or pattern
+
 
 def predict(
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE...|TEXT [TEXT]]",
+            metavar="[FILE...|TEXT [TEXT]|QUESTION PATH...]",
             help="A file of texts (.txt, .jsonl, .csv, .tsv, .xlsx, .parquet), or - for standard input; or one text, "
-            "or two, such as a question and its context. With --out also several files, folders or patterns.",
+            "or two, such as a question and its context; or a question and the documents to find the answer in: .txt, "
+            ".md, .html and .pdf files, folders, patterns. With --out also several files, folders or patterns.",
             show_default=False,
         ),
     ] = None,
@@ -56,6 +71,16 @@ def predict(
     encoding: Encoding = None,
     long: LongTexts = None,
     top: Annotated[int, typer.Option(help="Number of answers to print for each text.", min=1)] = 1,
+    passages: Annotated[
+        int | None,
+        typer.Option(
+            "--passages",
+            help="Of a question over documents: the passages to read, those that share most words with it.  "
+            f"[default: {PASSAGES}]",
+            show_default=False,
+            min=1,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -103,6 +128,9 @@ def predict(
     Prints one line for each text: the answers with their scores, a tab, the text. Streams in constant memory. With
     --out, the same command goes on after a kill. --show and --html mark what was found in the texts.
 
+    A question is answered from documents: bothways predict "Where do owls sleep?" notes/ --task answer prints the
+    answer, its score, its file and line (.pdf: page), and the passage.
+
     Example: bothways predict "I cannot believe it, thank you so much!" --task emotion
     """
     from bothways.data.notes import Notes
@@ -116,6 +144,9 @@ def predict(
     if html and html.suffix.lower() not in (".html", ".htm"):
         raise BothwaysError(f"--html is {html}: expected a name that ends in .html", "unknown-format", html)
     if out is not None:
+        first, *others = inputs or ["-"]
+        if others and not (_is_file(first) or glob.glob(first)) and all(map(os.path.exists, others)):
+            raise typer.BadParameter("--out is for files of texts: answers from documents are printed, also as --json")
         with parts_progress("predicting") as on_progress:
             report = predict_files(
                 [Path(word) for word in inputs or ["-"]],
@@ -147,18 +178,26 @@ def predict(
     notes = Notes(whole=True)
     data = FinetuneData(text=text or "", pair=pair or "")
     given = inputs or ["-"]
+    if predictor.name == "answer" and _asks_documents(given):
+        _ask(predictor, given, top, passages or PASSAGES, as_json, show, html)
+        return
+    if passages is not None:
+        raise typer.BadParameter("--passages is for a question over documents: bothways predict QUESTION PATH...")
     is_single = predictor.task.max_texts == 1
-    files = [word for word in given if len(given) > 1 and os.path.isfile(word)]
+    files = [word for word in given if len(given) > 1 and _is_file(word)]
+    documents = "names a file or folder: questions over documents need a model for the task answer"
     if files or len(given) > predictor.task.max_texts:
         raise BothwaysError(
             f"expected one file{' or one text' if is_single else ', one text or two texts'}, and {len(given)} "
-            f"arguments were given{f', of which {files[0]} is a file' if files else ''}",
+            f"arguments were given{f', of which {files[0]} {documents}' if files else ''}",
             "too-many-inputs",
             files[0] if files else len(given),
         )
     examples: Iterable[Any]
     if len(given) == 1 and _is_file(given[0]):
         examples = predictor.task.read_inputs(given[0], data.columns, notes)
+        if os.path.isdir(given[0]):
+            say(f"{given[0]} is a folder: the lines and rows of its files are the texts")
     elif not all(word.strip() for word in given):
         raise BothwaysError("a text is empty: there is nothing to predict", "empty-text")
     else:
@@ -177,6 +216,101 @@ def predict(
                 sys.stdout.write(line + "\n")
     sys.stdout.flush()
     _say_counts(notes, predictor.tally)
+
+
+def _asks_documents(given: list[str]) -> bool:
+    """Whether the arguments are a question and documents; documents without a question are refused."""
+    first, *others = given
+    if os.path.exists(first) and (others or _has_only_documents(Path(first))):
+        what = "folder" if os.path.isdir(first) else "file"
+        raise BothwaysError(
+            f"{first} is a {what}: expected the question first, then the documents to find its answer in",
+            "no-question",
+            first,
+        )
+    return any(map(_is_path, others))
+
+
+def _has_only_documents(path: Path) -> bool:
+    """Whether a file, or a folder, has no rows with questions and contexts."""
+    from bothways.data.sources import ROWS
+    from bothways.text.document_files import is_document
+    from bothways.text.files import visible_files
+    from bothways.text.tables import kind_of
+
+    files = visible_files(path) if path.is_dir() else [path]
+    return any(map(is_document, files)) and not any(kind_of(file) in ROWS for file in files)
+
+
+def _is_path(word: str) -> bool:
+    """Whether an argument after a question names documents, not a text; a name may have spaces."""
+    from bothways.text.document_files import DOCUMENTS
+
+    if _is_file(word):
+        return True
+    is_line = len(word) < _LONGEST_NAME and bool(word.strip()) and not {"\n", "\r", "\0"} & set(word)
+    return is_line and (word.lower().endswith(("/", os.sep, *DOCUMENTS)) or bool(glob.glob(word)))
+
+
+def _ask(
+    predictor: "Predictor", given: list[str], top: int, passages: int, as_json: bool, show: bool, html: Path | None
+) -> None:
+    """Answer a question from documents."""
+    from bothways.data.examples import Question
+    from bothways.predict.ask import ask
+    from bothways.predict.display import write_page
+
+    question, *paths = given
+    asked = ask(predictor, question, paths, top=top, passages=passages, watch=watch)
+    # Above a passage stands its place: the question is known.
+    titled = (Question("", _title(answer) or question, answer["passage"]) for answer in asked.answers)
+    marked = zip(titled, map(_in_passage, asked.answers), strict=True)
+    if as_json:
+        for answer in asked.answers:
+            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+    elif html:
+        write_page(html, predictor, marked)
+    elif show:
+        _print_marked(predictor, marked)
+    else:
+        rows = [
+            (shorten(one["answer"]) or "no answer", f"{one['score']:.2f}", _place(one), _excerpt(one))
+            for one in asked.answers
+        ]
+        print_table(("answer", "score", "place", "passage"), rows, right=("score",))
+    for note in asked.notes():
+        say(with_options(note))
+    counts = (("document", asked.documents), ("passage", asked.passages))
+    says = ", ".join(f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts)
+    say(f"{says}, {asked.read:,} read")
+    say(str(predictor.tally))
+
+
+def _title(answer: dict[str, Any]) -> str:
+    return f"{_place(answer)}  {answer['score']:.2f}" if answer["file"] else ""
+
+
+def _place(answer: dict[str, Any]) -> str:
+    """file:line, or file, page N."""
+    if not answer["file"]:
+        return "-"
+    return f"{answer['file']}, page {answer['page']}" if answer["page"] else f"{answer['file']}:{answer['line']}"
+
+
+def _excerpt(answer: dict[str, Any]) -> str:
+    """The passage on one line; of a long one, the part around the answer."""
+    from bothways.marked_text import Mark, MarkedText
+
+    place = _in_passage(answer)
+    mark = Mark(place["start"], place["end"], "answer")
+    return " ".join(MarkedText(answer["passage"], (mark,)).near([mark], _SHOWN).text.split())
+
+
+def _in_passage(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with its place in the passage."""
+    shift = answer["passage_start"] or 0
+    return {**answer, "start": (answer["start"] or 0) - shift, "end": (answer["end"] or 0) - shift}
 
 
 def _say_counts(notes: "Notes", tally: "Tally") -> None:

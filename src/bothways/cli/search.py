@@ -64,7 +64,7 @@ Corpus = Annotated[
     typer.Argument(
         metavar="CORPUS...",
         help="Documents: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz) or .parquet with the columns id or "
-        "_id, title and text; a folder in BEIR's layout; a folder of .txt and .md files.",
+        "_id, title and text; a folder in BEIR's layout; a folder of .txt, .md, .html and .pdf files.",
         show_default=False,
     ),
 ]

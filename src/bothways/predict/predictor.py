@@ -18,6 +18,8 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.predict.ask import Documents, ask
+from bothways.predict.ask_options import PASSAGES
 from bothways.predict.display import SHOWN, Answers, shown_answers
 from bothways.predict.encode import warn_of_losses
 from bothways.predict.encode_options import Long
@@ -148,6 +150,24 @@ class Predictor:
     def stream(self, inputs: Iterable[Any], *, top: int = 1) -> Iterator[Any]:
         """The answers to a stream of inputs, in order and in constant memory."""
         return (answer for _, answer in self.answers(map(self.example, inputs), top=top))
+
+    def ask(
+        self, question: str, documents: Documents, *, top: int = 1, passages: int = PASSAGES
+    ) -> list[dict[str, Any]]:
+        """The `top` best answers to a question in documents: a model for the task answer reads their passages.
+
+        `documents`: .txt, .md, .html and .pdf files, folders and patterns, or a dictionary of texts by name; a string
+        is never taken for a text. An answer is {"answer", "score", "file", "page", "line", "start", "end", "passage",
+        "passage_start"}. The score is that of the span minus that of no answer, so that those of all passages can be
+        compared. No answer is "", without a file; it comes first if no passage has one. Of more than `passages`
+        passages, those that match the words of the question best (BM25) are read; a warning tells what was not read.
+        """
+        lost, asked = self.tally.cut, ask(self, question, documents, top=top, passages=passages)
+        if self.tally.cut > lost:
+            warn_of_losses(self.tally)
+        for note in asked.notes():
+            warnings.warn(note, stacklevel=2)
+        return asked.answers
 
     def answers(self, examples: Iterable[Any], *, top: int = 1, first: int = 0) -> Iterator[tuple[Any, Any]]:
         """Examples, as `example` or a file reader makes them, each with its answer. `first`: see `decode_all`."""

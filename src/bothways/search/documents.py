@@ -17,12 +17,11 @@ from bothways.data.sources import ROWS, Paths, kind_of, name_of, read_plain, row
 from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
 from bothways.text.columns import find_text
+from bothways.text.document_files import DOCUMENTS, is_document, is_readable, read_document
 from bothways.text.files import visible_files
-from bothways.text.streams import COMPRESSED, STDIN, Meter, read_blocks
+from bothways.text.streams import COMPRESSED, STDIN
 
-WHOLE = (".txt", ".md")
-"""Files that are one document each, in a folder."""
-_KINDS = (".txt", ".md", *ROWS)
+_KINDS = (*DOCUMENTS, *ROWS)
 _IDS = ("_id", "id")
 
 Hashes = NDArray[np.uint64]
@@ -42,8 +41,8 @@ class CorpusFile:
 def find_corpus(paths: Paths, but: Path) -> list[CorpusFile]:
     """The files that these paths stand for: files, folders, and patterns such as `news/*.jsonl`.
 
-    A folder in BEIR's layout is its corpus.jsonl. In any other folder each .txt and .md file is a document. Files in
-    the folder `but` are left out: it is the index.
+    A folder in BEIR's layout is its corpus.jsonl. In any other folder each .txt, .md, .html and .pdf file is a
+    document. Files in the folder `but` are left out: it is the index.
     """
     found: list[CorpusFile] = []
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
@@ -67,22 +66,22 @@ def _in_folder(folder: Path) -> list[CorpusFile]:
     for suffix in ("", *COMPRESSED):
         if (beir := folder / f"corpus.jsonl{suffix}").is_file():
             return [CorpusFile(beir)]
-    files = [file for file in visible_files(folder) if kind_of(file) in _KINDS]
+    files = [file for file in visible_files(folder) if is_readable(file) or kind_of(file) in ROWS]
     if not files:
         raise BothwaysError(
             f"there is no file of a known kind in {folder}: expected {', '.join(_KINDS)}", "no-known-files", folder
         )
-    return [CorpusFile(file, file.relative_to(folder).as_posix() if kind_of(file) in WHOLE else "") for file in files]
+    return [CorpusFile(file, file.relative_to(folder).as_posix() if is_document(file) else "") for file in files]
 
 
 def _one(file: Path) -> CorpusFile:
-    if kind_of(file) not in _KINDS:
+    if not is_document(file) and kind_of(file) not in ROWS:
         raise BothwaysError(
             f"{file} is not of a known kind: expected {', '.join(_KINDS)}, or .gz or .xz of it",
             "unknown-file-kind",
             file,
         )
-    return CorpusFile(file, file.name if kind_of(file) == ".md" else "")
+    return CorpusFile(file, file.name if is_document(file) and kind_of(file) != ".txt" else "")
 
 
 class Corpus:
@@ -117,7 +116,7 @@ class Corpus:
         """The documents of a file with their numbers; None for a blank line."""
         kind, name = kind_of(file.path), name_of(file.path)
         if file.id:
-            text = "".join(read_blocks(file.path, Meter())).replace("\r\n", "\n").strip()
+            text = read_document(file.path).replace("\r\n", "\n").strip()
             yield first + 1, Document(file.id, text, name)
         elif kind == ".txt":
             for line, text in enumerate(map(str.strip, read_plain(file.path)), 1):

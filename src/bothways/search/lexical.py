@@ -1,8 +1,6 @@
 """BM25: documents ranked by the words they share with a query. Needs the extra bm25 (bm25s)."""
 
 import json
-import re
-import unicodedata
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,40 +12,17 @@ from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
 from bothways.search.quantize import best_rows
+from bothways.text.bm25 import K1, B, tokens
 
 if TYPE_CHECKING:
     import bm25s
 
-# Lucene's form and constants, so that scores are those that Elasticsearch and OpenSearch users know.
-METHOD, K1, B = "lucene", 1.2, 0.75
-
-_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-_PARTS = re.compile(rf"([{_CJK}]+)|([^\W_{_CJK}]+)")
+METHOD = "lucene"
 _PARAMETERS = "params.index.json"
 _OWN_FILES = ("documents.npy", "state.json")
 _ARRAYS = tuple(f"{name}.csc.index.npy" for name in ("data", "indices", "indptr"))
 FILES = (*_OWN_FILES, *_ARRAYS, _PARAMETERS, "vocab.index.json")
 """Those of a saved index. If no document has a word, bm25s has nothing to save."""
-
-
-def tokens(text: str) -> list[str]:
-    """What BM25 counts: words in lower case; of Chinese, Japanese and Korean, characters and pairs of neighbours.
-
-    These scripts have no spaces between words. Most words have two characters, so pairs find them without a dictionary
-    that could divide a document and a query differently; characters find the words of one.
-
-    >>> tokens("The Cat's 北京市")
-    ['the', 'cat', 's', '北', '京', '市', '北京', '京市']
-    """
-    found: list[str] = []
-    for match in _PARTS.finditer(unicodedata.normalize("NFKC", text).lower()):
-        run, word = match.groups()
-        if word:
-            found.append(word)
-        else:
-            found += run
-            found += map(str.__add__, run, run[1:])
-    return found
 
 
 def has_bm25s() -> bool:

@@ -153,7 +153,8 @@ def finetune_recipe(
         if value == 0:
             raise BothwaysError(f"{name} is 0: expected more; without it, one is chosen", "out-of-range", 0)
     advice = advice_file(model["init"])
-    for other in (_advice(advice) if advice else {}, usual or {}):
+    task = find_task(str(changed.get("task", FinetuneRecipe.task))).name
+    for other in (_advice(advice, task) if advice else {}, usual or {}):
         changed = _beneath(changed, other)
     recipe = _read(changed)
     if "lr" not in changed.get("optim", {}):
@@ -186,13 +187,19 @@ def advice_file(init: str) -> Path | None:
     return folder / ADVICE if folder and (folder / ADVICE).is_file() else None
 
 
-def _advice(file: Path) -> dict[str, Any]:
+def _advice(file: Path, task: str) -> dict[str, Any]:
+    """The recommended settings of a finetune.toml for a task: those of its table `tasks`, and those for all tasks."""
     table = read_table(file)
     try:
-        _read(table)
+        by_task = table.pop("tasks", {})
+        if not isinstance(by_task, Mapping) or not all(isinstance(own, Mapping) for own in by_task.values()):
+            raise BothwaysError(f"tasks is {by_task!r}: expected a table for each task", "bad-setting", "tasks")
+        own = {find_task(name).name: _beneath(settings, table) for name, settings in by_task.items()}
+        for settings in (table, *own.values()):
+            _read(settings)
     except BothwaysError as error:
         raise BothwaysError(f"{file}: {error}", error.code, error.value) from error
-    return table
+    return own.get(task, table)
 
 
 def _beneath(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,10 +44,14 @@ class SpanScores:
 
     def best(self, count: int = 1) -> list[tuple[int, int, float]]:
         """The best spans as (start, end, probability), in characters; none overlaps a better one."""
+        return [(begin, end, math.exp(score - self.everything)) for begin, end, score in self.ranked(count)]
+
+    def ranked(self, count: int = 1) -> list[tuple[int, int, float]]:
+        """The same with their scores: the start logit plus the end logit."""
         if self.top == -np.inf:
             return []
         if count == 1 and self.begin < self.end:
-            return [(self.begin, self.end, math.exp(self.top - self.everything))]
+            return [(self.begin, self.end, self.top)]
         windows = read_windows(self.read)
         left = [window.table(rows, self.longest) for window, rows in zip(windows, self._rows(), strict=True)]
         found: list[tuple[int, int, float]] = []
@@ -60,7 +64,7 @@ class SpanScores:
             first = windows[top].own + token
             begin, end = int(self.read.offsets[first, 0]), int(self.read.offsets[first + more, 1])
             if begin < end:
-                found.append((begin, end, math.exp(score - self.everything)))
+                found.append((begin, end, score))
             if len(found) == count:
                 return found
             for table, window in zip(left, windows, strict=True):  # drop the spans that overlap it
@@ -75,8 +79,8 @@ class SpanScores:
 
     @property
     def none(self) -> float:
-        """The probability of no answer."""
-        return math.exp(self.null - self.everything) if self.has_none else 0.0
+        """The probability of no answer; 0 without any span, as nothing was read that could tell."""
+        return math.exp(self.null - self.everything) if self.has_none and self.top > -np.inf else 0.0
 
     @property
     def margin(self) -> float:

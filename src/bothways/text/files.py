@@ -156,7 +156,7 @@ def _txt_documents(path: Path, each: Each, longest: int, meter: Meter) -> Iterat
         if len(rest) > longest:
             # White space at the end is kept: it may be the start of an empty line.
             body = rest.rstrip()
-            *parts, last = _cut(body, longest)
+            *parts, last = cut_text(body, longest)
             given += len(parts)
             rest = last + rest[len(body) :]
             yield from parts
@@ -170,10 +170,10 @@ def _parts(text: str, longest: int) -> list[str]:
     text = text.strip()
     if len(text) <= longest:
         return [text] if text else []
-    return _cut(text, longest)
+    return cut_text(text, longest)
 
 
-def _cut(text: str, longest: int) -> list[str]:
+def cut_text(text: str, longest: int) -> list[str]:
     """Split a stripped text into stripped pieces of at most `longest` characters."""
     pieces, start = [], 0
     while len(text) - start > longest:

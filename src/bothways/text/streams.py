@@ -53,7 +53,8 @@ def follow(files: Iterable[Path | str]) -> Iterator[Callable[[], float | None]]:
     It is None for standard input and folders, and for .json, which is read as a whole before its first item.
     """
     paths = set(map(Path, files))
-    sizes = [path.stat().st_size for path in paths if path.is_file() and ".json" not in path.suffixes[-2:]]
+    # Not path.is_file(), which fails at a text in the place of a name if it is too long for one.
+    sizes = [path.stat().st_size for path in paths if os.path.isfile(path) and ".json" not in path.suffixes[-2:]]
     total = sum(sizes) if len(sizes) == len(paths) else 0
     places: dict[Path, int] = {}
     _followed.append(places)
