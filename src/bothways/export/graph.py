@@ -3,7 +3,7 @@
 Names of values are strings: every method that adds an operator returns the name of its output.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,8 +15,18 @@ from torch import Tensor, nn
 
 OPSET = 17
 """The lowest with LayerNormalization: ONNX Runtime 1.12 and newer read it, and its build for browsers."""
-Precision = Literal["fp32", "fp16", "int8", "int4"]
+Precision = Literal["fp32", "fp16", "int8", "int8-blocks", "int4", "int8-dynamic"]
+"""How matrices are stored, and multiplied:
+
+fp32, fp16    products in fp32
+int8          products of 8-bit integers: the weights of an output have a scale, and so has each token's vector
+int8-blocks   weights in blocks of 32 with a scale each (MatMulNBits of ONNX Runtime)
+int4          the same in 4 bits
+int8-dynamic  as int8, but all tokens of a batch share one scale, so that a text's result depends on its neighbours
+"""
 Array = NDArray[Any]
+_BLOCK = 32
+"""Neighbouring weights of a row that share a scale, in 8 and 4 bits."""
 
 
 class Graph:
@@ -91,7 +101,7 @@ class Graph:
             return self._store(self._name("weight"), array)
         return self.add("Cast", self._store(self._name("weight"), array.astype(np.float16)), to=TensorProto.FLOAT)
 
-    def _once(self, key: Any, tensor: Tensor, make: Any) -> str:
+    def _once(self, key: Any, tensor: Tensor, make: Callable[[], str]) -> str:
         if key not in self._known:
             self._known[key] = make()
             self._kept.append(tensor)
@@ -105,8 +115,10 @@ class Graph:
 
     def linear(self, x: str, weight: Tensor, bias: Tensor | None) -> str:
         """x · weightᵀ + bias, for x of two dimensions."""
-        if self.precision in ("int8", "int4") and weight.shape[1] % 32 == 0:
-            return self._quantised(x, weight, bias, bits=8 if self.precision == "int8" else 4)
+        if self.precision in ("int8", "int8-dynamic"):
+            return self._integers(x, weight, bias, by_row=self.precision == "int8")
+        if self.precision in ("int8-blocks", "int4") and weight.shape[1] % _BLOCK == 0:
+            return self._quantised(x, weight, bias, bits=4 if self.precision == "int4" else 8)
         last = (self.weight(bias),) if bias is not None else ()
         return self.add("Gemm", x, self.weight(weight), *last, transB=1)
 
@@ -127,8 +139,8 @@ class Graph:
 
     def rows(self, table: Tensor, indices: str) -> str:
         """Rows of an embedding table."""
-        if self.table_precision in ("int8", "int4"):
-            values, scales = self._once_pair(table)
+        if self.table_precision.startswith("int"):
+            values, scales = self._stored(("rows", id(table)), table, lambda: _scaled_rows(_array(table)))
             rows = self.add("Cast", self.add("Gather", values, indices), to=TensorProto.FLOAT)
             return self.add("Mul", rows, self.add("Gather", scales, indices))
         if self.table_precision == "fp16":
@@ -140,42 +152,39 @@ class Graph:
     def _half(self, table: Tensor) -> str:
         return self._store(self._name("table"), _array(table).astype(np.float16))
 
-    def _once_pair(self, table: Tensor) -> tuple[str, str]:
-        """A table in 8 bits, each row with its own scale."""
-        key = ("int8", id(table))
-        if key not in self._known:
-            array = _array(table)
-            scales = np.maximum(np.abs(array).max(1, keepdims=True), 1e-12) / 127
-            self._known[key] = self._store(self._name("table"), np.rint(array / scales).astype(np.int8))
-            self._known[(*key, "scales")] = self._store(self._name("scales"), scales.astype(np.float32))
-            self._kept.append(table)
-        return self._known[key], self._known[(*key, "scales")]
-
     def _quantised(self, x: str, weight: Tensor, bias: Tensor | None, bits: int) -> str:
-        """MatMulNBits of ONNX Runtime: weights in blocks of 32 with a scale each, activations as they are."""
-        (outputs, inputs), block = weight.shape, 32
-        packed, scales = (
-            self._once((name, bits, id(weight)), weight, lambda part=part: self._blocks(weight, bits, block, part))
-            for part, name in enumerate(("blocks", "scales"))
-        )
+        """MatMulNBits of ONNX Runtime: weights in blocks with a scale each; a row of x never depends on the others."""
+        packed, scales = self._stored(("blocks", bits, id(weight)), weight, lambda: _blocks(_array(weight), bits))
         found = self.add(
-            "MatMulNBits", x, packed, scales,
-            domain="com.microsoft", K=inputs, N=outputs, bits=bits, block_size=block, accuracy_level=4,
+            "MatMulNBits", x, packed, scales, domain="com.microsoft",
+            K=weight.shape[1], N=weight.shape[0], bits=bits, block_size=_BLOCK, accuracy_level=4,
         )  # fmt: skip
         return found if bias is None else self.add("Add", found, self.weight(bias))
 
-    def _blocks(self, weight: Tensor, bits: int, block: int, part: int) -> str:
-        """Part 0: the packed weights; part 1: their scales. The zero point is the middle of the range."""
-        array = _array(weight).reshape(weight.shape[0], -1, block)
-        middle = 2 ** (bits - 1)
-        # The number of the largest size becomes -middle, which the other sign has not.
-        largest = np.take_along_axis(array, np.abs(array).argmax(-1)[..., None], -1)
-        scales = np.where(largest == 0, 1.0, -largest / middle)
-        if part:
-            return self._store(self._name("scales"), scales[..., 0].astype(np.float32).reshape(-1))
-        values = np.clip(np.rint(array / scales) + middle, 0, 2 * middle - 1).astype(np.uint8)
-        packed = values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)
-        return self._store(self._name("blocks"), packed)
+    def _integers(self, x: str, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> str:
+        """Products of 8-bit integers. x is rounded by the range of each row, or of the whole batch."""
+        key = ("columns", id(weight))
+        values, scales = self._stored(key, weight, lambda: _scaled_rows(_array(weight), transpose=True))
+        if by_row:
+            largest = self.add("ReduceMax", self.add("Abs", x), axes=[-1], keepdims=1)
+            scale = self.add("Mul", self.add("Max", largest, self.constant(1e-9)), self.constant(1 / 127))
+            zero = self.constant(np.asarray(128, np.uint8))
+            shifted = self.add("Add", self.add("Round", self.add("Div", x, scale)), self.constant(128.0))
+            rounded = self.add("Cast", shifted, to=TensorProto.UINT8)
+        else:
+            rounded, scale, zero = self.split("DynamicQuantizeLinear", x, outputs=3)
+        found = self.add("Cast", self.add("MatMulInteger", rounded, values, zero), to=TensorProto.FLOAT)
+        found = self.add("Mul", self.add("Mul", found, scale), scales)
+        return found if bias is None else self.add("Add", found, self.weight(bias))
+
+    def _stored(self, key: Any, tensor: Tensor, make: Callable[[], tuple[Array, Array]]) -> tuple[str, str]:
+        """Two constants that are made of a tensor, once."""
+        if key not in self._known:
+            values, scales = make()
+            self._known[key] = self._store(self._name("quantised"), values)
+            self._known[(*key, "scales")] = self._store(self._name("scales"), scales)
+            self._kept.append(tensor)
+        return self._known[key], self._known[(*key, "scales")]
 
     # ------------------------------------------------------------------ shapes
 
@@ -205,3 +214,22 @@ class Graph:
 def _array(tensor: Tensor) -> NDArray[np.float32]:
     found: NDArray[np.float32] = tensor.detach().float().cpu().numpy()
     return found
+
+
+def _scaled_rows(array: Array, transpose: bool = False) -> tuple[Array, Array]:
+    """Rows in 8 bits, each with its own scale. Transposed: for products from the left."""
+    scales = np.maximum(np.abs(array).max(1, keepdims=True), 1e-12) / 127
+    values = np.rint(array / scales).astype(np.int8)
+    return (values.T, scales.astype(np.float32).reshape(-1)) if transpose else (values, scales.astype(np.float32))
+
+
+def _blocks(array: Array, bits: int) -> tuple[Array, Array]:
+    """Weights in blocks of a row, packed into bytes, and the scale of each block. The middle of the range means 0."""
+    blocks = array.reshape(len(array), -1, _BLOCK)
+    middle = 2 ** (bits - 1)
+    # The number of the largest size becomes -middle: the other end of the range has one number less.
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
+    scales = np.where(largest == 0, 1.0, -largest / middle)
+    values = np.clip(np.rint(blocks / scales) + middle, 0, 2 * middle - 1).astype(np.uint8)
+    packed = values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)
+    return packed, scales.astype(np.float32).reshape(-1)

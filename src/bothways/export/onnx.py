@@ -29,7 +29,7 @@ class GraphSettings:
     """How a graph is written."""
 
     precision: Precision = "fp32"
-    """How matrices are stored: fp32; fp16; int8 or int4, in blocks of 32 with a scale each (MatMulNBits)."""
+    """How matrices are stored."""
     tables: Precision | None = None
     """How embedding tables are stored; by default as matrices."""
     attentions: bool = False
@@ -58,6 +58,7 @@ def build(model: Model, output: str, settings: GraphSettings = GraphSettings()) 
         case "states":
             g.output("last_hidden_state", _padded(g, states, p, shape.width), ("batch", "length", shape.width))
         case "vectors":
+            g.output("last_hidden_state", _padded(g, states, p, shape.width), ("batch", "length", shape.width))
             vectors, width = _vectors(g, model, states, p)
             g.output("sentence_embedding", vectors, ("batch", width))
         case "tokens":
@@ -144,10 +145,9 @@ def _head(g: Graph, module: nn.Module, x: str) -> tuple[str, int]:
 
 def _masked(g: Graph, model: Model, states: str) -> str:
     """Logits over the vocabulary for every token: (N, V)."""
-    head = model.heads["masked"] if "masked" in model.heads else None
-    if not isinstance(head, MaskedLMHead):
-        raise BothwaysError("this model has no masked language modelling head", "no-such-head", "masked")
-    x = states
+    _reads(model, "masked")
+    head, x = model.heads["masked"], states
+    assert isinstance(head, MaskedLMHead)
     if head.dense is not None and head.norm is not None:
         x = g.layer(activate(g, g.layer(x, head.dense), head.activation), head.norm)
     table = model.encoder.embeddings.tokens.weight if head.decoder is None else head.decoder.weight

@@ -104,7 +104,6 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None, 
     `made`: how the model was made, for its card.
     """
     family, folder = FAMILIES[model.config.family], Path(folder)
-    architecture = _architecture(family, set(model.config.heads))
     others = [ADVICE] if model.config.advice else []
     others += names_of(model.sentence) if model.sentence else late_files(model.late) if model.late else []
     with atomic.new_folder(folder, replaces=(*_FILES, *others)) as fresh:
@@ -119,22 +118,33 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None, 
             safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
         except safetensors.SafetensorError as error:  # safetensors wraps the OSError of a full disk
             raise OSError(None, str(error)) from error
-        described = describe(model, kind)
-        (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if model.tokenizer is not None:
-            model.tokenizer.save(fresh, model.config.encoder.max_length, model.config.encoder.segments)
-        (fresh / CARD).write_text(model_card(model, folder, architecture, made), encoding="utf-8")
-        if model.config.advice:
-            (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
-        if model.sentence is not None:
-            write_sentence(model.sentence, fresh, model.config.encoder.width)
-        elif model.late is not None:
-            write_late(model.late, fresh)
-        elif model.sentence_error is not None:
+        write_settings(model, fresh, kind, card_of(model, folder, made))
+        if model.sentence is None and model.late is None and model.sentence_error is not None:
             warnings.warn(
                 f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}",
                 stacklevel=2,
             )
+
+
+def card_of(model: Model, folder: Path, made: Made | None = None) -> str:
+    """The card of a model that is written to `folder`."""
+    architecture = _architecture(FAMILIES[model.config.family], set(model.config.heads))
+    return model_card(model, folder, architecture, made)
+
+
+def write_settings(model: Model, folder: Path, dtype: torch.dtype, card: str) -> None:
+    """Write all that a model folder has but the weights: config.json, the tokenizer, the card, modules, advice."""
+    described = describe(model, dtype)
+    (folder / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder, model.config.encoder.max_length, model.config.encoder.segments)
+    (folder / CARD).write_text(card, encoding="utf-8")
+    if model.config.advice:
+        (folder / ADVICE).write_text(model.config.advice, encoding="utf-8")
+    if model.sentence is not None:
+        write_sentence(model.sentence, folder, model.config.encoder.width)
+    elif model.late is not None:
+        write_late(model.late, folder)
 
 
 # ---------------------------------------------------------------------- reading
