@@ -337,9 +337,9 @@ def test_parquet(tmp_path: Path) -> None:
 
 
 def test_the_kinds_of_labels(tmp_path: Path) -> None:
-    cells = write(tmp_path / "a.tsv", "text\tlabels", "a\tjoy|awe", "b\tjoy, fear", "c\t", "d\tawe")
+    cells = write(tmp_path / "a.tsv", "text\tlabels", "a\tjoy|awe", "b\tjoy| fear", "c\t", "d\tawe")
     assert [e.gold for e in read_texts_labelled(cells, kind="multi")] == [("joy", "awe"), ("joy", "fear"), (), ("awe",)]
-    assert [e.gold for e in read_texts_labelled(cells)][:2] == ["joy|awe", "joy, fear"]
+    assert [e.gold for e in read_texts_labelled(cells)][:2] == ["joy|awe", "joy| fear"]
     scores = write(tmp_path / "b.tsv", "text\tscore", "a\t5.000", "b\t3")
     assert [e.gold for e in read_texts_labelled(scores, kind="regression")] == [5.0, 3.0]
     assert [e.gold for e in read_texts_labelled(scores, kind="single")] == ["5.000", "3"]

@@ -226,6 +226,8 @@ FINETUNING = {
     "lora.dropout": c("0.5", LORA),
     "lora.targets": c('["key"]', LORA),
     "classify.kind": c("regression"),
+    "classify.separator": c(";", "classify.kind=multi", effect="files"),
+    "classify.tune_thresholds": c("false", "classify.kind=multi"),
     "classify.label_smoothing": c("0.5"),
     "classify.focal_gamma": c("2.0"),
     "classify.class_weights": c("balanced"),

@@ -170,7 +170,7 @@ def test_files_stay_readable() -> None:
     assert {str(file): n for file, n in lengths.items() if n > 400} == {}
 
 
-ERRORS = {"BothwaysError", "StoppedError", "ClassifierError", "NotFittedError"}
+ERRORS = {"BothwaysError", "StoppedError", "EstimatorError", "NotFittedError"}
 
 
 def test_every_error_has_a_code() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn.base  # type: ignore[import-untyped]
 import sklearn.utils.estimator_checks  # type: ignore[import-untyped]
@@ -42,6 +43,7 @@ def fast(model: Path, **settings: Any) -> Classifier:
 def test_settings_are_kept_cloned_and_changed(base: Path) -> None:
     first = fast(base, seed=7)
     own = {"model": base, "epochs": 1, "batch_size": 6, "lr": 1e-3, "seed": 7, "out": None, "settings": FAST}
+    own |= {"class_weight": None}
     assert first.get_params() == {**own, "device": "auto", "dtype": "auto", "progress": True}
     second = sklearn.base.clone(first)
     assert second is not first
@@ -104,8 +106,14 @@ def test_what_is_not_said_is_as_the_model_advises(base: Path, tmp_path: Path, mo
         ([("a", "b", "c"), ("d", "e", "f")], ["a", "b"], "bad-input"),
         (["a", "b"], [None, "x"], "bad-label"),
         (["a", "b"], np.array([float("nan"), 1.0]), "bad-label"),
-        (["a", "b"], [["x"], ["y", "z"]], "bad-label"),
-        (["a", "b"], np.array([[1, 0], [1, 1]]), "bad-label"),
+        (["a", "b"], [["x"], "y"], "bad-label"),
+        (["a", "b"], [["x"], ["y", None]], "bad-label"),
+        (["a", "b"], [["x"], ["y", 1]], "mixed-labels"),
+        (["a", "b"], [[], []], "no-labels"),
+        (["a", "b"], np.array([[1, 0], [1, 2]]), "bad-label"),
+        (["a", "b"], np.array([[1], [0]]), "bad-label"),
+        (["a", "b"], np.zeros((2, 3)), "no-labels"),
+        (["a", "b"], pd.DataFrame({"x": [0, 1], "y": [1, None]}), "bad-label"),
         (["a", "b"], [0.5, 1.0], "bad-label"),
         (["a", "b"], [1, "1"], "mixed-labels"),
         (["a", "b"], ["x"], "length-mismatch"),
@@ -142,7 +150,6 @@ def test_it_is_a_classifier_to_scikit_learn(base: Path) -> None:
 
 # Checks that use no data.
 WITHOUT_DATA = [
-    "check_classifiers_one_label_sample_weights",
     "check_decision_proba_consistency",
     "check_do_not_raise_errors_in_init_or_set_params",
     "check_estimator_cloneable",
@@ -165,8 +172,13 @@ WITHOUT_DATA = [
 ]
 # Checks that fit on tables of numbers, which a subclass turns into texts.
 WITH_NUMBERS = [
+    "check_all_zero_sample_weights_error",
     "check_classifiers_classes",
+    "check_classifiers_multilabel_output_format_predict",
+    "check_classifiers_multilabel_output_format_predict_proba",
+    "check_classifiers_multilabel_representation_invariance",
     "check_classifiers_one_label",
+    "check_classifiers_one_label_sample_weights",
     "check_classifiers_regression_target",
     "check_dict_unchanged",
     "check_dont_overwrite_parameters",
@@ -186,15 +198,18 @@ WITH_NUMBERS = [
     "check_pipeline_consistency",
     "check_positive_only_tag_during_fit",
     "check_readonly_memmap_input",
+    "check_sample_weights_list",
+    "check_sample_weights_not_overwritten",
+    "check_sample_weights_pandas_series",
+    "check_sample_weights_shape",
 ]
 # Checks of what texts do not have, with the reason.
 NOT_APPLICABLE = {
-    "check_all_zero_sample_weights_error": "fit takes no sample_weight",
     "check_array_api_input": "texts are not arrays of numbers",
     "check_array_api_mixed_inputs": "texts are not arrays of numbers",
     "check_array_api_same_namespace": "texts are not arrays of numbers",
-    "check_class_weight_balanced_linear_classifier": "class weights are a recipe key, classify.class_weights",
-    "check_class_weight_classifiers": "class weights are a recipe key, classify.class_weights",
+    "check_class_weight_balanced_linear_classifier": "there are no coefficients",
+    "check_class_weight_classifiers": "asks for an accuracy on numbers, whose digits are no features",
     "check_classifier_data_not_an_array": "texts and labels must be iterable",
     "check_classifiers_train": "asks for an accuracy on numbers, whose digits are no features",
     "check_complex_data": "there are no complex texts",
@@ -204,13 +219,9 @@ NOT_APPLICABLE = {
     "check_estimators_nan_inf": "there are no texts that are nan or inf",
     "check_fit2d_predict1d": "there is no number of dimensions",
     "check_n_features_in": "there is no number of features",
-    "check_sample_weight_equivalence_on_dense_data": "fit takes no sample_weight",
-    "check_sample_weight_equivalence_on_sparse_data": "fit takes no sample_weight",
-    "check_sample_weights_list": "fit takes no sample_weight",
-    "check_sample_weights_not_an_array": "fit takes no sample_weight",
-    "check_sample_weights_not_overwritten": "fit takes no sample_weight",
-    "check_sample_weights_pandas_series": "fit takes no sample_weight",
-    "check_sample_weights_shape": "fit takes no sample_weight",
+    "check_sample_weight_equivalence_on_dense_data": "equal but for rounding: a test below",
+    "check_sample_weight_equivalence_on_sparse_data": "there are no sparse texts",
+    "check_sample_weights_not_an_array": "texts and labels must be iterable",
     "check_sparsify_coefficients": "there are no coefficients",
     "check_supervised_y_2d": "a column of labels is refused, not flattened with a warning",
 }
@@ -219,8 +230,8 @@ NOT_APPLICABLE = {
 class OfNumbers(Classifier):
     """Reads rows of numbers as texts, so that scikit-learn can check it with its own data."""
 
-    def fit(self, X: Any, y: Any) -> Classifier:  # noqa: N803
-        return super().fit(as_texts(X), y)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:  # noqa: N803
+        return super().fit(as_texts(X), y, sample_weight)
 
     def predict_proba(self, X: Any) -> Any:  # noqa: N803
         return super().predict_proba(as_texts(X))

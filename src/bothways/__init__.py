@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from bothways.predict.likelihood import sentence_scores as sentence_scores
     from bothways.predict.mteb_encoder import mteb_encoder as mteb_encoder
     from bothways.predict.predictor import Predictor as Predictor
+    from bothways.predict.regressor import Regressor as Regressor
     from bothways.predict.rerank import Hit as Hit
     from bothways.predict.rerank import Reranker as Reranker
     from bothways.predict.token_table import distil_static as distil_static
@@ -134,6 +135,7 @@ _MODULES = {
     "predict.likelihood": "MinimalPair MinimalPairScores read_minimal_pairs score_minimal_pairs sentence_scores",
     "predict.mteb_encoder": "mteb_encoder",
     "predict.predictor": "Predictor",
+    "predict.regressor": "Regressor",
     "predict.rerank": "Hit Reranker",
     "search.vector_evaluation": "SetScores VectorEvaluation evaluate_vectors",
     "predict.token_table": "distil_static",

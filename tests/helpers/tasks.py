@@ -128,7 +128,7 @@ def start(recipe: FinetuneRecipe, examples: Sequence[Any], *, seed: int = 2) -> 
     model = with_task(load(recipe.model.init), config, labels)
     make_loud(model, seed)
     formed = [TASKS[recipe.task].normalise(config, example) for example in examples]
-    task = make_task(model, recipe.settings, [example.gold for example in formed])
+    task = make_task(model, recipe.settings, formed)
     samples = [sample for item in task.encode(formed) for sample in task.samples(item)]
     return FineTuning(
         model, task, samples, [], batch=len(samples), micro_tokens=recipe.run.micro_tokens, seed=recipe.run.seed

@@ -151,6 +151,8 @@ def _print(found: "Evaluation", temperature: float) -> None:
             right=labels,
             title="Confusion matrix",
         )
+    if found.never_predicted:
+        say(found.never_predicted)
     if found.temperature and abs(found.temperature / temperature - 1) > _TOLERANCE:
         how = "overconfident" if found.temperature > temperature else "underconfident"
         say(f"the model is {how}: a temperature of {found.temperature:.2f} would calibrate it (--calibrate)")

@@ -107,7 +107,15 @@ TextColumn = Annotated[
 OldField = Annotated[str | None, typer.Option("--field", hidden=True)]
 """What --text was called before, on verbs that read texts without labels."""
 PairColumn = Annotated[str | None, typer.Option("--pair", help="Name of the second text column.", show_default=False)]
-LabelColumn = Annotated[str | None, typer.Option("--label", help="Name of the label column.", show_default=False)]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--label",
+        metavar="NAME",
+        help="Name of the label column; joy+awe for several labels with a column of 0 and 1 each.",
+        show_default=False,
+    ),
+]
 LongTexts = Annotated[
     Long | None,
     typer.Option(

@@ -136,6 +136,7 @@ def predict(
     from bothways.data.notes import Notes
     from bothways.predict.display import require_marks, write_page
     from bothways.predict.predictor import Predictor
+    from bothways.predict.rows import note_without_label
     from bothways.scale.bulk import predict_files
     from bothways.tasks.recipe import FinetuneData
 
@@ -212,6 +213,7 @@ def predict(
             _print_marked(predictor, answers)
         else:
             for example, answer in answers:
+                note_without_label(predictor, example, answer, notes)
                 line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
                 sys.stdout.write(line + "\n")
     sys.stdout.flush()

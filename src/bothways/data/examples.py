@@ -15,6 +15,8 @@ class Text:
     gold: Gold | None = None
     where: str = ""
     """The file and line it came from, as in `train.tsv, line 12`."""
+    weight: float = 1.0
+    """How much it counts in the loss: 2 is as if it were there twice."""
 
     @property
     def characters(self) -> int:

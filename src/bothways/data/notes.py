@@ -30,6 +30,7 @@ SENTENCES = {
     "numeric-tags": "Sentences have numbers as tags; they were kept as plain tags",
     "repeated-judgement": "Judgements occur twice with the same relevance; one was kept",
     "unknown-document": "Judgements name a document that is not in the corpus; it counts as not retrieved",
+    "no-label-predicted": "Texts got no label, because none reached its threshold",
     "unlabelled-row": "Rows without a label were left out",
     "unknown-tags": "Texts have tags that the model does not know",
 }

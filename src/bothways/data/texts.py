@@ -11,6 +11,15 @@ from typing import Any, Literal, get_args
 from bothways.data.examples import Gold, Text
 from bothways.data.labels import LabelKind, as_kind, number_of
 from bothways.data.notes import Notes, row_error
+from bothways.data.several_labels import (
+    MARKS,
+    find_separator,
+    indicated,
+    indicator_columns,
+    list_cell,
+    require_names,
+    split_cell,
+)
 from bothways.data.sources import (
     ROWS,
     TABLES,
@@ -33,6 +42,8 @@ _USUAL_COLUMNS = Columns()
 _FASTTEXT_LABEL = "__label__"
 _MISSING_NUMBER = re.compile(r"nan|n/?a|null|none|[+-]?inf(inity)?", re.IGNORECASE)
 """How tables write a missing or infinite value in a column of numbers."""
+_MOST_CELLS = 100_000
+"""Different cells that are looked at to find what separates their labels."""
 
 
 def read_texts_labelled(
@@ -40,36 +51,75 @@ def read_texts_labelled(
     columns: Columns = _USUAL_COLUMNS,
     kind: LabelKind | Literal["auto"] = "auto",
     notes: Notes | None = None,
+    separator: str = "",
 ) -> Iterator[Text]:
     """Stream the texts or pairs of the files with their labels, in constant memory.
 
     With `kind` auto a label keeps the type that the file has: text and whole numbers are text, JSON's floats such as
-    4.5 are numbers, lists are tuples of names; a cell of a table is always text. `label_kind` finds the kind of all
-    labels together and `as_kind` converts a label to it. With kind multi a cell such as `joy|awe` or `joy, awe` has
-    several labels. Where all other labels of a file are numbers, `nan` and `NA` are missing labels, and `inf` is a
-    number.
+    4.5 are numbers, lists are tuples of names; a cell of a table is text, or a list such as `['joy', 'awe']`.
+    `label_kind` finds the kind of all labels together and `as_kind` converts a label to it. With kind multi a cell such
+    as `joy|awe` has several labels, and an empty one has none; without `separator`, all cells together show it. Where
+    all other labels of a file are numbers, `nan` and `NA` are missing labels, and `inf` is a number.
 
     The first line of a .txt file or of standard input decides how it is read: as JSON lines, a tab-separated table,
     fastText lines with labels, or else one unlabelled text per line.
     """
     require_choice("kind", kind, ("auto", *get_args(LabelKind)))
     notes = notes if notes is not None else Notes()
-    for path in find_sources(paths, (*ROWS, ".txt")):
-        for example in _file(path, columns, kind, notes):
+    sources = find_sources(paths, (*ROWS, ".txt"))
+    separator = separator or (_separator(sources, columns) if kind == "multi" else "")
+    for path in sources:
+        for example in _file(path, columns, kind, separator, notes):
             yield example if kind == "auto" else as_kind(example, kind)
 
 
-def _file(path: Path, columns: Columns, kind: str, notes: Notes) -> Iterator[Text]:
-    file_kind, lines = kind_of(path), read_plain(path)
-    if file_kind not in ROWS:
-        first, lines = peek(lines)
-        file_kind = _kind_of_first_line(first, columns)
+def _file(path: Path, columns: Columns, kind: str, separator: str, notes: Notes) -> Iterator[Text]:
+    file_kind, lines, first = _opened(path, columns)
     if file_kind == ".txt":
         yield from _lines(path, lines, first)
         return
-    rows = _Rows(path, file_kind, columns)
+    rows = _Rows(path, file_kind, columns, separator)
     for where, row, found in rows.read(lines, notes):
         yield _example(row, found, where, kind, rows, notes)
+
+
+def _opened(path: Path, columns: Columns) -> tuple[str, Iterator[str], str]:
+    """The kind of a file and its lines; the first of them if only that tells the kind."""
+    kind, lines = kind_of(path), read_plain(path)
+    if kind in ROWS:
+        return kind, lines, ""
+    first, lines = peek(lines)
+    return _kind_of_first_line(first, columns), lines, first
+
+
+def _separator(sources: Iterable[Path], columns: Columns) -> str:
+    """What separates the labels of a cell, from all cells; of standard input, any of the usual marks."""
+    cells: set[str] = set()
+    for path in sources:
+        if path == STDIN:  # it cannot be read twice
+            return MARKS
+        kind, lines, _ = _opened(path, columns)
+        if kind == ".txt":
+            continue
+        for where, row, found in _Rows(path, kind, columns).read(lines, Notes()):
+            value = row[found.label] if found.label is not None else None
+            if isinstance(value, str) and len(cells) < _MOST_CELLS and list_cell(value, where) is None:
+                cells.add(value)
+    return find_separator(cells)
+
+
+def find_indicators(paths: Paths, columns: Columns) -> tuple[str, ...]:
+    """The columns of the files that hold only 0 and 1, one for each label; empty if there are not several."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for path in find_sources(paths, (*ROWS, ".txt")):
+            kind, lines, _ = _opened(path, columns)
+            for _, row, found in _Rows(path, kind, columns).read(lines, Notes()) if kind != ".txt" else ():
+                texts = {name for names in found.texts for name in names}
+                yield {name: value for name, value in row.items() if name not in texts}
+
+    found = indicator_columns(rows())
+    return () if any("+" in name for name in found) else found  # which joins the names of columns
 
 
 @dataclass(frozen=True)
@@ -79,6 +129,7 @@ class _Rows:
     path: Path
     kind: str
     columns: Columns
+    separator: str = ""
 
     def read(self, lines: Iterable[str], notes: Notes) -> Iterator[tuple[str, dict[str, Any], ResolvedColumns]]:
         """The place of each row, its values, and its text and label columns."""
@@ -91,19 +142,31 @@ class _Rows:
                 place = name if self.kind in TABLES else where
                 known[names] = find_columns(columns, names, place, has_header=self.kind in WITH_HEADER)
                 text, *pair = (" + ".join(some) for some in known[names].texts)
-                notes.took(text=text, pair=next(iter(pair), None), label=known[names].label)
-                if known[names].label is None:
+                label = " + ".join(known[names].indicators) or known[names].label
+                split = f", separated by {self.separator}" if self.separator not in ("", MARKS) else ""
+                notes.took(text=text, pair=next(iter(pair), None), label=label and label + split)
+                if label is None:
                     notes.add("no-label-column", name, ", ".join(names))
             yield where, row, known[names]
 
     @cached_property
+    def are_lists(self) -> bool:
+        """Whether a cell of this table is a list, so that an empty one has no label; found by a second pass."""
+        return self.kind in TABLES and any(
+            isinstance(label, str) and list_cell(label, where) is not None for where, label in self._labels()
+        )
+
+    def _labels(self) -> Iterator[tuple[str, Any]]:
+        """The labels of the file, from its beginning; none of standard input, which cannot be read twice."""
+        if self.path != STDIN:
+            for where, row, found in self.read(read_plain(self.path), Notes()):
+                yield where, row[found.label] if found.label is not None else None
+
+    @cached_property
     def are_numbers(self) -> bool:
         """Whether all labels are numbers or stand for a missing number; found by a second pass over the file."""
-        if self.path == STDIN:  # it cannot be read twice
-            return False
         seen = False
-        for _, row, found in self.read(read_plain(self.path), Notes()):
-            label = row[found.label] if found.label is not None else None
+        for _, label in self._labels():
             if label is None or label == "" or _MISSING_NUMBER.fullmatch(str(label).strip()):
                 continue
             if number_of(str(label).strip()) is None:
@@ -149,19 +212,27 @@ def _example(row: dict[str, Any], columns: ResolvedColumns, where: str, kind: st
         return Text(texts, None, where)
     if not all(text.strip() for text in texts):
         notes.add("empty-text", where)
-    gold = _gold(value, where, kind)
+    if columns.indicators:
+        gold: Gold | None = indicated(row, columns.indicators, where)
+    else:
+        gold = _gold(value, where, kind, rows.separator)
+    if value == "" and gold is None and rows.are_lists:
+        gold = ()
     if isinstance(gold, str) and _MISSING_NUMBER.fullmatch(gold) and rows.are_numbers:
         gold = float(gold) if "inf" in gold.lower() else None
-    if gold is None and columns.label is not None:
+    if gold is None and (columns.label is not None or columns.indicators):
         notes.add("empty-label", where)
     return Text(texts, gold, where)
 
 
-def _gold(value: Any, where: str, kind: str) -> Gold | None:
-    """The label of a row, from its value in the file."""
-    if isinstance(value, str) and kind == "multi":
-        parts = value.split("|" if "|" in value else ",")
-        return tuple(part for part in map(str.strip, parts) if part)
+def _gold(value: Any, where: str, kind: str, separator: str) -> Gold | None:
+    """The label of a row, from its value in the file. `separator`: what separates several, or MARKS: any of these."""
+    if isinstance(value, str):
+        if (names := list_cell(value, where)) is not None:
+            value = names
+        elif kind == "multi":
+            mark = separator if separator != MARKS else next((mark for mark in MARKS if mark in value), "")
+            return tuple(map(_name, split_cell(value, mark)))
     if isinstance(value, dict) and set(value) == {"choices"}:  # several choices in Label Studio's JSON-MIN
         value = value["choices"]
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
@@ -170,8 +241,10 @@ def _gold(value: Any, where: str, kind: str) -> Gold | None:
         return value
     if isinstance(value, str | int):
         return _name(value)
-    if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
-        return tuple(map(_name, value))
+    if isinstance(value, list) and all(isinstance(part, str | int | float) for part in value):
+        require_names(value, where)
+        if not any(isinstance(part, float) for part in value):
+            return tuple(map(_name, value))
     raise row_error(where, f"has the label {value!r}: expected text, a number or a list of these", "bad-label")
 
 

@@ -78,15 +78,21 @@ class _Doctor:
     def __init__(self, task: type[Task], data: FinetuneData, model: str, watch: Watch) -> None:
         self.task, self.data, self.model, self.watch = task, data, model, watch
         self.train = Survey(task, data.train, data.columns)
-        self.dev = Survey(task, data.dev, data.columns, is_dev=True) if data.dev else None
+        self.settings: Any = None
         self.findings: list[Finding] = []
         self.not_checked: list[str] = []
         self.reading: Reading | None = None
         self.plan: TrainingPlan | None = None
 
     def report(self) -> DataReport:
-        train, dev = self.train, self.dev
-        train.run(self.watch)
+        self.train.run(self.watch)
+        if found := self.task.reconsider(self.train):
+            self.findings.append(found.finding)
+            self.settings, self.data = found.settings, replace(self.data, label=found.label or self.data.label)
+            self.train = Survey(self.task, self.data.train, self.data.columns, settings=self.settings)
+            self.train.run(self.watch)
+        train, data = self.train, self.data
+        self.dev = dev = Survey(self.task, data.dev, data.columns, True, self.settings) if data.dev else None
         self.kind = self.task.data_kind(train)
         self._check_train()
         if dev is None:

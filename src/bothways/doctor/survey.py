@@ -39,9 +39,12 @@ class Row:
 class Survey(DataCounts):
     """The counts of some files, and the hashes of their rows."""
 
-    def __init__(self, task: type[Task], files: tuple[str, ...], columns: Columns, is_dev: bool = False) -> None:
+    def __init__(
+        self, task: type[Task], files: tuple[str, ...], columns: Columns, is_dev: bool = False, settings: Any = None
+    ) -> None:
+        """`settings`: those of the task with which the files are read, if not the usual ones."""
         super().__init__(files, columns, is_dev)
-        self.task = task
+        self.task, self.settings = task, settings
         self.characters = self.cjk = 0
         self._texts, self._golds, self._shared = array("Q"), array("Q"), array("Q")
         self._short = array("B")
@@ -49,7 +52,7 @@ class Survey(DataCounts):
 
     def read(self, notes: PlacedNotes | None = None) -> Iterable[Any]:
         """The examples, from the beginning each time."""
-        return self.task.read(self.files, self.columns, PlacedNotes() if notes is None else notes)
+        return self.task.read(self.files, self.columns, PlacedNotes() if notes is None else notes, self.settings)
 
     def run(self, watch: Watch) -> None:
         what = "reading development data" if self.is_dev else "reading"

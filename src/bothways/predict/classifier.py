@@ -1,62 +1,31 @@
 """A text classifier with scikit-learn's interface: fit, predict, predict_proba, score."""
 
-import inspect
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.data.texts import read_texts_labelled
-from bothways.errors import BothwaysError, StoppedError
-from bothways.model.device import find_device
-from bothways.predict.encode import require_several
-from bothways.predict.predictor import Predictor
-from bothways.progress import interactive_progress, notebook_progress
-from bothways.tasks.classify import as_text
-from bothways.tasks.finetune import finetune
-from bothways.tasks.recipe import finetune_recipe
-from bothways.text.frames import as_files, frame_kind
-from bothways.train.protocol import Event
-from bothways.train.report import StepProgress
+from bothways.data.labels import names_of
+from bothways.errors import BothwaysError, require_choice
+from bothways.predict.estimator import TextEstimator, checked_weights, matched, value_errors
+from bothways.predict.label_targets import read_targets
 
 
-class ClassifierError(BothwaysError, ValueError):
-    """An error of a Classifier's input or settings: a ValueError, as scikit-learn expects."""
-
-
-class NotFittedError(ClassifierError, AttributeError):
-    """Raised before `fit`. Where scikit-learn is imported, it is an instance of its NotFittedError too."""
-
-
-@contextmanager
-def _value_errors() -> Iterator[None]:
-    """Raise errors as ClassifierError."""
-    try:
-        yield
-    except (ClassifierError, StoppedError):
-        raise
-    except BothwaysError as error:
-        raise ClassifierError(str(error), error.code, error.value) from error
-
-
-class Classifier:
+class Classifier(TextEstimator):
     """Fine-tunes an encoder on texts, or on pairs of texts, and labels.
 
         classifier = Classifier("my-model").fit(texts, labels)
         classifier.predict(["What a film!"])
 
     The default model is the one in the box. `epochs`, `batch_size` and `lr` are by default those that the model's
-    folder advises, or chosen by the model and the data. `settings` are any keys of a recipe, as in
-    ["optim.layer_decay=0.9", "classify.class_weights='balanced'"]. With `out` the run is kept in that folder, and an
-    interrupted one resumes.
-    `device` and `dtype` are those of predictions, as in `encode`; `fit` uses a device of the same kind, in the
-    precision of run.precision. With `progress`, a bar is shown in a notebook or on a terminal.
+    folder advises, or chosen by the model and the data. `class_weight`: the weight of each label in the loss, by label,
+    or "balanced", as in scikit-learn. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9"]. With `out`
+    the run is kept in that folder, and an interrupted one resumes. `device` and `dtype` are those of predictions, as in
+    `encode`; `fit` uses a device of the same kind, in the precision of run.precision. With `progress`, a bar is shown
+    in a notebook or on a terminal.
     """
 
     def __init__(
@@ -67,6 +36,7 @@ class Classifier:
         batch_size: int | None = None,
         lr: float | None = None,
         seed: int = 0,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         out: Path | str | None = None,
         settings: Sequence[str] = (),
         device: str = "auto",
@@ -74,72 +44,74 @@ class Classifier:
         progress: bool = True,
     ) -> None:
         self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
-        self.out, self.settings, self.device, self.dtype, self.progress = out, settings, device, dtype, progress
+        self.class_weight, self.out, self.settings = class_weight, out, settings
+        self.device, self.dtype, self.progress = device, dtype, progress
 
-    @_value_errors()
-    def fit(self, X: Iterable[Any], y: Sequence[Any]) -> "Classifier":  # noqa: N803
+    @value_errors()
+    def fit(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> "Classifier":  # noqa: N803
         """Fine-tune on texts X with labels y.
 
         A text is a string, or a pair of strings; a label is a string, an integer or a boolean. X may be a table in
-        memory, whose text columns are found by their usual names.
+        memory, whose text columns are found by their usual names. Several labels per text: y is a list of lists or
+        sets, an array of zeros and ones with a column for each label, or a DataFrame of such columns. The loss of a
+        step is the mean over its texts, weighted by `sample_weight`: a weight of 2 is as if the text were there twice.
         """
-        texts, given = _matched(X, y), [_label(label) for label in y]
-        if len({isinstance(label, str) for label in given}) > 1:
-            raise BothwaysError("some labels are strings and some are not: expected one or the other", "mixed-labels")
-        self.classes_ = np.unique(given)
-        names = [str(label) for label in self.classes_.tolist()]
-        if len(names) == 1:
-            raise BothwaysError(f"y has only one class, {names[0]!r}: expected two or more", "one-label", names[0])
-        known = dict(zip(self.classes_.tolist(), names, strict=True))
-        examples = [replace(as_text(text), gold=known[label]) for text, label in zip(texts, given, strict=True)]
-        # `epochs` does not apply if a setting gives the length of the run in another unit.
-        has_length = any(s.startswith(("run.steps", "run.minutes")) for s in self.settings)
-        epochs = None if has_length else self.epochs
-        recipe = finetune_recipe(
-            {
-                "task": "classify",
-                "model": _without_none(init=None if self.model is None else str(self.model)),
-                "classify": {"kind": "single"},
-                "run": _without_none(
-                    epochs=epochs, batch_size=self.batch_size, seed=self.seed, device=find_device(self.device).type
-                ),
-                "optim": _without_none(lr=self.lr),
-            },
-            self.settings,
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            with interactive_progress("fine-tuning", unit="steps") if self.progress else nullcontext() as bar:
-                listen = StepProgress(bar) if bar is not None else _ignore
-                found = finetune(recipe, self.out or folder, train=examples, dev=[], listen=[listen])
-            if not found.complete:
-                raise StoppedError("fit was stopped before the end: with `out`, the same call resumes", "stopped")
-            self.predictor_ = Predictor.load(found.folder, device=self.device, dtype=self.dtype)
-        self._columns = [self.predictor_.labels.index(name) for name in names]
+        texts = matched(X, y, type(self).__name__)
+        weights = checked_weights(sample_weight, len(texts))
+        targets, golds = read_targets(y)
+        present = {name for gold, weight in zip(golds, weights, strict=True) if weight for name in names_of(gold)}
+        if not present:
+            raise BothwaysError("no text has a label: expected at least one label in y", "no-labels")
+        if targets.form == "single" and len(present) == 1:
+            (name,) = present
+            raise BothwaysError(f"y has only one class, {name!r}: expected two or more", "one-label", name)
+        settings: dict[str, Any] = {"kind": "single" if targets.form == "single" else "multi"}
+        if self.class_weight is not None:
+            settings["class_weights"] = self._class_weights(targets.classes.tolist(), present)
+        self._train(texts, golds, weights, settings)
+        self.classes_, self._targets = targets.classes, targets
+        known = {name: number for number, name in enumerate(self.predictor_.labels)}
+        self._columns = [known.get(name, -1) for name in targets.names]
         return self
 
-    @_value_errors()
+    def _class_weights(self, classes: Sequence[Any], present: set[str]) -> dict[str, float] | str:
+        """The setting of a recipe. `present`: the labels that the model gets, which may lack some of a fold."""
+        given = self.class_weight
+        if not isinstance(given, Mapping):
+            require_choice("class_weight", given, ("balanced",))
+            return "balanced"
+        if unknown := [label for label in given if label not in classes]:
+            raise BothwaysError(
+                f"class_weight names {unknown[0]!r}, but no text has this label", "unknown-label", unknown[0]
+            )
+        return {str(label): float(given[label]) for label in classes if label in given and str(label) in present}
+
+    @value_errors()
     def predict_proba(self, X: Iterable[Any]) -> NDArray[np.float64]:  # noqa: N803
-        """(texts, classes) probabilities, in the order of `classes_`."""
-        if not hasattr(self, "predictor_"):
-            raise _not_fitted()
-        X = _texts(X)  # noqa: N806
-        require_several(X)
-        size = len(X) if isinstance(X, Sized) else None
-        with notebook_progress("predicting", size) if self.progress else nullcontext() as bar:
-            texts = X if bar is None else bar.over(X)
-            rows = [probabilities for _, probabilities in self.predictor_.decode_all(map(as_text, texts))]
-        return np.asarray(rows, np.float64).reshape(-1, len(self._columns))[:, self._columns]
+        """(texts, classes) probabilities, in the order of `classes_`; 0 of a label that no text had in `fit`.
 
-    def predict(self, X: Iterable[Any]) -> NDArray[Any]:  # noqa: N803
-        """The most probable class of each text."""
-        best = self.predict_proba(X).argmax(1)
-        found: NDArray[Any] = self.classes_[best]
-        return found
+        They add up to 1, unless there are several labels per text.
+        """
+        decoded = self._decoded(X)
+        return np.hstack([decoded, np.zeros((len(decoded), 1))])[:, self._columns]
 
-    @_value_errors()
-    def score(self, X: Iterable[Any], y: Sequence[Any]) -> float:  # noqa: N803
-        """Accuracy."""
-        return float(np.mean(self.predict(_matched(X, y)) == np.asarray(y)))
+    @value_errors()
+    def predict(self, X: Iterable[Any]) -> Any:  # noqa: N803
+        """The most probable class of each text; of several labels all that are probable enough, in the form of y."""
+        probabilities = self.predict_proba(X)
+        if self._targets.form == "single":
+            return self.classes_[probabilities.argmax(1)]
+        task: Any = self.predictor_.task
+        thresholds = np.array([task.threshold(name) for name in self._targets.names])
+        return self._targets.like_given((probabilities >= thresholds) & (np.array(self._columns) >= 0))
+
+    @value_errors()
+    def score(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """Accuracy: the share of texts whose label, or whose set of labels, is predicted."""
+        texts = matched(X, y, type(self).__name__)
+        weights = checked_weights(sample_weight, len(texts))
+        predicted = self.predict(texts)  # raises before fit
+        return float(np.average(self._targets.are_equal(predicted, y), weights=weights))
 
     def __sklearn_tags__(self) -> Any:
         """scikit-learn's tags. Only scikit-learn calls this, so it is imported already."""
@@ -147,85 +119,6 @@ class Classifier:
         return utils.Tags(
             estimator_type="classifier",
             target_tags=utils.TargetTags(required=True),
-            classifier_tags=utils.ClassifierTags(),
+            classifier_tags=utils.ClassifierTags(multi_label=True),
             input_tags=utils.InputTags(string=True, two_d_array=False),
         )
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The settings by name, for scikit-learn's clone and searches."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    @_value_errors()
-    def set_params(self, **settings: Any) -> "Classifier":
-        known = self.get_params()
-        for name, value in settings.items():
-            if name not in known:
-                raise BothwaysError(
-                    f"a Classifier has no setting {name!r}: expected {', '.join(known)}", "unknown-setting", name
-                )
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-
-def _ignore(event: Event) -> None:
-    """A listener in place of a notebook's progress bar."""
-
-
-def _without_none(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _not_fitted() -> NotFittedError:
-    theirs = sys.modules.get("sklearn.exceptions")
-    kind: Any = NotFittedError
-    if theirs is not None:  # made here, so it must say how to unpickle it: joblib sends errors between processes
-        bases, reduce = (NotFittedError, theirs.NotFittedError), {"__reduce__": lambda self: (_not_fitted, ())}
-        kind = type("NotFittedError", bases, reduce)
-    error: NotFittedError = kind("this Classifier is not fitted yet: call fit first", "not-fitted")
-    return error
-
-
-def _matched(texts: Iterable[Any], labels: Sequence[Any]) -> list[Any]:
-    """The texts, if there is a label for each."""
-    texts = _texts(texts)
-    require_several(texts)
-    found = list(texts)
-    if labels is None:  # scikit-learn looks for these words
-        raise BothwaysError("Classifier requires y to be passed, but the target y is None", "no-labels")
-    if len(found) != len(labels):
-        raise BothwaysError(
-            f"{len(found)} texts and {len(labels)} labels were given: expected one label for each text",
-            "length-mismatch",
-            (len(found), len(labels)),
-        )
-    if not found:
-        raise BothwaysError("no texts were given: expected at least one", "no-data")
-    return found
-
-
-def _texts(given: Any) -> Any:
-    """The texts or pairs of a table in memory; anything else as it is."""
-    if not frame_kind(given):
-        return given
-    with as_files(given) as names:
-        return [row.texts[0] if len(row.texts) == 1 else row.texts for row in read_texts_labelled(names)]
-
-
-def _label(label: Any) -> Any:
-    """The label as a plain Python value."""
-    label = label.item() if isinstance(label, np.generic) else label
-    if label is None or isinstance(label, list | tuple | np.ndarray) or label != label:
-        raise BothwaysError(f"one label was expected for each text, and {label!r} was given", "bad-label", label)
-    if isinstance(label, float) and not label.is_integer():
-        raise BothwaysError(
-            f"Unknown label type: {label} is a fraction, not a class; for numbers, use finetune with "
-            "classify.kind=regression",
-            "bad-label",
-            label,
-        )
-    return label

@@ -50,7 +50,7 @@ class Evaluation:
     temperature: float | None = None
     """Divisor of the logits that calibrates the probabilities."""
     thresholds: dict[str, float] = field(default_factory=dict)
-    """Multi-label classification: the probability threshold of each label with the highest F1."""
+    """Multi-label classification: the threshold of each label by F1, of rare ones nearer to a common one."""
     reliability: list[Bin] = field(default_factory=list)
     """Accuracy and confidence by bin of confidence."""
     worst: list[dict[str, Any]] = field(default_factory=list)
@@ -65,6 +65,8 @@ class Evaluation:
     """The labels of the model; of the confusion matrix in this order."""
     errors_title: str = "Largest errors"
     """What the list of the worst errors is called, such as Most confident errors."""
+    never_predicted: str = ""
+    """A sentence about labels that the data have and that were never predicted; "" if there are none."""
 
     def __repr__(self) -> str:
         low, high = self.interval
@@ -239,13 +241,14 @@ class _Counting:
             _details(self.scores),
             confusion,
             min(max(before * fit_temperature(self.logs, self.golds), COLDEST), HOTTEST) if self.golds else None,
-            self.scores.best_thresholds() if isinstance(self.scores, ManyLabels) else {},
+            self.scores.tuned_thresholds() if isinstance(self.scores, ManyLabels) else {},
             self.scores.reliability() if isinstance(self.scores, Classes) else [],
             worst,
             str(self.predictor.tally),
             intervals,
             labels=self.predictor.labels,
             errors_title=self.task.errors_title,
+            never_predicted=self.scores.never_predicted() if isinstance(self.scores, Classes | ManyLabels) else "",
         )
 
 
@@ -258,7 +261,7 @@ def _intervals(scores: Accumulator, names: Sequence[str]) -> dict[str, tuple[flo
 
 
 def _shown(example: Any) -> dict[str, Any]:
-    return {name: value for name, value in asdict(example).items() if name not in ("words", "id")}
+    return {name: value for name, value in asdict(example).items() if name not in ("words", "id", "weight")}
 
 
 def _details(scores: Accumulator) -> dict[str, dict[str, float]]:

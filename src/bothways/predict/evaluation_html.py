@@ -23,6 +23,8 @@ def evaluation_html(found: Evaluation) -> str:
         columns = list(next(iter(found.details.values())))
         details = [(name, *(shown_number(row[column]) for column in columns)) for name, row in found.details.items()]
         parts.append(html_table(("", *columns), details, "Scores by label", numbers=len(columns)))
+    if found.never_predicted:
+        parts.append(f"<p>{html.escape(found.never_predicted)}</p>")
     if found.confusion and len(found.labels) <= _MOST_LABELS:
         parts.append(_confusion(found.confusion, found.labels))
     if found.worst:

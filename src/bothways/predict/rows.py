@@ -69,6 +69,7 @@ def predicted_rows(
     top: int = 1,
     probabilities: bool = False,
     first: int = 0,
+    notes: Notes | None = None,
 ) -> Iterator[Row]:
     """The rows with their answers. `first`: the number of the first row, counted from 0."""
     if probabilities and not predictor.task.has_probabilities:
@@ -87,11 +88,19 @@ def predicted_rows(
 
     for number, (item, decoded) in enumerate(predictor.decode_all(examples(), first), first + 1):
         row = waiting.popleft()
-        answer = answer_columns(predictor.task.answer(item, decoded, top), predictor.task.list_column)
+        found = predictor.task.answer(item, decoded, top)
+        note_without_label(predictor, item.example, found, notes)
+        answer = answer_columns(found, predictor.task.list_column)
         if probabilities:
             shares = zip(predictor.labels, decoded.tolist(), strict=True)
             answer |= {f"probability_{label}": share for label, share in shares}
         yield _joined(row, {NUMBER: number, **answer, **_reading(item)})
+
+
+def note_without_label(predictor: Predictor, example: Any, answer: Any, notes: Notes | None) -> None:
+    """Note a text of a file for which none of several labels was predicted."""
+    if notes is not None and answer == [] and not predictor.task.list_column and example.where:
+        notes.add("no-label-predicted", example.where)
 
 
 def _reading(item: EncodedExample) -> Row:

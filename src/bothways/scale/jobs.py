@@ -202,7 +202,7 @@ class PredictJob:
                 old.clear()
             tally = predictor.task.reader.tally = Tally()
             asked: dict[str, Any] = {"top": self.top, "probabilities": self.probabilities, "first": unit.first}
-            rows = write_rows(unit.part, predicted_rows(predictor, cursor.take(unit.rows), **asked))
+            rows = write_rows(unit.part, predicted_rows(predictor, cursor.take(unit.rows), notes=notes, **asked))
             noted = {name: getattr(notes, name) for name in ("counts", "first", "values", "columns")}
             return {"rows": rows, "tally": vars(tally), "notes": json.loads(json.dumps(noted, default=str))}
 

@@ -23,7 +23,7 @@ from bothways.scoring.accumulator import (
     shape_error,
 )
 from bothways.scoring.calibration import Bin, bin_of, reliability_table
-from bothways.scoring.counting import LabelScores, f1_score, macro_f1, scores_by_label
+from bothways.scoring.counting import LabelScores, f1_score, macro_f1, never_predicted, scores_by_label
 
 BINS = 15
 _LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -97,6 +97,10 @@ class Classes:
         """Precision, recall, F1 and support of each class."""
         table = self.confusion().astype(np.float64)
         return scores_by_label(self.labels, np.diag(table), table.sum(1), table.sum(0))
+
+    def never_predicted(self) -> str:
+        """A sentence about classes that occur and were never predicted; "" if there are none."""
+        return never_predicted(self.labels, self.confusion().sum(1), self.confusion().sum(0))
 
     def confusion(self) -> Ints:
         """The confusion matrix: gold classes in rows, predicted ones in columns. (C, C)."""

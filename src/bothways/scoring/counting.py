@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bothways.data.label_checks import listed
 from bothways.scoring.accumulator import Floats, divide
 
 
@@ -37,3 +40,18 @@ def scores_by_label(names: Sequence[str], right: Floats, gold: Floats, predicted
         name: LabelScores(float(precision), float(recall), float(f1), int(support))
         for name, precision, recall, f1, support in zip(names, *columns, gold, strict=True)
     }
+
+
+def never_predicted(names: Sequence[str], gold: NDArray[Any], predicted: NDArray[Any]) -> str:
+    """A sentence about labels that occur and were never predicted; "" if there are none. Counts: (C,).
+
+    >>> never_predicted(["joy", "awe"], np.array([3, 1]), np.array([0, 0]))
+    'nothing was predicted: no text got a label'
+    >>> never_predicted(["joy", "awe"], np.array([3, 1]), np.array([4, 0]))
+    "never predicted, although the data have it: 'awe'"
+    """
+    if gold.sum() and not predicted.sum():
+        return "nothing was predicted: no text got a label"
+    missing = [name for name, has, got in zip(names, gold, predicted, strict=True) if has and not got]
+    them = "it" if len(missing) == 1 else "them"
+    return f"never predicted, although the data have {them}: {listed(missing)}" if missing else ""

@@ -95,7 +95,7 @@ class QuestionAnswering(Task):
             return config
         return replace(config, thresholds={NULL: scores["best_f1_threshold"]})
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
+    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         super().__init__(model, config)
         self.metric = "best_f1" if NULL in config.thresholds else "f1"
 

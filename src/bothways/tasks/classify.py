@@ -3,8 +3,9 @@
 B sequences · C labels.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from bothways.data.examples import Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
-from bothways.data.label_checks import check_balance, check_known, check_spelling
-from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, label_names
+from bothways.data.label_checks import check_balance, check_known, check_spelling, listed
+from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, label_names, names_of
 from bothways.data.notes import Notes
+from bothways.data.several_labels import MARKS, evident_separator, joined_names
 from bothways.data.sources import ROWS, find_sources, first_rows
-from bothways.data.texts import read_texts_labelled
+from bothways.data.texts import find_indicators, read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError, require_choice
@@ -29,7 +31,7 @@ from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Regression
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, cross_entropy
-from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
+from bothways.tasks.task import EncodedExample, Outputs, Reconsidered, Sample, Targets, TaskConfig
 from bothways.tasks.text_task import (
     NUMBER,
     TextTask,
@@ -67,6 +69,10 @@ class ClassifySettings:
 
     kind: Literal["auto", LabelKind] = "auto"
     """One label per row, several, or a number; auto: decided from the data."""
+    separator: str = ""
+    """With kind multi: what separates the labels of a cell, such as |. By default found in the data."""
+    tune_thresholds: bool = True
+    """Several labels: choose the threshold of each by F1 on the development data; else all are 0.5."""
     label_smoothing: float = 0.0
     """Label smoothing: the share of the target that is spread over all labels."""
     focal_gamma: float = 0.0
@@ -96,6 +102,8 @@ class ClassifyOptions:
     kind: LabelKind = "single"
     texts: int = 0
     """Texts per example, one or two; 0: unknown, or both occur."""
+    separator: str = ""
+    """As in `ClassifySettings`, for files to evaluate on."""
 
 
 class TextClassification(TextTask):
@@ -110,8 +118,9 @@ class TextClassification(TextTask):
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Text]:
         # "joy|awe" is two labels only if the user sets the kind to multi.
-        several: Literal["multi", "auto"] = "multi" if known is not None and known.kind == "multi" else "auto"
-        return read_texts_labelled(files, columns, several, notes)
+        if known is None or known.kind != "multi":
+            return read_texts_labelled(files, columns, "auto", notes)
+        return read_texts_labelled(files, columns, "multi", notes, known.separator)
 
     @classmethod
     def parse(cls, given: Any) -> Text:
@@ -122,11 +131,16 @@ class TextClassification(TextTask):
         cls, settings: ClassifySettings, window: WindowSettings, examples: Sequence[Text], max_length: int
     ) -> tuple[TaskConfig, tuple[str, ...]]:
         kind = settings.kind if settings.kind != "auto" else label_kind(example.gold for example in examples)
+        if settings.kind == "auto" and kind == "single":
+            _require_one_label(examples)
         labels = NUMBER if kind == "regression" else label_names(as_kind(example, kind) for example in examples)
         if kind == "single" and len(labels) < 2:
             raise BothwaysError(f"all rows have the label {labels[0]!r}: expected two or more", "one-label", labels[0])
+        if not labels:
+            raise BothwaysError("none of the training examples has a label: there is nothing to learn", "no-labels")
         counts = {len(example.texts) for example in examples}
-        options = ClassifyOptions(kind, counts.pop() if len(counts) == 1 else 0)
+        separator = settings.separator if kind == "multi" else ""
+        options = ClassifyOptions(kind, counts.pop() if len(counts) == 1 else 0, separator)
         return TaskConfig(cls.name, window, options=options), labels
 
     @classmethod
@@ -148,21 +162,21 @@ class TextClassification(TextTask):
         return TaskConfig(cls.name, options=ClassifyOptions(kind))
 
     def __init__(
-        self, model: Model, config: TaskConfig, settings: ClassifySettings | None = None, golds: Sequence[Any] = ()
+        self, model: Model, config: TaskConfig, settings: ClassifySettings | None = None, train: Sequence[Text] = ()
     ) -> None:
         super().__init__(model, config, settings)
         self.number = {name: i for i, name in enumerate(self.labels)}
         if self.labels == nameless(len(self.labels)):  # then the data have numbers
             self.number |= {str(i): i for i in range(len(self.labels))}
         self.texts_wanted = self.options.texts
-        self.weights = self._weights(golds)
+        self.weights = self._weights(train)
         usual = {"single": "accuracy", "multi": "micro_f1", "regression": "spearman"}[self.options.kind]
         self.metric = self.settings.metric or usual
         require_choice("classify.metric", self.metric, tuple(self.new_scores().scores()))
         self.has_probabilities = self.options.kind != "regression"
         self.errors_title = "Largest errors" if self.options.kind == "regression" else "Most confident errors"
 
-    def _weights(self, golds: Sequence[Any]) -> NDArray[np.float32]:
+    def _weights(self, train: Sequence[Text]) -> NDArray[np.float32]:
         wanted = self.settings.class_weights
         if wanted == "none":
             return np.ones(len(self.labels), np.float32)
@@ -174,10 +188,10 @@ class TextClassification(TextTask):
                 )
             return np.array([wanted.get(name, 1.0) for name in self.labels], np.float32)
         counts = np.zeros(len(self.labels))
-        for gold in golds:
-            for name in gold if isinstance(gold, tuple) else (gold,):
-                counts[self.number[name]] += 1
-        return np.asarray(counts.mean() / np.maximum(counts, 1), np.float32)
+        for example in train:
+            for name in dict.fromkeys(names_of(example.gold) if example.gold is not None else ()):
+                counts[self.number[name]] += example.weight
+        return np.asarray(counts.mean() / np.where(counts > 0, counts, 1), np.float32)
 
     def gold(self, example: Text) -> Any:
         if self.options.kind == "regression":
@@ -247,6 +261,12 @@ class TextClassification(TextTask):
     def threshold(self, label: str) -> float:
         return self.config.thresholds.get(label, 0.5)
 
+    def tune(self, scores: Any) -> Any:
+        if self.options.kind != "multi" or not self.settings.tune_thresholds:
+            return scores
+        self.config = replace(self.config, thresholds=scores.tuned_thresholds())
+        return scores.rescored(self.config.thresholds)
+
     def calibration(self, item: EncodedExample, decoded: NDArray[np.float64]) -> tuple[NDArray[np.float64], int] | None:
         if self.options.kind != "single":
             return None
@@ -277,6 +297,26 @@ class TextClassification(TextTask):
     # ------------------------------------------------------------------ checks of labelled data
 
     @classmethod
+    def reconsider(cls, counts: DataCounts) -> Reconsidered | None:
+        """Cells such as joy|awe, and a column of 0 and 1 for each label, are several labels."""
+        if not counts.labelled and counts.columns.label is None:
+            if not (columns := find_indicators(counts.files, counts.columns)):
+                return None
+            says = f"There is no column of labels, but {len(columns):,} of 0 and 1: {listed(columns)}. Each is a label."
+            return Reconsidered(cls.Settings(), "+".join(columns), Finding("ok", "several labels", says))
+        if not counts.golds or cls.data_kind(counts) != "single":
+            return None
+        names = cls.label_counts(counts, "single")
+        if not (mark := evident_separator(names)):
+            return None
+        joined = [name for name in names if mark in name]
+        says = f"{len(joined):,} different cells hold several labels, separated by {mark}, as in {joined[0]!r}."
+        do = "If each is one label, set classify.kind=single."
+        wanted = ("classify.kind=multi", f"classify.separator={mark}")
+        finding = Finding("ok", "several labels", says, do, len(joined), settings=wanted)
+        return Reconsidered(cls.Settings(kind="multi", separator=mark), "", finding)
+
+    @classmethod
     def check_rows(cls, counts: DataCounts, kind: str) -> Iterator[Finding]:
         """Labels that are not numbers where nearly all others are quantities."""
         odd = not_numbers(counts)
@@ -290,6 +330,8 @@ class TextClassification(TextTask):
         names = cls.label_counts(counts, kind)
         if kind == "regression" or not names:
             return
+        if kind == "multi" and (none := counts.golds[()]):
+            yield Finding("ok", "labels", f"{none:,} of {counts.labelled:,} texts have no label.", count=none)
         if kind == "single" and len(names) == 1:
             says = f"All rows have the label {next(iter(names))!r}: there is nothing to learn."
             yield Finding("error", "labels", says, "Add rows with other labels, or name the right column with `label`.")
@@ -333,13 +375,23 @@ def _label_column(file: str) -> str:
 
 def _several(names: Mapping[str, int]) -> Iterator[Finding]:
     """Cells such as joy|awe, where joy is a label too."""
-    for mark in "|;,":
-        joined = [name for name in names if mark in name and any(part.strip() in names for part in name.split(mark))]
-        if joined:
+    for mark in MARKS:
+        if joined := joined_names(names, mark):
             look = "1 label looks" if len(joined) == 1 else f"{len(joined):,} labels look"
             says = f"{look} like several in one cell, as in {joined[0]!r}."
-            do = "If they are several, set classify.kind=multi."
-            if mark == ";":  # which the reader does not split
-                do = "If they are several, write .jsonl in which the label of a row is a list."
+            do = f"If they are several, separated by {mark}, set classify.kind=multi."
             yield Finding("warning", "labels", says, do, len(joined))
             return
+
+
+def _require_one_label(examples: Sequence[Text]) -> None:
+    """Refuse cells that look like several labels: as one name each, they would be learned wrongly."""
+    names = Counter(example.gold for example in examples if isinstance(example.gold, str))
+    if mark := evident_separator(names):
+        joined = next(name for name in names if mark in name)
+        raise BothwaysError(
+            f"cells such as {joined!r} look like several labels, separated by {mark}: set classify.kind=multi, or "
+            "classify.kind=single if each is one label",
+            "several-labels",
+            joined,
+        )

@@ -157,10 +157,10 @@ class SentenceVectors(Task):
         """Any folder of sentence-transformers."""
         return None if model.sentence is None else TaskConfig(cls.name, options=EmbedOptions())
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
+    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         if config.window.long == "window":  # the default: here a text is one sequence
             config = replace(config, window=replace(config.window, long="cut"))
-        super().__init__(model, config, settings, golds)
+        super().__init__(model, config, settings, train)
         if model.sentence is None:
             raise BothwaysError("this model has no pooling for the vectors of texts", "no-task-head", "sentence")
         self.metric = "spearman" if self.options.kind == "scored" else "mrr@10"

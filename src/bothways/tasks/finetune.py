@@ -14,7 +14,6 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
 from bothways.model.box import model_folder
-from bothways.model.card import Made
 from bothways.model.families import with_pooling
 from bothways.model.identify import read_labels
 from bothways.model.load import load
@@ -27,7 +26,7 @@ from bothways.tasks.folder import with_config, with_dropout, with_task
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
 from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
 from bothways.tasks.task import Sample, Task
-from bothways.tasks.task_card import made_by
+from bothways.tasks.task_card import made_by, read_evaluated, thresholds_shown
 from bothways.tasks.trainable import FineTuning
 from bothways.text.frames import as_files, frame_kind
 from bothways.text.streams import name_of, read_as
@@ -58,6 +57,8 @@ class Finetuned:
     best_step: int | None = None
     scores: dict[str, float] = field(default_factory=dict)
     """Of the best model, on development data."""
+    thresholds: dict[str, float] = field(default_factory=dict)
+    """Several labels: the lowest probability at which each is predicted, chosen on development data."""
 
 
 def finetune(
@@ -107,7 +108,7 @@ def finetune(
                 tell(f"{unlabelled:,} of the {len(some):,} {what} examples have no label and are left out")
         normalise = TASKS[recipe.task].normalise
         train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
-        task = make_task(model, recipe.settings, [example.gold for example in train])
+        task = make_task(model, recipe.settings, train)
         for example in dev:
             task.check(example)
         task.gather(model, train, pick_device(recipe.run.device, ranks), watch, recipe.run.seed)
@@ -150,12 +151,29 @@ def finetune(
         scores = scores_at(out, best)
         if ended.complete and ranks.is_first and latest is not None:
             chosen = latest if best is None else latest.with_name(f"step-{best:08}")
-            made = made_by(recipe, name or out.absolute().name, train, dev, task, scores, chosen)
-            _publish(out, chosen, scores, work.base, made)
+            tuned = _tuned(chosen, scores, work.base)
+            known, thresholds = read_evaluated(chosen), _of_labels(task_config(tuned).thresholds, task.labels)
+            made = made_by(recipe, name or out.absolute().name, train, dev, task, scores, known, thresholds)
+            checkpoint.save(tuned, out / "model", made=made)
+            copy_adapter(chosen / "model", out / "adapter", work.base)
             checkpoints.finish(keep_state=recipe.run.keep_state)
+            if thresholds:
+                tell(f"thresholds, chosen on the development data: {thresholds_shown(thresholds)}")
+            if known["never_predicted"]:
+                tell(f"on the development data: {known['never_predicted']}")
         ranks.wait()
+        stored = read_json(out / "model/config.json").get("bothways", {}) if ended.complete else {}
         return Finetuned(
-            out / "model", recipe.task, task.labels, len(train), ended.step, ended.complete, task.metric, best, scores
+            out / "model",
+            recipe.task,
+            task.labels,
+            len(train),
+            ended.step,
+            ended.complete,
+            task.metric,
+            best,
+            scores,
+            _of_labels(stored.get("thresholds", {}), task.labels),
         )
 
 
@@ -279,11 +297,15 @@ def _in_steps(run: FinetuneRun, work: FineTuning) -> FinetuneRun:
     return replace(run, evaluate_every=every, save_every=run.save_every or every)
 
 
-def _publish(out: Path, chosen: Path, scores: Mapping[str, float], base: str, made: Made) -> None:
-    """Save a checkpoint's model as out/model. An adapter is merged into its base, and also copied to out/adapter."""
+def _of_labels(thresholds: Mapping[str, float], labels: Sequence[str]) -> dict[str, float]:
+    """The thresholds of labels; there may be another, of questions without an answer."""
+    return {label: thresholds[label] for label in labels if label in thresholds}
+
+
+def _tuned(chosen: Path, scores: Mapping[str, float], base: str) -> Model:
+    """The model of a checkpoint as it is published; an adapter is merged into its base."""
     model = load(chosen / "model", base=base if is_adapter(chosen / "model") else None)
     config = task_config(model)
     if model.sentence is not None:
         model.sentence.training_only.clear()
-    checkpoint.save(with_config(model, TASKS[config.task].tuned(config, scores)), out / "model", made=made)
-    copy_adapter(chosen / "model", out / "adapter", base)
+    return with_config(model, TASKS[config.task].tuned(config, scores))

@@ -95,7 +95,7 @@ def plan_task(
     return TASKS[task].plan(settings, window, examples, max_length)
 
 
-def make_task(model: Model, settings: Any = None, golds: Sequence[Any] = ()) -> Task:
-    """The task of a model. Only training uses `settings` and the golds of the training data."""
+def make_task(model: Model, settings: Any = None, train: Sequence[Any] = ()) -> Task:
+    """The task of a model. Only training uses `settings` and the examples of the training data."""
     config = task_config(model)
-    return TASKS[config.task](model, config, settings, golds)
+    return TASKS[config.task](model, config, settings, train)

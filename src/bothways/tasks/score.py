@@ -86,7 +86,7 @@ class PairScoring(TextTask):
     def parse(cls, given: Any) -> Text:
         return as_text(given)
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
+    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         super().__init__(model, config, settings)
         self.texts_wanted = self.options.texts
         self.ranking_loss = RANKING_LOSSES.get(self.settings.loss)

@@ -120,7 +120,7 @@ class TokenClassification(Task):
     ) -> tuple[TaskConfig, tuple[str, ...]]:
         return TaskConfig(cls.name, window), tag_names([e.gold for e in examples if e.gold is not None])
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
+    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         super().__init__(model, config)
         self.number = {name: i for i, name in enumerate(self.labels)}
         self.has_entities = is_entities(self.labels)

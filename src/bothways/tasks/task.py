@@ -56,6 +56,17 @@ class TaskConfig:
     """An instance of the task's `Options`."""
 
 
+@dataclass(frozen=True)
+class Reconsidered:
+    """How files should be read after all, once their labels are known."""
+
+    settings: Any
+    """The task's settings with which they are read."""
+    label: str
+    """The columns of the label; "" as before."""
+    finding: Finding
+
+
 class Task(ABC):
     """One way to use an encoder. Class methods work on files and examples, instances with a model."""
 
@@ -103,8 +114,8 @@ class Task(ABC):
     marked_title: ClassVar[str] = ""
     """The field that is shown above it, such as the question."""
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, golds: Sequence[Any] = ()) -> None:
-        """Only training uses `settings` and the golds of the training data."""
+    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
+        """Only training uses `settings` and the examples of the training data."""
         self.config, self.options, self.labels = config, config.options, model.config.labels
         self.settings = settings if settings is not None else self.Settings()
         self.reader = Reader(model, config.window, self.pair_part, has_offsets=self.needs_offsets)
@@ -171,6 +182,10 @@ class Task(ABC):
     def tuned(cls, config: TaskConfig, scores: Mapping[str, float]) -> TaskConfig:
         """The config with what is tuned on development data, such as a threshold."""
         return config
+
+    def tune(self, scores: Any) -> Any:
+        """Tune on the scores of development data, such as thresholds: the scores with these, or None to count again."""
+        return scores
 
     @classmethod
     def hf_config(cls, config: TaskConfig) -> dict[str, Any]:
@@ -332,6 +347,11 @@ class Task(ABC):
         """Count what the methods below need to know about an example."""
         if (key := cls.gold_key(example)) is not None:
             counts.names[key] += 1
+
+    @classmethod
+    def reconsider(cls, counts: DataCounts) -> Reconsidered | None:
+        """How the files should be read instead, seen from all labels; None: as they were."""
+        return None
 
     @classmethod
     def data_kind(cls, counts: DataCounts) -> str:

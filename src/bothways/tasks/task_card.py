@@ -10,13 +10,16 @@ from bothways.errors import BothwaysError
 from bothways.model.box import model_folder
 from bothways.model.card import Made, Score, files_and_rows, name_of_model
 from bothways.scoring.accumulator import Accumulator
-from bothways.scoring.classification import shown_name
+from bothways.scoring.classification import Classes, shown_name
+from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.significance import interval
 from bothways.tasks.recipe import FinetuneRecipe
 from bothways.tasks.task import Task
 
-INTERVALS = "intervals.json"
-"""In a checkpoint: the confidence intervals of its scores."""
+EVALUATED = "evaluated.json"
+"""In a checkpoint: the confidence intervals of its scores, and a sentence about labels that it never predicts."""
+_SHOWN = 30
+"""Thresholds that are listed one by one."""
 _MOST_KINDS = 500
 """The bootstrap of a score takes time with the kinds of its examples: beyond this, only the main score has one."""
 
@@ -31,6 +34,26 @@ def intervals_of(scores: Accumulator, metric: str) -> dict[str, tuple[float, flo
     return found
 
 
+def evaluated_facts(scores: Accumulator, metric: str) -> dict[str, Any]:
+    """What a checkpoint keeps of its evaluation, beside the scores."""
+    gaps = scores.never_predicted() if isinstance(scores, Classes | ManyLabels) else ""
+    return {"intervals": intervals_of(scores, metric), "never_predicted": gaps}
+
+
+def read_evaluated(checkpoint: Path) -> dict[str, Any]:
+    """The facts of a checkpoint; those of none if it was not evaluated."""
+    file = checkpoint / EVALUATED
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {"intervals": {}, "never_predicted": "", **found}
+
+
+def thresholds_shown(thresholds: Mapping[str, float]) -> str:
+    """The threshold of each label, of many labels the lowest and the highest."""
+    if len(thresholds) > _SHOWN:
+        return f"{min(thresholds.values()):.2f} to {max(thresholds.values()):.2f}, of {len(thresholds):,} labels"
+    return ", ".join(f"{name} {value:.2f}" for name, value in thresholds.items())
+
+
 def made_by(
     recipe: FinetuneRecipe,
     name: str,
@@ -38,11 +61,10 @@ def made_by(
     dev: Sequence[Any],
     task: Task,
     scores: Mapping[str, float],
-    chosen: Path,
+    known: Mapping[str, Any],
+    thresholds: Mapping[str, float],
 ) -> Made:
-    """How a model was fine-tuned. `scores`: those of its checkpoint, `chosen`."""
-    file = chosen / INTERVALS
-    known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    """How a model was fine-tuned. `scores`, `known` (of `read_evaluated`), `thresholds`: those of its checkpoint."""
     order = sorted(scores, key=lambda one: one != task.metric)
     base, title = model_folder(recipe.model.init), task.title
     tested = files_and_rows(recipe.data.dev, len(dev))
@@ -54,11 +76,14 @@ def made_by(
             "training data": files_and_rows(recipe.data.train, len(train)),
             **({"development data": tested} if dev else {}),
             "training": _training(recipe),
+            **({"thresholds": f"{thresholds_shown(thresholds)}; chosen on {tested}"} if thresholds else {}),
+            **({"remark": known["never_predicted"]} if known["never_predicted"] else {}),
         },
         scored_on=tested,
-        score_note="The best checkpoint was selected on these data: scores on others may be lower.",
+        score_note=f"The best checkpoint {'and the thresholds were' if thresholds else 'was'} selected on these data: "
+        "scores on others may be lower.",
         scores=tuple(
-            Score(one, scores[one], known.get(one), shown_name(one, task.labels) if task.labels else one)
+            Score(one, scores[one], known["intervals"].get(one), shown_name(one, task.labels) if task.labels else one)
             for one in order
         ),
     )

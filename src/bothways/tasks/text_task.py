@@ -58,9 +58,9 @@ class TextTask(Task):
         self.gold(example)
 
     def samples(self, item: EncodedExample) -> list[Sample]:
-        """One sample per window; all windows of a text together have the weight 1."""
-        gold = self.gold(item.example)
-        return [Sample.of([view], (gold, 1 / len(item.views))) for view in item.views]
+        """One sample per window; all windows of a text together have its weight."""
+        gold, weight = self.gold(item.example), item.example.weight
+        return [Sample.of([view], (gold, weight / len(item.views))) for view in item.views]
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
         return model.logits(self.head, states, batch)
@@ -89,6 +89,8 @@ class TextTask(Task):
     @classmethod
     def survey(cls, example: Text, counts: DataCounts) -> None:
         counts.measure("characters in a text", sum(map(len, example.texts)), example.where)
+        if isinstance(example.gold, tuple):
+            counts.measure("labels of a text", len(set(example.gold)), example.where)
         if example.gold is not None:
             counts.golds[example.gold] += 1
             counts.place(names_of(example.gold), example.where)

@@ -23,8 +23,9 @@ from bothways.model.lora import adapt, save_adapter, trained_of
 from bothways.model.model import Model
 from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.answering import decode_all
+from bothways.tasks.folder import with_config
 from bothways.tasks.task import Sample, Task
-from bothways.tasks.task_card import INTERVALS, intervals_of
+from bothways.tasks.task_card import EVALUATED, evaluated_facts
 from bothways.train.distill import StudentModule, Teacher
 from bothways.train.protocol import Forward, MicroBatch, Step, WholeStep
 from bothways.train.ranks import Ranks
@@ -199,11 +200,15 @@ class FineTuning:
         if not self.dev:
             return {}
         device = next(self.module.parameters()).device
-        scores = self.task.new_scores()
-        for item, decoded in decode_all(self.task, lambda batch: self.module(batch, {}), self.dev, device):
-            self.task.count(scores, item, decoded)
-        self.evaluated = scores
-        return scores.scores()
+
+        def counted() -> Accumulator:
+            scores = self.task.new_scores()
+            for item, decoded in decode_all(self.task, lambda batch: self.module(batch, {}), self.dev, device):
+                self.task.count(scores, item, decoded)
+            return scores
+
+        self.evaluated = self.task.tune(counted()) or counted()
+        return self.evaluated.scores()
 
     def selection_loss(self, scores: Mapping[str, float]) -> float:
         return selection_loss(scores, self.task.metric)
@@ -216,15 +221,16 @@ class FineTuning:
     # ------------------------------------------------------------------ folders
 
     def save(self, weights: Mapping[str, Tensor], folder: Path) -> None:
-        """Save a model folder; with LoRA an adapter folder, and the trained weights under our own names. Beside it the
-        intervals of its scores."""
+        """Save a model folder; with LoRA an adapter folder, and the trained weights under our own names. Beside it what
+        its evaluation found."""
         if self.evaluated is not None:
-            found = json.dumps(intervals_of(self.evaluated, self.task.metric))
-            (folder / INTERVALS).write_text(found + "\n", encoding="utf-8")
+            found = json.dumps(evaluated_facts(self.evaluated, self.task.metric), ensure_ascii=False)
+            (folder / EVALUATED).write_text(found + "\n", encoding="utf-8")
+        model = with_config(self.model_of(weights), self.task.config)
         if self.lora is None:
-            checkpoint.save(self.model_of(weights), folder / "model")
+            checkpoint.save(model, folder / "model")
             return
-        save_adapter(self.model_of(weights), self.base, folder / "model")
+        save_adapter(model, self.base, folder / "model")
         safetensors.torch.save_file(trained_of(self.module, weights), folder / "parts.safetensors")
 
     def load(self, folder: Path) -> dict[str, Tensor]:

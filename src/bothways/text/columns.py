@@ -40,8 +40,9 @@ def named_like(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
 class Columns:
     """The names of the columns, where they are not the usual ones. Case does not matter.
 
-    `title+description` joins two columns into one text, with a space between them. Numbers, such as text "2" and
-    label "1", count the columns of a table that has no header.
+    `title+description` joins two columns into one text, with a space between them. The label `joy+awe` names two
+    columns of 0 and 1, one for each of several labels. Numbers, such as text "2" and label "1", count the columns of a
+    table that has no header.
     """
 
     text: str | None = None
@@ -56,6 +57,8 @@ class ResolvedColumns:
     texts: tuple[tuple[str, ...], ...]
     """One or two texts, each of one or more columns."""
     label: str | None
+    indicators: tuple[str, ...] = ()
+    """Instead of a label: the columns of 0 and 1 that the user names, one for each label."""
 
 
 def names_without_header(columns: Columns, first: list[str]) -> list[str] | None:
@@ -63,7 +66,8 @@ def names_without_header(columns: Columns, first: list[str]) -> list[str] | None
 
     CoLA's rows are recognised: source, label, the author's mark, sentence.
     """
-    given = [name for name in (*(columns.text or "").split("+"), columns.pair, columns.label) if name]
+    joined = (columns.text, columns.pair, columns.label)
+    given = [name for names in joined for name in (names or "").split("+") if name]
     if given and all(name.isdecimal() for name in given) and not set(given) <= set(first):
         return [str(number) for number in range(1, len(first) + 1)]
     if len(first) == 4 and first[1] in ("0", "1") and first[2] in ("", "*"):
@@ -81,13 +85,16 @@ def find_columns(columns: Columns, names: Sequence[str], where: str, *, has_head
     )
     if columns.pair and not columns.text:
         raise BothwaysError("`pair` names the second text: name the first one with `text`", "pair-without-text")
-    label = table.named(columns.label, "label")[0] if columns.label else None
+    labels = table.named(columns.label, "label") if columns.label else ()
+    label = labels[0] if len(labels) == 1 else None
     if columns.text:
         given = (("text", columns.text), ("pair", columns.pair))
         texts = [table.named(name, argument) for argument, name in given if name]
     else:
-        texts = table.known_texts(label)
+        texts = table.known_texts(*labels)
     used = {name for text in texts for name in text}
+    if len(labels) > 1:
+        return ResolvedColumns(tuple(texts), None, labels)
     return ResolvedColumns(tuple(texts), label or table.known_label(used))
 
 
@@ -104,7 +111,7 @@ def find_text(text: str | None, names: Sequence[str], where: str, *, has_header:
         return table.named(text, "text")
     if exact := table.like("text"):
         return (table.one(exact, "`text`"),)
-    found = table.known_texts(None)
+    found = table.known_texts()
     if len(found) > 1:
         table.one([name for one in found for name in one], "`text`")
     return found[0]
@@ -137,12 +144,12 @@ class _Header:
             raise BothwaysError(says, "ambiguous-column", tuple(found))
         return found[0]
 
-    def known_texts(self, label: str | None) -> list[tuple[str, ...]]:
-        """The one pair or the one text with a usual name."""
+    def known_texts(self, *labels: str) -> list[tuple[str, ...]]:
+        """The one pair or the one text with a usual name, which is none of the labels."""
         pairs = [(a, b) for first, second in PAIRS for a in self.like(first) for b in self.like(second)]
-        pairs = [pair for pair in pairs if label not in pair]
+        pairs = [pair for pair in pairs if not set(labels) & set(pair)]
         used = {name for pair in pairs for name in pair}
-        singles = [own for name in TEXTS for own in self.like(name) if own not in used and own != label]
+        singles = [own for name in TEXTS for own in self.like(name) if own not in used and own not in labels]
         found = [f"{a} with {b}" for a, b in pairs] + singles
         if len(found) > 1:
             self.one(found, self.arguments)

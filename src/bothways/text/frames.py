@@ -86,7 +86,7 @@ def rows_of_frame(table: Any) -> Iterator[dict[str, Any]]:
         case "polars":
             yield from table.iter_rows(named=True)
         case "datasets":
-            classes = {name: own.names for name, own in table.features.items() if getattr(own, "names", None)}
+            classes = {name: found for name, own in table.features.items() if (found := _classes(own))}
             yield from ({name: _named(value, classes.get(name)) for name, value in row.items()} for row in table)
         case _:
             for batch in table.to_batches(max_chunksize=_ROWS):
@@ -143,12 +143,21 @@ def _plain(value: Any) -> Any:
     """A cell as a plain Python value. NaN, NaT and pandas.NA, which equal nothing, are missing."""
     if hasattr(value, "tolist"):  # of numpy: a number, or an array
         value = value.tolist()
-    if isinstance(value, str | list | dict | bool | int):
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in (sorted(value, key=str) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, str | dict | bool | int):
         return value
     try:
         return value if bool(value == value) else None
     except (TypeError, ValueError):  # pandas.NA is neither true nor false
         return None
+
+
+def _classes(feature: Any) -> Sequence[str] | None:
+    """The names of a class, or of a list of classes."""
+    while (names := getattr(feature, "names", None)) is None and feature is not None:
+        feature = feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", None)
+    return names
 
 
 def _named(value: Any, classes: Sequence[str] | None) -> Any:

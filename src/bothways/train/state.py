@@ -4,7 +4,7 @@ out/checkpoints/step-00001000/
     model/                  a model folder
     generator/              a model folder, of rtd
     parts.safetensors       what objectives train beside the model, if anything
-    intervals.json          confidence intervals of its scores, of fine-tuning
+    evaluated.json          confidence intervals of its scores, of fine-tuning
     optimizer.safetensors   by parameter name, the same for any number of processes
     state.json              the position in the data and the schedule
 
@@ -29,7 +29,7 @@ from bothways.errors import BothwaysError
 from bothways.model.run_folder import CHECKPOINTS, STATE
 from bothways.train.ranks import full_tensor, shard_like
 
-_FILES = ("model", "generator", "parts.safetensors", "intervals.json", "optimizer.safetensors", STATE)
+_FILES = ("model", "generator", "parts.safetensors", "evaluated.json", "optimizer.safetensors", STATE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,138 @@
+"""How files write several labels of one text: list cells, cells such as joy|awe, or a column of 0 and 1 per label."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bothways.data.notes import row_error
+from bothways.errors import BothwaysError
+
+MARKS = "|;,、；，"
+"""What stands between the labels of a cell, in the order in which they are tried: the first are rare in names."""
+_ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""")
+_LIST = re.compile(rf"\[\s*(?:(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pattern}))*\s*,?)?\s*\]")
+"""As Python, JSON and numpy write a list of names: ['joy', 'awe'], ["joy"], [], [2 6]."""
+_YES_OR_NO = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
+
+
+def list_cell(cell: str, where: str) -> list[str] | None:
+    """The labels of a cell that is a list; None if it is none.
+
+    >>> list_cell("['joy', 'awe']", ""), list_cell('["joy"]', ""), list_cell("[]", ""), list_cell("joy", "")
+    (['joy', 'awe'], ['joy'], [], None)
+    """
+    cell = cell.strip()
+    if not (cell.startswith("[") and cell.endswith("]")):
+        return None
+    if _LIST.fullmatch(cell):
+        return [str(ast.literal_eval(item)) for item in _ITEM.findall(cell)]
+    if any(mark in cell for mark in "'\",|;"):  # else a name in brackets
+        raise row_error(where, f"has the label {cell}: expected a list such as ['joy', 'awe']", "bad-label")
+    return None
+
+
+def split_cell(cell: str, separator: str) -> tuple[str, ...]:
+    """The labels of a cell, of which an empty one has none.
+
+    >>> split_cell("joy | awe", "|"), split_cell("", "|"), split_cell("joy", "")
+    (('joy', 'awe'), (), ('joy',))
+    """
+    parts = cell.split(separator) if separator else [cell]
+    return tuple(part for part in map(str.strip, parts) if part)
+
+
+def find_separator(cells: Iterable[str]) -> str:
+    """What separates the labels of these cells, each of which has any number; "" if each has at most one.
+
+    A mark is taken if no label then looks like several by another mark.
+
+    >>> find_separator(["joy", "joy;awe"]), find_separator(["Comedy, dark|Drama", "Drama"]), find_separator(["joy"])
+    (';', '|', '')
+    """
+    distinct = set(cells)
+    present = [mark for mark in MARKS if any(mark in cell for cell in distinct)]
+    for mark in present:
+        names = {name for cell in distinct for name in split_cell(cell, mark)}
+        if not any(joined_names(names, other) for other in present if other != mark):
+            return mark
+    if present:
+        raise BothwaysError(
+            f"the labels may be separated by {' or '.join(present)}: name the right one with classify.separator",
+            "ambiguous-separator",
+            tuple(present),
+        )
+    return ""
+
+
+def joined_names(names: Iterable[str], mark: str) -> list[str]:
+    """The names that contain the mark, and a part of which is a name too."""
+    known = set(names)
+    return [name for name in names if mark in name and any(part in known for part in split_cell(name, mark))]
+
+
+def evident_separator(names: Mapping[str, int]) -> str:
+    """What separates several labels in cells that were read as names; "" if they do not look like several.
+
+    All parts must be parts of other cells too: "Paris, France" and "Lyon, France" are two names. Of | most must be,
+    since names hardly contain it.
+
+    >>> evident_separator({"joy": 3, "awe": 2, "joy|awe": 1}), evident_separator({"Paris, France": 4, "France": 2})
+    ('|', '')
+    """
+    for mark in MARKS:
+        cells = [split_cell(name, mark) for name in names if mark in name]
+        if not cells:
+            continue
+        seen = Counter(part for name in names for part in set(split_cell(name, mark)))
+        parts = {part for cell in cells for part in cell}
+        recur = sum(seen[part] > 1 for part in parts)
+        if recur == len(parts) or (mark == "|" and 2 * recur >= len(parts)):
+            return mark
+    return ""
+
+
+def indicated(row: Mapping[str, Any], columns: Sequence[str], where: str) -> tuple[str, ...] | None:
+    """The labels of a row in which each has a column of 0 and 1; None if one of these is missing."""
+    found = []
+    for name in columns:
+        if is_missing(row[name]):
+            return None
+        if (yes := yes_or_no(row[name])) is None:
+            says = f"has {row[name]!r} in the column {name}: expected 0 or 1, since `label` names several columns"
+            raise row_error(where, says, "not-zero-or-one")
+        if yes:
+            found.append(name)
+    return tuple(found)
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value
+
+
+def yes_or_no(value: Any) -> bool | None:
+    """The meaning of 0, 1, true or false; None of anything else."""
+    return _YES_OR_NO.get(str(value).strip().lower())
+
+
+def indicator_columns(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns that hold only 0 and 1, at least once each of both; none if there is but one such column.
+
+    >>> indicator_columns([{"text": "a", "joy": "1", "awe": "0"}, {"text": "b", "joy": "0", "awe": "1"}])
+    ('joy', 'awe')
+    """
+    seen: dict[str, set[bool | None]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if not is_missing(value) and None not in (values := seen.setdefault(name, set())):
+                values.add(yes_or_no(value))
+    found = tuple(name for name, values in seen.items() if values == {False, True})
+    return found if len(found) > 1 else ()
+
+
+def require_names(values: Sequence[Any], where: str) -> None:
+    """Refuse a list such as [0, 1, 0], which has a number for each label and no names."""
+    if len(set(map(str, values))) < len(values) and all(yes_or_no(value) is not None for value in values):
+        says = f"has the label {list(values)}, which names none: expected a list of names, or a column for each label"
+        raise row_error(where, says, "one-hot-list")

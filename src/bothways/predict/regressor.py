@@ -1,0 +1,83 @@
+"""A regressor on texts with scikit-learn's interface: fit, predict, score."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bothways.errors import BothwaysError
+from bothways.predict.estimator import TextEstimator, checked_weights, matched, value_errors
+
+
+class Regressor(TextEstimator):
+    """Fine-tunes an encoder on texts, or on pairs of texts, and numbers.
+
+        regressor = Regressor("my-model").fit(pairs, similarities)
+        regressor.predict([("a cat", "the cat")])
+
+    The settings are those of `Classifier`. Numbers are learned as they are, by the mean squared error: for numbers far
+    from 0 to 5, scikit-learn's TransformedTargetRegressor scales them.
+    """
+
+    def __init__(
+        self,
+        model: Path | str | None = None,
+        *,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        seed: int = 0,
+        out: Path | str | None = None,
+        settings: Sequence[str] = (),
+        device: str = "auto",
+        dtype: str = "auto",
+        progress: bool = True,
+    ) -> None:
+        self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
+        self.out, self.settings, self.device, self.dtype, self.progress = out, settings, device, dtype, progress
+
+    @value_errors()
+    def fit(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> "Regressor":  # noqa: N803
+        """Fine-tune on texts X with numbers y. X and `sample_weight`: as in `Classifier.fit`."""
+        texts = matched(X, y, type(self).__name__)
+        self._train(texts, _numbers(y).tolist(), sample_weight, {"kind": "regression"})
+        return self
+
+    @value_errors()
+    def predict(self, X: Iterable[Any]) -> NDArray[np.float64]:  # noqa: N803
+        """(texts,) numbers."""
+        return self._decoded(X)[:, 0]
+
+    @value_errors()
+    def score(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> float:  # noqa: N803
+        """R², the coefficient of determination; nan for fewer than two texts."""
+        texts = matched(X, y, type(self).__name__)
+        weights, gold = np.array(checked_weights(sample_weight, len(texts))), _numbers(y)
+        if len(gold) < 2:
+            return float("nan")
+        errors = float((weights * (gold - self.predict(texts)) ** 2).sum())
+        total = float((weights * (gold - np.average(gold, weights=weights)) ** 2).sum())
+        return 1 - errors / total if total else float(errors == 0)
+
+    def __sklearn_tags__(self) -> Any:
+        """scikit-learn's tags. Only scikit-learn calls this, so it is imported already."""
+        utils = sys.modules["sklearn.utils"]
+        return utils.Tags(
+            estimator_type="regressor",
+            target_tags=utils.TargetTags(required=True),
+            regressor_tags=utils.RegressorTags(),
+            input_tags=utils.InputTags(string=True, two_d_array=False),
+        )
+
+
+def _numbers(y: Any) -> NDArray[np.float64]:
+    try:
+        found = np.asarray(y, np.float64)
+    except (TypeError, ValueError):
+        raise BothwaysError("y has labels that are no numbers: a Classifier learns names", "bad-label") from None
+    if found.ndim != 1 or not np.isfinite(found).all():
+        raise BothwaysError("y has missing or infinite numbers, or several per text: expected one each", "bad-label")
+    return found
