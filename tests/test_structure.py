@@ -26,6 +26,7 @@ ORDER = [
     ["train"],
     ["pretraining"],
     ["tasks"],
+    ["export"],
     ["doctor"],
     ["predict"],
     ["search"],
@@ -46,6 +47,8 @@ ALLOWED = {
     "bm25s",
     "usearch",
     "openpyxl",
+    "onnx",
+    "onnxruntime",
     "pypdf",
     "bothways",
 }

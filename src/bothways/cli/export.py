@@ -27,9 +27,9 @@ def export(
     precision: Annotated[
         Literal["fp32", "fp16", "int8", "int8-blocks", "int4", "int8-dynamic"],
         typer.Option(
-            help="Precision of the matrices. int8: products of integers, each token with a scale of its own. int8-blocks, "
-            "int4: weights in blocks of 32 (MatMulNBits). int8-dynamic: one scale for the whole batch, so that the result "
-            "of a text depends on the other texts of its batch."
+            help="Precision of the matrices. int8: products of integers, each token with a scale of its own. "
+            "int8-blocks, int4: weights in blocks of 32 (MatMulNBits). int8-dynamic: one scale for the whole batch, so "
+            "that the result of a text depends on the other texts of its batch."
         ),
     ] = "fp32",
     tables: Annotated[
@@ -55,7 +55,7 @@ def export(
 
     Example: bothways export --task emotion --precision int8 --out emotion-onnx
     """
-    from bothways.export.folder import export as run
+    from bothways.export.folder import export_onnx
     from bothways.model.box import model_folder
     from bothways.model.load import load
     from bothways.progress import Progress
@@ -66,7 +66,7 @@ def export(
     given = None if named is None else Path(named)
     source = answering(given, task) if task else model_folder(given)
     with Progress("exporting"):
-        found = run(
+        found = export_onnx(
             load(source, base=base), out, precision=precision, tables=tables, attentions=attentions, output=output
         )
     if as_json:

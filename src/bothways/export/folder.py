@@ -11,10 +11,11 @@ import torch
 from bothways import atomic
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
-from bothways.model.card import CARD
-from bothways.model.checkpoint import card_of, describe, write_settings
+from bothways.model.card import CARD, model_card
+from bothways.model.checkpoint import describe, write_settings
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.pooling import Pooling
 from bothways.model.weights import read_json
 
 FOLDER = "onnx"
@@ -50,7 +51,7 @@ class Exported:
     """The largest difference of its outputs from ours, relative to the largest output; None without onnxruntime."""
 
 
-def export(
+def export_onnx(
     model: Model | Path | str,
     out: Path | str,
     *,
@@ -83,7 +84,7 @@ def export(
             _write(onnx, graph, temporary, name, size)
     else:
         card = source / CARD if source else None
-        text = card.read_text(encoding="utf-8") if card and card.is_file() else card_of(model, out)
+        text = card.read_text(encoding="utf-8") if card and card.is_file() else model_card(model, out)
         with atomic.new_folder(out, replaces=()) as fresh:
             write_settings(model, fresh, torch.float32, text)
             (fresh / FOLDER).mkdir()
@@ -92,7 +93,7 @@ def export(
 
 
 def default_output(model: Model) -> str:
-    """What a model is exported for: vectors if its folder tells how they are made, else its head, else hidden states."""
+    """What a model is exported for: vectors if its folder tells how to make them, else its head, else hidden states."""
     if model.late is not None:
         return "tokens"
     if model.sentence is not None:
@@ -128,24 +129,22 @@ def compare(model: Model, output: str, graph: Any) -> float | None:
 
 
 def _expected(model: Model, output: str, batch: Batch) -> torch.Tensor:
-    states = model.encoder(batch)
+    states: torch.Tensor = model.encoder(batch)
     match output:
         case "states":
-            return states
+            found = states
         case "masked":
-            return model.masked(states)
+            found = model.masked(states)
         case "tokens":
             assert model.late is not None
-            vectors: torch.Tensor = model.late(states)
-            return vectors
+            found = model.late(states)
         case "vectors":
-            from bothways.model.pooling import Pooling
-
-            if model.sentence is None:
-                return Pooling(("mean",))(states, batch)
-            pooled: torch.Tensor = model.sentence(model.sentence.pooling(states, batch))
-            return pooled
-    return model.logits(output, states, batch)
+            pooling = Pooling(("mean",)) if model.sentence is None else model.sentence.pooling
+            found = pooling(states, batch)
+            found = found if model.sentence is None else model.sentence(found)
+        case _:
+            found = model.logits(output, states, batch)
+    return found
 
 
 def _padded(rows: list[Any]) -> Any:

@@ -11,7 +11,8 @@ from onnx import TensorProto
 from torch import nn
 
 from bothways.errors import BothwaysError
-from bothways.export.encoder_graph import Packing, activate, encode, pack, to_grid
+from bothways.export.activations import activate
+from bothways.export.encoder_graph import Packing, encode, pack, to_grid
 from bothways.export.graph import Graph, Precision
 from bothways.model.activations import ACTIVATIONS
 from bothways.model.families import FAMILIES
