@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bothways.engine.engine import Engine as Engine
     from bothways.engine.reader import Tally as Tally
     from bothways.engine.threads import set_threads as set_threads
+    from bothways.export.folder import Exported as Exported
+    from bothways.export.folder import export_onnx as export_onnx
     from bothways.model.batch import Batch as Batch
     from bothways.model.box import BoxedModel as BoxedModel
     from bothways.model.box import boxed as boxed
@@ -126,6 +128,7 @@ _MODULES = {
     "model.static": "StaticModel load_static save_static",
     "model.vocabulary": "Extended Shrunk extend_vocabulary shrink_vocabulary",
     "engine.engine": "Engine",
+    "export.folder": "Exported export_onnx",
     "engine.reader": "Tally",
     "engine.threads": "set_threads",
     "predict.bertscore": "BertScores bert_score",

@@ -19,6 +19,7 @@ from bothways.cli import (
     encode,
     evaluate,
     evaluate_vectors,
+    export,
     fill,
     finetune,
     info,
@@ -47,6 +48,7 @@ app = App(
 app.add_typer(vocab.app, name="vocab")
 app.command()(info.info)
 app.command()(convert.convert)
+app.command()(export.export)
 app.command()(fill.fill)
 app.command()(encode.encode)
 app.command()(similar.similar)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from bothways.model.box import BOX, boxed_models
 from bothways.model.card_usage import Use, use_of
+from bothways.model.families import FAMILIES
 from bothways.model.hub_cache import name_in_hub
+from bothways.model.identify import architecture_of
 from bothways.model.model import Model
 from bothways.model.run_folder import run_of_model
 
@@ -65,8 +67,9 @@ def files_and_rows(files: Iterable[str], rows: int, what: str = "rows") -> str:
     return f"{names}: {rows:,} {what}"
 
 
-def model_card(model: Model, folder: Path, architecture: str, made: Made | None = None) -> str:
+def model_card(model: Model, folder: Path, made: Made | None = None) -> str:
     """The card of a model that is written to `folder`."""
+    architecture = architecture_of(FAMILIES[model.config.family], set(model.config.heads))
     use = use_of(model, _place_of(folder, made))
     name = made.name if made else folder.name
     facts = {**_facts_of(made), **_shape_of(model, architecture)}

@@ -23,7 +23,7 @@ from bothways.model.card import CARD, Made, model_card
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow, setting
-from bothways.model.identify import find_family, find_heads, nameless, read_labels
+from bothways.model.identify import architecture_of, find_family, find_heads, nameless, read_labels
 from bothways.model.late import PROJECTION, late_files, not_for_texts, read_late, with_markers, write_late
 from bothways.model.model import Model
 from bothways.model.sentence import lowers_case, names_of, read_sentence, transformer_folder, write_sentence
@@ -104,7 +104,6 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None, 
     `made`: how the model was made, for its card.
     """
     family, folder = FAMILIES[model.config.family], Path(folder)
-    architecture = _architecture(family, set(model.config.heads))
     others = [ADVICE] if model.config.advice else []
     others += names_of(model.sentence) if model.sentence else late_files(model.late) if model.late else []
     with atomic.new_folder(folder, replaces=(*_FILES, *others)) as fresh:
@@ -119,22 +118,27 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None, 
             safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
         except safetensors.SafetensorError as error:  # safetensors wraps the OSError of a full disk
             raise OSError(None, str(error)) from error
-        described = describe(model, kind)
-        (fresh / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if model.tokenizer is not None:
-            model.tokenizer.save(fresh, model.config.encoder.max_length, model.config.encoder.segments)
-        (fresh / CARD).write_text(model_card(model, folder, architecture, made), encoding="utf-8")
-        if model.config.advice:
-            (fresh / ADVICE).write_text(model.config.advice, encoding="utf-8")
-        if model.sentence is not None:
-            write_sentence(model.sentence, fresh, model.config.encoder.width)
-        elif model.late is not None:
-            write_late(model.late, fresh)
-        elif model.sentence_error is not None:
+        write_settings(model, fresh, kind, model_card(model, folder, made))
+        if model.sentence is None and model.late is None and model.sentence_error is not None:
             warnings.warn(
                 f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}",
                 stacklevel=2,
             )
+
+
+def write_settings(model: Model, folder: Path, dtype: torch.dtype, card: str) -> None:
+    """Write all that a model folder has but the weights: config.json, the tokenizer, the card, modules, advice."""
+    described = describe(model, dtype)
+    (folder / "config.json").write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder, model.config.encoder.max_length, model.config.encoder.segments)
+    (folder / CARD).write_text(card, encoding="utf-8")
+    if model.config.advice:
+        (folder / ADVICE).write_text(model.config.advice, encoding="utf-8")
+    if model.sentence is not None:
+        write_sentence(model.sentence, folder, model.config.encoder.width)
+    elif model.late is not None:
+        write_late(model.late, folder)
 
 
 # ---------------------------------------------------------------------- reading
@@ -329,12 +333,6 @@ def tensors_of(model: Model) -> dict[str, Tensor]:
     return tensors
 
 
-def _architecture(family: Family, heads: set[str]) -> str:
-    """The class of theirs with exactly these heads, otherwise the first one with some of them."""
-    exact = [name for name, theirs in family.architectures if theirs == heads]
-    return exact[0] if exact else next(name for name, theirs in family.architectures if theirs <= heads)
-
-
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """The ids of the first and the last token, under both names that each has.
 
@@ -377,7 +375,7 @@ def describe(model: Model, dtype: torch.dtype = torch.float32) -> dict[str, Any]
     """The content of config.json: that of the original folder, updated with the current settings."""
     config = model.config
     require_storable(config)
-    architecture = _architecture(FAMILIES[config.family], set(config.heads))
+    architecture = architecture_of(FAMILIES[config.family], set(config.heads))
     described: dict[str, Any] = {key: value for key, value in config.hf_config.items() if key != "torch_dtype"}
     if model.tokenizer:
         described = _special_ids(model.tokenizer) | described

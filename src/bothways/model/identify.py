@@ -90,3 +90,9 @@ def read_labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
         raise BothwaysError(
             f"config.json has an id2label whose keys are not numbers: {error}", "bad-labels", tuple(names)
         ) from error
+
+
+def architecture_of(family: Family, heads: set[str]) -> str:
+    """The class of theirs with exactly these heads, otherwise the first one with some of them."""
+    exact = [name for name, theirs in family.architectures if theirs == heads]
+    return exact[0] if exact else next(name for name, theirs in family.architectures if theirs <= heads)

@@ -32,7 +32,7 @@ _OLDER_MODES: dict[str, PoolingMode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_ACTIVATIONS = {
+ACTIVATION_NAMES = {
     "torch.nn.modules.linear.Identity": "linear",
     "torch.nn.modules.activation.Tanh": "tanh",
     "torch.nn.modules.activation.GELU": "gelu",
@@ -53,7 +53,7 @@ class Dense(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs) → (B, outputs)."""
-        return ACTIVATIONS[_ACTIVATIONS[self.activation]](output_layer(self.linear, x))
+        return ACTIVATIONS[ACTIVATION_NAMES[self.activation]](output_layer(self.linear, x))
 
 
 class Normalize(nn.Module):
@@ -256,9 +256,9 @@ def _modes(config: Mapping[str, Any], place: Path) -> tuple[PoolingMode, ...]:
 def read_dense(place: Path, config: Mapping[str, Any]) -> Dense:
     _require(config, "use_residual", (False, None), place)
     activation = config.get("activation_function") or "torch.nn.modules.activation.Tanh"
-    if activation not in _ACTIVATIONS:
+    if activation not in ACTIVATION_NAMES:
         raise BothwaysError(
-            f"{place / 'config.json'} has the activation_function {activation}: expected {', '.join(_ACTIVATIONS)}",
+            f"{place / 'config.json'} has the activation_function {activation}: expected {', '.join(ACTIVATION_NAMES)}",
             "unsupported-setting",
             ("activation_function", activation),
         )

@@ -1,0 +1,179 @@
+"""A folder with an ONNX graph, and all that is needed beside it: config.json, tokenizer, labels, card."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bothways import atomic
+from bothways.errors import BothwaysError, require_choice
+from bothways.model.batch import Batch
+from bothways.model.card import CARD, model_card
+from bothways.model.checkpoint import describe, write_settings
+from bothways.model.load import load
+from bothways.model.model import Model
+from bothways.model.pooling import Pooling
+from bothways.model.weights import read_json
+
+FOLDER = "onnx"
+"""Where transformers.js, Optimum and sentence-transformers look for graphs."""
+FILES = {
+    "fp32": "model.onnx",
+    "fp16": "model_fp16.onnx",
+    "int8": "model_quantized.onnx",
+    "int8-blocks": "model_q8.onnx",
+    "int4": "model_q4.onnx",
+    "int8-dynamic": "model_int8.onnx",
+}
+"""The file of each precision, under the names of transformers.js where it has one."""
+TABLES = ("fp32", "fp16", "int8")
+_HEADS = ("sequence", "token", "span", "choice", "masked", "replaced", "next")
+"""What a model with several heads is exported for: the first of these that it has."""
+_MOST = 1_900_000_000
+"""Bytes of weights in one file, which protobuf limits to 2 GiB; more lie in a file beside it."""
+_LENGTHS = (9, 31, 1, 16)
+"""Tokens of the sequences that a graph is checked with."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A graph that was written."""
+
+    file: Path
+    output: str
+    """The head; or "states", "vectors" or "tokens"."""
+    size: int
+    """Bytes."""
+    difference: float | None
+    """The largest difference of its outputs from ours, relative to the largest output; None without onnxruntime."""
+
+
+def export_onnx(
+    model: Model | Path | str,
+    out: Path | str,
+    *,
+    precision: str = "fp32",
+    tables: str | None = None,
+    attentions: bool = False,
+    output: str | None = None,
+) -> Exported:
+    """Write a model as an ONNX graph into `out`/onnx, and compare it with the model if onnxruntime is installed.
+
+    `output`: the head, or "states" (hidden states), "vectors" (of texts) or "tokens" (ColBERT); by default what the
+    model was trained for. `tables`: the precision of embedding tables, by default that of matrices. `attentions`: with
+    the attention weights of every layer. A folder may hold one graph of each precision.
+    """
+    require_choice("`precision`", precision, tuple(FILES))
+    if tables is not None:
+        require_choice("`tables`", tables, TABLES)
+    onnx = _require("onnx")
+    from bothways.export.onnx import GraphSettings, build
+
+    source = None if isinstance(model, Model) else Path(model)
+    model = (model if isinstance(model, Model) else load(model)).float().eval()
+    output, out = output or default_output(model), Path(out)
+    settings: Any = {"precision": precision, "tables": tables, "attentions": attentions}
+    graph = build(model, output, GraphSettings(**settings))
+    difference = compare(model, output, graph)
+    size, name = graph.ByteSize(), FILES[precision]
+    if _is_export_of(out, model):
+        with atomic.new_file(out / FOLDER / name) as temporary:
+            _write(onnx, graph, temporary, name, size)
+    else:
+        card = source / CARD if source else None
+        text = card.read_text(encoding="utf-8") if card and card.is_file() else model_card(model, out)
+        with atomic.new_folder(out, replaces=()) as fresh:
+            write_settings(model, fresh, torch.float32, text)
+            (fresh / FOLDER).mkdir()
+            _write(onnx, graph, fresh / FOLDER / name, name, size)
+    return Exported(out / FOLDER / name, output, size, difference)
+
+
+def default_output(model: Model) -> str:
+    """What a model is exported for: vectors if its folder tells how to make them, else its head, else hidden states."""
+    if model.late is not None:
+        return "tokens"
+    if model.sentence is not None:
+        return "vectors"
+    return next((head for head in _HEADS if head in model.heads), "states")
+
+
+def compare(model: Model, output: str, graph: Any) -> float | None:
+    """The largest difference of a graph's outputs from ours, on random tokens; None without onnxruntime."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    shape, random = model.config.encoder, np.random.default_rng(0)
+    lengths = [min(length, shape.max_length) for length in _LENGTHS]
+    ids = [random.integers(0, shape.vocab_size, length) for length in lengths]
+    segments = [random.integers(0, max(shape.segments, 1), length) for length in lengths]
+    feed = {"input_ids": _padded(ids), "attention_mask": _padded([np.ones_like(row) for row in ids])}
+    feed["token_type_ids"] = _padded(segments)
+    if output == "choice":
+        feed = {name: rows.reshape(2, 2, -1) for name, rows in feed.items()}
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), providers=["CPUExecutionProvider"])
+    found = session.run(None, {one.name: feed[one.name] for one in session.get_inputs()})
+    with torch.inference_mode():
+        batch = Batch.pack(ids, segments if shape.segments else None).to(model.device)
+        expected = _expected(model, output, batch).float().cpu().numpy()
+    theirs = np.stack(found[:2], -1) if output == "span" else found[1] if output == "vectors" else found[0]
+    if output == "choice":
+        theirs = theirs.reshape(-1, 1)
+    elif theirs.ndim == 3:
+        theirs = theirs[feed["attention_mask"] > 0]
+    return float(np.abs(theirs - expected).max() / max(1.0, float(np.abs(expected).max())))
+
+
+def _expected(model: Model, output: str, batch: Batch) -> torch.Tensor:
+    states: torch.Tensor = model.encoder(batch)
+    match output:
+        case "states":
+            found = states
+        case "masked":
+            found = model.masked(states)
+        case "tokens":
+            assert model.late is not None
+            found = model.late(states)
+        case "vectors":
+            pooling = Pooling(("mean",)) if model.sentence is None else model.sentence.pooling
+            found = pooling(states, batch)
+            found = found if model.sentence is None else model.sentence(found)
+        case _:
+            found = model.logits(output, states, batch)
+    return found
+
+
+def _padded(rows: list[Any]) -> Any:
+    found = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for row, values in zip(found, rows, strict=True):
+        row[: len(values)] = values
+    return found
+
+
+def _is_export_of(out: Path, model: Model) -> bool:
+    """Whether a folder holds graphs of this very model, to which another precision may be added."""
+    if not (out / FOLDER).is_dir():
+        return False
+    described = json.loads(json.dumps(describe(model, torch.float32)))
+    if read_json(out / "config.json") != described:
+        raise BothwaysError(f"{out} holds graphs of another model: name another `out`", "other-files", out)
+    return True
+
+
+def _write(onnx: Any, graph: Any, path: Path, name: str, size: int) -> None:
+    if size < _MOST:
+        path.write_bytes(graph.SerializeToString())
+    else:
+        onnx.save_model(graph, path, save_as_external_data=True, location=f"{name}_data")
+
+
+def _require(name: str) -> Any:
+    """A package that an extra installs."""
+    try:
+        return __import__(name)
+    except ImportError:
+        raise BothwaysError(f"exporting needs {name}: pip install 'bothways[onnx]'", "missing-package", name) from None
