@@ -89,7 +89,7 @@ def main() -> None:
     """The `bothways` command."""
     # SIGTERM raises SystemExit, so that open `with` blocks remove their temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Threads of torch sleep while they wait for each other: by default they spin, ten times as slow on busy cores.
+    # Threads of torch sleep while they wait for each other: by default they spin, far slower on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()

@@ -1,7 +1,7 @@
 """The number of CPU threads of a forward pass, chosen by its size.
 
-torch takes all cores for every matrix product. For one short text that gains little on idle cores; on busy ones each
-product waits for the slowest thread, and a text that takes 20 ms with one thread takes 300 with two.
+torch takes all cores for every matrix product. For one short text that gains little on two idle cores; on busy ones
+each product waits for the slowest thread, and a text that takes 20 ms with one thread takes 300 to 480 with two.
 """
 
 import os
@@ -15,7 +15,8 @@ from bothways.errors import require_range
 from bothways.model.config import EncoderConfig
 
 SMALL = 1e9
-"""Multiplications of a forward pass that one thread does: some 40 ms. Two idle cores save a third of them at most."""
+"""Multiplications of a forward pass that one thread does: at most some 60 ms, of which a second core, if it is idle,
+would save a quarter to two fifths (benchmarks/threads.py)."""
 _LOCK = Lock()
 _WANTED: list[int] = []
 """What `set_threads` was told."""
