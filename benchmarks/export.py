@@ -14,6 +14,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -57,6 +58,11 @@ def batches(texts: Sequence[str]) -> list[list[str]]:
     return [ordered[i : i + BATCH] for i in range(0, len(ordered), BATCH)]
 
 
+def in_batches(work: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> None:
+    for part in batches(texts):
+        work(part)
+
+
 def seconds(work: Callable[[], Any], repeat: int) -> float:
     """CPU time, median."""
     work()
@@ -94,8 +100,8 @@ def main() -> None:
         units = units / np.linalg.norm(units, axis=1, keepdims=True)
         reference = reference or (alone.argmax(1), units)
         equal, cosine = (alone.argmax(1) == reference[0]).mean(), (units * reference[1]).sum(1).min()
-        one = seconds(lambda graph=graph: graph([short]), 20 * asked.repeat)
-        many = seconds(lambda graph=graph: [graph(part) for part in batches(texts)], asked.repeat)
+        one = seconds(partial(graph, [short]), 20 * asked.repeat)
+        many = seconds(partial(in_batches, graph, texts), asked.repeat)
         quality = f"{graph.size / 1e6:.1f} | {equal:.1%} | {cosine:.4f} | {apart:.1e}"
         print(f"| {precision} | {quality} | {1e3 * one:.1f} | {many:.2f} |", flush=True)
     predictor = bothways.Predictor(tuned, device="cpu", dtype="fp32")
@@ -106,12 +112,12 @@ def main() -> None:
     ).base_model.eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(bothways.boxed("en"))
 
-    def transform(some: Sequence[str]) -> None:
+    def transform(some: Sequence[str]) -> Any:
         with torch.inference_mode():
-            theirs(**tokenizer(list(some), padding=True, return_tensors="pt"))
+            return theirs(**tokenizer(list(some), padding=True, return_tensors="pt"))
 
     one = seconds(lambda: transform([short]), 20 * asked.repeat)
-    many = seconds(lambda: [transform(part) for part in batches(texts)], asked.repeat)
+    many = seconds(partial(in_batches, transform, texts), asked.repeat)
     print(f"| transformers, torch | | | | | {1e3 * one:.1f} | {many:.2f} |", flush=True)
 
 
