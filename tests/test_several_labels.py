@@ -271,6 +271,8 @@ def test_doctor_finds_them_and_its_command_runs(form: str, options: str, tmp_pat
     done = run(*command)
     assert done.returncode == 0, done.stderr
     assert "thresholds, chosen on the development data: awe 0." in done.stderr
+    told = json.loads(run("evaluate", dev, "--model", tmp_path / "out", "--json").stdout)  # which knows its columns
+    assert told["examples"] == 40
     config = task_config(load(tmp_path / "out"))
     assert (config.options.kind, set(config.thresholds)) == ("multi", set(NAMES))
 
@@ -281,6 +283,17 @@ def test_doctor_leaves_other_columns_alone(tmp_path: Path) -> None:
     assert check_data([one]).labelled == 0
     two = [{"text": t, "label": "ab"[i % 2], "x": i % 2, "y": i // 3 % 2} for i, t in enumerate(TEXTS)]
     assert check_data([write_json(tmp_path / "b.jsonl", two)]).kind == "single"
+
+
+def test_doctor_says_that_a_label_has_neighbours(tmp_path: Path) -> None:
+    """`quality` is a usual name of a label column, and is one of three labels here."""
+    rows = [{"text": t, "quality": i % 2, "price": i // 2 % 2, "staff": i // 3 % 2} for i, t in enumerate(TEXTS)]
+    file = write_json(tmp_path / "a.jsonl", rows)
+    (finding,) = (found for found in check_data([file]).findings if "price" in found.says)
+    assert finding.severity == "warning"
+    assert "`label` quality+price+staff" in finding.do
+    assert check_data([file], label="quality+price+staff").kind == "multi"
+    assert not any("price" in found.says for found in check_data([file], label="quality").findings)
 
 
 # ---------------------------------------------------------------------- thresholds

@@ -186,7 +186,7 @@ def _labelled(
 ) -> Iterator[Any]:
     task, config, notes = predictor.task, task_config(predictor.model), notes if notes is not None else Notes()
     known = set(predictor.labels)
-    columns = (data or FinetuneData()).columns
+    columns = task.known_columns(files, (data or FinetuneData()).columns)
 
     def labelled() -> Iterator[Any]:
         for example in task.read(files, columns, notes, config.options):

@@ -4,7 +4,7 @@ B sequences · C labels.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,9 +16,10 @@ from torch import Tensor
 from bothways.data.examples import Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
 from bothways.data.label_checks import check_balance, check_known, check_spelling, listed
+from bothways.data.label_meaning import check_meaning
 from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, label_names, names_of
 from bothways.data.notes import Notes
-from bothways.data.several_labels import MARKS, evident_separator, joined_names
+from bothways.data.several_labels import evident_separator
 from bothways.data.sources import ROWS, find_sources, first_rows
 from bothways.data.texts import find_indicators, read_texts_labelled
 from bothways.engine.reader import WindowSettings
@@ -43,6 +44,7 @@ from bothways.tasks.text_task import (
 )
 from bothways.tasks.text_task import as_text as as_text
 from bothways.text.columns import LABELS, Columns
+from bothways.text.streams import STDIN
 from bothways.train.distill import soft_distance
 
 _PROBLEMS: dict[LabelKind, str] = {
@@ -50,8 +52,6 @@ _PROBLEMS: dict[LabelKind, str] = {
     "multi": "multi_label_classification",
     "regression": "regression",
 }
-_MANY_NAMES = 20
-"""More labels than this that are whole numbers may be quantities."""
 _BALANCED = ("classify.class_weights=balanced", "classify.metric=macro_f1")
 _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "single": (
@@ -121,6 +121,14 @@ class TextClassification(TextTask):
         if known is None or known.kind != "multi":
             return read_texts_labelled(files, columns, "auto", notes)
         return read_texts_labelled(files, columns, "multi", notes, known.separator)
+
+    def known_columns(self, files: Sequence[str], columns: Columns) -> Columns:
+        """Of several labels, the columns that have their names, if there is no column of labels."""
+        if self.options.kind != "multi" or columns.label is not None or str(STDIN) in files:
+            return columns
+        first = {name for row in first_rows(find_sources(files, ROWS)[0])[:1] if isinstance(row, dict) for name in row}
+        usual = any(str(name).strip().lower() in LABELS for name in first - set(self.labels))
+        return columns if usual or not first >= set(self.labels) else replace(columns, label="+".join(self.labels))
 
     @classmethod
     def parse(cls, given: Any) -> Text:
@@ -342,8 +350,7 @@ class TextClassification(TextTask):
             yield check_balance(names, "labels", *_ADVICE[kind])
             yield from check_spelling(names, counts)
             if kind == "single":
-                yield from _quantities(names, counts)
-                yield from _several(names)
+                yield from check_meaning(names, counts)
 
     @classmethod
     def check_dev(cls, train: DataCounts, dev: DataCounts, kind: str) -> Iterator[Finding]:
@@ -354,34 +361,6 @@ class TextClassification(TextTask):
             yield Finding("error", "unknown labels", says, "Write both files in the same way.")
         else:
             yield check_known(cls.label_counts(train, kind), cls.label_counts(dev, kind), dev)
-
-
-def _quantities(names: Mapping[str, int], counts: DataCounts) -> Iterator[Finding]:
-    """Many whole numbers, or some in a column of scores."""
-    column = counts.columns.label or _label_column(counts.files[0])
-    enough = 2 if any(word in column.lower() for word in ("score", "similarity")) else _MANY_NAMES
-    if len(names) > enough and all(name.isdecimal() for name in names):
-        says = f"The {len(names):,} labels are whole numbers, from {min(map(int, names))} to {max(map(int, names))}."
-        do = "They are read as names; if they are quantities, set classify.kind=regression."
-        yield Finding("warning", "labels", says, do, len(names))
-
-
-def _label_column(file: str) -> str:
-    """The column with the labels; "" if that is not certain."""
-    rows = [row for row in first_rows(find_sources(file, ROWS)[0])[:1] if isinstance(row, dict)]
-    found = [name for row in rows for name in row if str(name).strip().lower() in LABELS]
-    return found[0] if len(found) == 1 else ""
-
-
-def _several(names: Mapping[str, int]) -> Iterator[Finding]:
-    """Cells such as joy|awe, where joy is a label too."""
-    for mark in MARKS:
-        if joined := joined_names(names, mark):
-            look = "1 label looks" if len(joined) == 1 else f"{len(joined):,} labels look"
-            says = f"{look} like several in one cell, as in {joined[0]!r}."
-            do = f"If they are several, separated by {mark}, set classify.kind=multi."
-            yield Finding("warning", "labels", says, do, len(joined))
-            return
 
 
 def _require_one_label(examples: Sequence[Text]) -> None:

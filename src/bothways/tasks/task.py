@@ -137,6 +137,10 @@ class Task(ABC):
     def parse(cls, given: Any) -> Any:
         """An input of the Python API as an example."""
 
+    def known_columns(self, files: Sequence[str], columns: Columns) -> Columns:
+        """The columns of files to evaluate, with those that the model knows from its training."""
+        return columns
+
     @classmethod
     def refuse_columns(cls, columns: Columns) -> None:
         """Refuse columns that the user names and this task does not read."""
