@@ -1,12 +1,14 @@
-"""What the model in the box can do, in about two minutes, on a CPU and offline.
+"""What the models in the box can do, in about two minutes, on a CPU and offline.
 
-It fills masks. It is fine-tuned on examples/reviews.tsv, which was written for this demo, and scored on unseen reviews,
-with a 95 % interval. It classifies two texts. The weights of one of its attention heads are printed.
+They fill masks, in English and in Chinese. The English one is fine-tuned on examples/reviews.tsv, which was written for
+this demo, and scored on unseen reviews, with a 95 % interval. It classifies two texts and finds an answer in a folder.
+The weights of one of its attention heads are printed.
 
     python examples/demo.py [--out demo-reviews]
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -23,7 +25,9 @@ BLANKS = (
     "He was born in New [MASK].",
     "She opened the [MASK] and walked in.",
 )
+CHINESE = ("酒店的服务态度很[MASK]。", "不要[MASK]费粮食。")
 REVIEWS = ("Lovely place, we will come back.", "I waited for an hour and the food was cold.")
+HANDBOOK, QUESTION = Path(__file__).parent / "handbook", "How many days of holiday do I have?"
 SENTENCE = "The children who live next door were playing in the garden"
 console = Console(highlight=False)
 
@@ -36,17 +40,19 @@ def main() -> None:
     model = bothways.load()
     size = sum(p.numel() for p in model.parameters())
     console.print(f"[bold]1. The model in the box[/] has {size / 1e6:.1f}M parameters. It fills masks:")
-    fill_blanks()
+    fill_blanks(model, BLANKS)
+    console.print("   The Chinese one is [bold]zh[/]:")
+    fill_blanks(bothways.load("zh"), CHINESE)
     console.print("[bold]2. Fine-tuning[/] on 198 reviews, three labels")
     classify(asked.out, asked.steps)
+    answer()
     look(model)
     tell(asked.out)
 
 
-def fill_blanks() -> None:
-    filler = bothways.load(bothways.boxed("fill"))
-    for blank in BLANKS:
-        best, *others = bothways.fill(blank, filler, top=3)
+def fill_blanks(model: Model, blanks: Sequence[str]) -> None:
+    for blank in blanks:
+        best, *others = bothways.fill(blank, model, top=3)
         rest = ", ".join(f"{' '.join(o.words)} {o.score:.0%}" for o in others)
         console.print(f"   {best.score:4.0%}  {best.text}   (then {rest})", markup=False)
 
@@ -73,6 +79,14 @@ def classify(out: Path, steps: int) -> None:
         console.print(f"   {answer['label']:8}  {answer['score']:4.0%}  {text}", markup=False)
 
 
+def answer() -> None:
+    """Answer a question from a folder of Markdown files."""
+    (found,) = bothways.Predictor.load(bothways.boxed("answer")).ask(QUESTION, HANDBOOK)
+    place = f"{Path(found['file']).name}, line {found['line']}"
+    console.print(f"[bold]3. A question[/] about the folder {HANDBOOK.name}: {QUESTION}")
+    console.print(f"   {found['answer']} ({place}: {found['passage'].splitlines()[-1]})", markup=False)
+
+
 def look(model: Model) -> None:
     """Print the attention weights of one head: the one that attends most to distant words."""
     encoding = model.require_tokenizer()(SENTENCE)
@@ -81,7 +95,7 @@ def look(model: Model) -> None:
         maps = model.encoder.activations(model.batch([encoding]), attentions=every).attentions
     heads = {(layer, head): weights for layer in every for head, weights in enumerate(maps[layer][0], 1)}
     (layer, head), weights = max(heads.items(), key=lambda one: sharpness(one[1][1:-1, 1:-1]))
-    console.print(f"[bold]3. One attention head[/], number {head} of layer {layer}: where each word attends most")
+    console.print(f"[bold]4. One attention head[/], number {head} of layer {layer}: where each word attends most")
     words = encoding.pieces[1:-1]
     for word, row in zip(words, weights[1:-1, 1:-1], strict=True):
         share, target = float(row.max()), words[int(row.argmax())]
@@ -99,9 +113,10 @@ def tell(out: Path) -> None:
     console.print("[bold]Try next[/]")
     lines = [
         'bothways fill "The cat sat on the [MASK]."',
+        'bothways fill "我喜欢吃[MASK]果。" --model zh',
         f'bothways predict "What a lovely place!" --model {out}/model',
         'bothways predict "Thank you so much!" --task emotion',
-        'bothways predict "Where do owls live?" "Owls live in trees." --task answer',
+        'bothways predict "Who buys the train tickets?" examples/handbook --task answer',
         "bothways finetune classify --train YOUR.csv --dev YOUR-dev.csv --out my-classifier",
         "bothways info",
     ]
