@@ -252,6 +252,7 @@ def test_the_same_option_has_the_same_help(verb: str) -> None:
 COMPUTES_NOTHING = {
     "info": "shows what a folder holds",
     "convert": "copies weights",
+    "export": "copies weights, and runs a few tokens",
     "models": "shows a list",
     "pack": "tokenizes",
     "search compact": "copies rows",

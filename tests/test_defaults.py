@@ -1,6 +1,7 @@
 """What a fine-tuning recipe leaves open is chosen by the model and the data, and `doctor` proposes the same."""
 
 import shlex
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import pytest
 
 from bothways.doctor.check_data import check_data
 from bothways.model.config import EncoderConfig
+from bothways.pretraining.recipe import read_recipe
 from bothways.tasks.defaults import settled
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import (
     FinetuneModel,
     FinetuneRecipe,
     FinetuneRun,
+    advice_for,
     finetune_recipe,
     read_finetune_recipe,
+    write_finetune_recipe,
 )
 from bothways.train.settings import LoraSettings
 from helpers import refused
@@ -68,6 +72,21 @@ def test_adapters_and_heads_learn_faster(tmp_path: Path) -> None:
     start = {"model": {"init": str(tmp_path)}, "lora": {"rank": 4}}
     assert finetune_recipe(start).optim.lr == pytest.approx(2e-3)
     assert finetune_recipe({**start, "optim": {"lr": 1e-4}}).optim.lr == 1e-4
+
+
+def test_a_pretraining_recipe_gives_advice_for_tasks(tmp_path: Path) -> None:
+    """As `bothways pretrain` checks it before it starts."""
+    recipe = read_recipe("bothways-small")
+    assert advice_for("answer", recipe.finetune)["model"] == {"pooling": "mean", "dropout": 0.1}
+    assert advice_for("classify", recipe.finetune)["model"] == {"pooling": "mean"}
+    with refused("unknown-key", "model.drop"):
+        advice_for("tag", {"tasks": {"answer": {"model": {"drop": 0.1}}}})
+
+
+def test_an_open_recipe_is_written_and_read_back() -> None:
+    recipe = FinetuneRecipe(model=FinetuneModel(init="none"))
+    again = finetune_recipe(tomllib.loads(write_finetune_recipe(recipe)))
+    assert (again.run, again.optim) == (recipe.run, recipe.optim)
 
 
 def test_advice_for_one_task(tmp_path: Path) -> None:

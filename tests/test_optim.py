@@ -182,8 +182,11 @@ def test_rates_stay_between_zero_and_one_and_end_low(schedule: Any, warmup: floa
 @pytest.mark.parametrize(
     ("name", "value", "code"),
     [
-        *((name, 0.0, "out-of-range") for name in ("lr", "eps", "muon_lr", "cooldown", "layer_decay")),
-        *((name, -1.0, "out-of-range") for name in ("weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr")),
+        *((name, 0.0, "out-of-range") for name in ("eps", "muon_lr", "cooldown", "layer_decay")),
+        *(
+            (name, -1.0, "out-of-range")
+            for name in ("lr", "weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr")
+        ),
         ("betas", (0.9, 1.0), "out-of-range"),
         ("layer_decay", 1.1, "out-of-range"),
         ("name", "sgd", "unknown-choice"),

@@ -525,6 +525,7 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     "info": ("{model}", set(), {"reading the model"}),
     "models": ("", set(), set()),
     "convert": ("{model} {out}/converted", set(), {"converting"}),
+    "export": ("{model} --out {out}/exported", set(), {"exporting"}),
     "fill": ("-", {"filling"}, {LOAD}),
     "encode": ("{out}/a.txt --out {out}/a.npy --model {model}", {"encoding"}, {LOAD}),
     "similar": ("{out}/a.txt --model {model}", {"reading", "encoding", "comparing"}, {LOAD}),

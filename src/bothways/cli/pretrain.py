@@ -57,12 +57,12 @@ def pretrain(
     """
     from bothways.pretraining.pretrain import pretrain as run
     from bothways.pretraining.recipe import read_recipe
-    from bothways.tasks.recipe import finetune_recipe
+    from bothways.tasks.recipe import FinetuneRecipe, advice_for
     from bothways.train.report import Console
 
     plan = read_recipe(recipe, [*([f"run.device={device}"] if device else []), *(settings or [])])
     try:
-        finetune_recipe(plan.finetune)  # fails now, and not when the model is fine-tuned
+        advice_for(FinetuneRecipe.task, plan.finetune)  # fails now, and not when the model is fine-tuned
     except BothwaysError as error:
         raise BothwaysError(f"in the part finetune: {error}", error.code, f"finetune.{error.value}") from error
     if data:

@@ -27,7 +27,7 @@ def learning_rate(recipe: FinetuneRecipe, shape: EncoderConfig) -> float:
     >>> from bothways import EncoderConfig, FinetuneRecipe
     >>> shapes = [EncoderConfig(width=width, num_heads=4) for width in (128, 256, 384, 768, 1024)]
     >>> [learning_rate(FinetuneRecipe(), shape) for shape in shapes]
-    [0.0005, 0.00036, 0.00016, 4e-05, 2.2e-05]
+    [0.0005, 0.00036, 0.00016, 4e-05, 2.3e-05]
     """
     if recipe.model.freeze == "encoder":
         return _HEAD_LR

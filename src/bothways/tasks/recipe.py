@@ -175,8 +175,13 @@ def _read(table: Mapping[str, Any]) -> FinetuneRecipe:
 
 
 def write_finetune_recipe(recipe: FinetuneRecipe) -> str:
-    """A recipe as TOML with every key, which `read_finetune_recipe` reads back."""
+    """A recipe as TOML with every key but those that are open, which `read_finetune_recipe` reads back."""
     table = asdict(recipe)
+    for part, name in (("optim", "lr"), ("run", "batch_size")):
+        if not table[part][name]:
+            del table[part][name]
+    if not recipe.run.has_length:
+        del table["run"]["epochs"]
     own = table.pop("settings")
     return write_table({**table, recipe.task: own} if own else table)
 
@@ -188,17 +193,22 @@ def advice_file(init: str) -> Path | None:
 
 
 def _advice(file: Path, task: str) -> dict[str, Any]:
-    """The recommended settings of a finetune.toml for a task: those of its table `tasks`, and those for all tasks."""
-    table = read_table(file)
+    """The recommended settings of a finetune.toml for a task."""
     try:
-        by_task = table.pop("tasks", {})
-        if not isinstance(by_task, Mapping) or not all(isinstance(own, Mapping) for own in by_task.values()):
-            raise BothwaysError(f"tasks is {by_task!r}: expected a table for each task", "bad-setting", "tasks")
-        own = {find_task(name).name: _beneath(settings, table) for name, settings in by_task.items()}
-        for settings in (table, *own.values()):
-            _read(settings)
+        return advice_for(task, read_table(file))
     except BothwaysError as error:
         raise BothwaysError(f"{file}: {error}", error.code, error.value) from error
+
+
+def advice_for(task: str, advice: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of advice for a task: those of its table `tasks`, before those for all tasks. All are checked."""
+    table = dict(advice)
+    by_task = table.pop("tasks", {})
+    if not isinstance(by_task, Mapping) or not all(isinstance(own, Mapping) for own in by_task.values()):
+        raise BothwaysError(f"tasks is {by_task!r}: expected a table for each task", "bad-setting", "tasks")
+    own = {find_task(name).name: _beneath(settings, table) for name, settings in by_task.items()}
+    for settings in (table, *own.values()):
+        _read(settings)
     return own.get(task, table)
 
 
