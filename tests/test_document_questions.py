@@ -437,7 +437,9 @@ def test_no_answer_is_said_in_words(folder: Path, models: dict[str, Path], run: 
 @pytest.mark.parametrize(
     ("model", "given", "told"),
     [
-        ("answer", ("Who?", "nowhere"), None),  # a text: neither a file nor like a name
+        ("answer", ("Who?", "the cat"), None),  # a text: neither a file nor like a name
+        ("answer", ("Who?", "北京"), None),
+        ("answer", ("Who?", "nowhere"), "no file or folder nowhere"),
         ("answer", ("Who?", "nowhere.md"), "nowhere.md"),
         ("answer", ("Who?", "my nowhere.md"), "my nowhere.md"),
         ("answer", ("Who?", "no where/"), "no where"),

@@ -232,6 +232,14 @@ def _asks_documents(given: list[str]) -> bool:
             "no-question",
             first,
         )
+    for word in others:
+        # As a context, one word answers nothing: it is a name with a slip in it.
+        if not _is_path(word) and re.fullmatch(r"[\w.-]{1,100}", word, re.ASCII):
+            raise BothwaysError(
+                f"there is no file or folder {word}, and a text to find the answer in has more than one word",
+                "no-file",
+                word,
+            )
     return any(map(_is_path, others))
 
 
