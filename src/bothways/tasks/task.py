@@ -239,8 +239,7 @@ class Task(ABC):
         return ""
 
     def step_targets(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
-        """For `whole_step`: the targets of all samples of a step, in this order, and the number that the sum of the
-        losses is divided by."""
+        """For `whole_step`: the targets of a step's samples, in order, and what the sum of the losses is divided by."""
         raise NotImplementedError
 
     def step_loss(self, vectors: Tensor, targets: Targets) -> Tensor:
