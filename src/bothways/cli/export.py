@@ -10,6 +10,7 @@ from bothways.cli.output import print_json, print_table, say
 
 
 def export(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)],
     model: Annotated[
         str | None,
         typer.Argument(
@@ -17,9 +18,6 @@ def export(
             help="Model folder, run folder, or the name of an included model.  [default: en]",
             show_default=False,
         ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder to write.", show_default=False)
     ] = None,
     to: Annotated[Literal["onnx"], typer.Option("--to", help="Format.")] = "onnx",
     task: BoxedTask = None,
@@ -60,8 +58,6 @@ def export(
     from bothways.model.load import load
     from bothways.progress import Progress
 
-    if out is None:
-        raise typer.BadParameter("give --out DIR, the folder to write")
     named = named_folder(model)
     given = None if named is None else Path(named)
     source = answering(given, task) if task else model_folder(given)

@@ -32,8 +32,8 @@ FILES = {
 TABLES = ("fp32", "fp16", "int8")
 _HEADS = ("sequence", "token", "span", "choice", "masked", "replaced", "next")
 """What a model with several heads is exported for: the first of these that it has."""
-_MOST = 1_900_000_000
-"""Bytes of weights in one file, which protobuf limits to 2 GiB; more lie in a file beside it."""
+_MOST = 2**31 - 1
+"""Bytes of a protobuf file."""
 _LENGTHS = (9, 31, 1, 16)
 """Tokens of the sequences that a graph is checked with."""
 
@@ -69,7 +69,7 @@ def export_onnx(
     require_choice("`precision`", precision, tuple(FILES))
     if tables is not None:
         require_choice("`tables`", tables, TABLES)
-    onnx = _require("onnx")
+    _require_onnx()
     from bothways.export.onnx import GraphSettings, build
 
     source = None if isinstance(model, Model) else Path(model)
@@ -77,18 +77,24 @@ def export_onnx(
     output, out = output or default_output(model), Path(out)
     settings: Any = {"precision": precision, "tables": tables, "attentions": attentions}
     graph = build(model, output, GraphSettings(**settings))
-    difference = compare(model, output, graph)
     size, name = graph.ByteSize(), FILES[precision]
+    if size > _MOST:
+        raise BothwaysError(
+            f"the graph has {size / 1e9:.1f} GB, and a file of ONNX at most 2.1: choose a smaller `precision`",
+            "too-large",
+            size,
+        )
+    difference, data = compare(model, output, graph), graph.SerializeToString()
     if _is_export_of(out, model):
         with atomic.new_file(out / FOLDER / name) as temporary:
-            _write(onnx, graph, temporary, name, size)
+            temporary.write_bytes(data)
     else:
         card = source / CARD if source else None
         text = card.read_text(encoding="utf-8") if card and card.is_file() else model_card(model, out)
         with atomic.new_folder(out, replaces=()) as fresh:
             write_settings(model, fresh, torch.float32, text)
             (fresh / FOLDER).mkdir()
-            _write(onnx, graph, fresh / FOLDER / name, name, size)
+            (fresh / FOLDER / name).write_bytes(data)
     return Exported(out / FOLDER / name, output, size, difference)
 
 
@@ -164,16 +170,9 @@ def _is_export_of(out: Path, model: Model) -> bool:
     return True
 
 
-def _write(onnx: Any, graph: Any, path: Path, name: str, size: int) -> None:
-    if size < _MOST:
-        path.write_bytes(graph.SerializeToString())
-    else:
-        onnx.save_model(graph, path, save_as_external_data=True, location=f"{name}_data")
-
-
-def _require(name: str) -> Any:
-    """A package that an extra installs."""
+def _require_onnx() -> None:
+    """Refuse to export without the package, which an extra installs."""
     try:
-        return __import__(name)
+        import onnx  # noqa: F401
     except ImportError:
-        raise BothwaysError(f"exporting needs {name}: pip install 'bothways[onnx]'", "missing-package", name) from None
+        raise BothwaysError("exporting needs onnx: pip install 'bothways[onnx]'", "missing-package", "onnx") from None

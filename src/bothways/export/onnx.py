@@ -4,7 +4,6 @@ N tokens in the batch · B sequences · L the longest of them · W width · V vo
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import onnx
 from onnx import TensorProto
@@ -21,9 +20,6 @@ from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.sentence import ACTIVATION_NAMES, Dense, Normalize
 
-Output = Literal["states", "vectors", "tokens"]
-"""Other than a head: hidden states, the vectors of texts (sentence-transformers), or of their tokens (ColBERT)."""
-
 
 @dataclass(frozen=True)
 class GraphSettings:
@@ -37,12 +33,14 @@ class GraphSettings:
     """Whether the attention weights of every layer are outputs too."""
 
 
-def build(model: Model, output: str, settings: GraphSettings = GraphSettings()) -> onnx.ModelProto:  # noqa: B008
-    """The graph of a model for one of its heads, or for "states", "vectors" or "tokens".
+def build(model: Model, output: str, settings: GraphSettings | None = None) -> onnx.ModelProto:
+    """The graph of a model for one of its heads, or for its hidden states ("states"), the vectors of texts
+    ("vectors", sentence-transformers) or of their tokens ("tokens", ColBERT).
 
     Inputs, as in transformers: input_ids and attention_mask (B, L), and token_type_ids if the model has segments. For
     multiple choice they are (B, choices, L).
     """
+    settings = settings or GraphSettings()
     g = Graph(settings.precision, settings.tables)
     shape = model.config.encoder
     axes = ("batch", "choices", "length") if output == "choice" else ("batch", "length")

@@ -43,9 +43,19 @@ class Classifier(TextEstimator):
         dtype: str = "auto",
         progress: bool = True,
     ) -> None:
-        self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
-        self.class_weight, self.out, self.settings = class_weight, out, settings
-        self.device, self.dtype, self.progress = device, dtype, progress
+        super().__init__(
+            model,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            seed=seed,
+            out=out,
+            settings=settings,
+            device=device,
+            dtype=dtype,
+            progress=progress,
+        )
+        self.class_weight = class_weight
 
     @value_errors()
     def fit(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> "Classifier":  # noqa: N803

@@ -47,18 +47,24 @@ def value_errors() -> Iterator[None]:
 
 
 class TextEstimator:
-    """An encoder that is fine-tuned on texts by `fit`. Constructors of its subclasses only store."""
+    """An encoder that is fine-tuned on texts by `fit`. Constructors only store, as scikit-learn wants it."""
 
-    model: Path | str | None
-    epochs: float | None
-    batch_size: int | None
-    lr: float | None
-    seed: int
-    out: Path | str | None
-    settings: Sequence[str]
-    device: str
-    dtype: str
-    progress: bool
+    def __init__(
+        self,
+        model: Path | str | None = None,
+        *,
+        epochs: float | None = None,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        seed: int = 0,
+        out: Path | str | None = None,
+        settings: Sequence[str] = (),
+        device: str = "auto",
+        dtype: str = "auto",
+        progress: bool = True,
+    ) -> None:
+        self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
+        self.out, self.settings, self.device, self.dtype, self.progress = out, settings, device, dtype, progress
 
     def _train(
         self, texts: Sequence[Any], golds: Sequence[Gold], sample_weight: Any, settings: Mapping[str, Any]

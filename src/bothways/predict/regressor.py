@@ -1,8 +1,7 @@
 """A regressor on texts with scikit-learn's interface: fit, predict, score."""
 
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,23 +20,6 @@ class Regressor(TextEstimator):
     The settings are those of `Classifier`. Numbers are learned as they are, by the mean squared error: for numbers far
     from 0 to 5, scikit-learn's TransformedTargetRegressor scales them.
     """
-
-    def __init__(
-        self,
-        model: Path | str | None = None,
-        *,
-        epochs: float | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        seed: int = 0,
-        out: Path | str | None = None,
-        settings: Sequence[str] = (),
-        device: str = "auto",
-        dtype: str = "auto",
-        progress: bool = True,
-    ) -> None:
-        self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
-        self.out, self.settings, self.device, self.dtype, self.progress = out, settings, device, dtype, progress
 
     @value_errors()
     def fit(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> "Regressor":  # noqa: N803
