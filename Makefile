@@ -43,7 +43,7 @@ clean:  ## remove what make built
 	@touch $@
 
 .venv/core: .venv/pip pyproject.toml constraints.txt
-	$(PIP) --editable .
+	$(PIP) --editable '.[torch]'
 	@touch $@
 
 .venv/dev: .venv/pip pyproject.toml constraints.txt

@@ -25,8 +25,9 @@ from bothways.tasks.recipe import FinetuneModel
 from bothways.tasks.registry import plan_task
 from bothways.tasks.trainable import FineTuning
 from bothways.text.tokenizer import Tokenizer
-from bothways.train.distill import DistillSettings, Teacher, cosine_distance, relation_distance, soft_distance
+from bothways.train.distill import DistillSettings, Teacher, cosine_distance, relation_distance
 from bothways.train.ranks import Ranks
+from bothways.train.soft_targets import soft_distance
 from helpers import TINY, make_loud, refused
 from helpers.runs import calm, losses, recipe, run_until, work_of
 from helpers.tasks import CASES, quiet, recipe_for, start

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from bothways.engine.chunks import chunks
 from bothways.engine.compiled import WORTH_SECONDS, EncoderCalls
-from bothways.engine.engine import TOKENS_AT_ONCE, Engine, _exact_sums, one_per_token, run
+from bothways.engine.engine import TOKENS_AT_ONCE, Engine, one_per_token, run
 from bothways.engine.reader import Reader, Tally, WindowSettings
 from bothways.engine.sequences import Indices, Sequences, by_budget
+from bothways.engine.torch_model import _exact_sums
 from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.device import announce, find_dtype

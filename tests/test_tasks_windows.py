@@ -30,8 +30,8 @@ from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.tasks.answer import AnswerSettings, QuestionAnswering
 from bothways.tasks.answering import decode_all
-from bothways.tasks.folder import with_config, with_task
-from bothways.tasks.registry import task_config
+from bothways.tasks.folder import with_task
+from bothways.tasks.registry import task_config, with_config
 from bothways.tasks.tag import TokenClassification
 from bothways.tasks.task import Task
 from bothways.text.tokenizer import Tokenizer

@@ -7,10 +7,10 @@
 Names are imported at first use: `import bothways` does not import torch.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bothways.errors import BothwaysError, StoppedError
+from bothways.lazy import imported
 
 if TYPE_CHECKING:
     from bothways.data.examples import Choice as Choice
@@ -172,7 +172,7 @@ __all__ = ["BothwaysError", "StoppedError", *_HOMES]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bothways' has no attribute {name!r}")
-    found = getattr(import_module(_HOMES[name]), name)
+    found = getattr(imported(_HOMES[name]), name)
     globals()[name] = found
     return found
 

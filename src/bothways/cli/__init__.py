@@ -38,6 +38,7 @@ from bothways.cli import (
 from bothways.cli.app import App
 from bothways.cli.output import show_warnings, with_options
 from bothways.errors import BothwaysError
+from bothways.lazy import without_torch
 
 app = App(
     name="bothways",
@@ -93,8 +94,11 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         app()
-    except BothwaysError as error:
-        typer.echo(f"bothways: {with_options(str(error))}", err=True)
+    except (BothwaysError, ModuleNotFoundError) as error:
+        found = without_torch(error) if isinstance(error, ModuleNotFoundError) else error
+        if not isinstance(found, BothwaysError):
+            raise
+        typer.echo(f"bothways: {with_options(str(found))}", err=True)
         sys.exit(1)
     except OSError as error:
         typer.echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", err=True)

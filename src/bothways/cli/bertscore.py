@@ -108,7 +108,7 @@ def bertscore(
     if not texts:
         raise BothwaysError(f"no text was found in {candidates}", "no-text", candidates)
     with Progress("loading the model"):
-        loaded = Engine(load(model, base=base), device=device, dtype=dtype).model
+        loaded = Engine(load(model, base=base), device=device, dtype=dtype).weights("BERTScore")
     if layer is None and model is not None:
         layer = best_layer(model, loaded.config.encoder.layers)
     groups = list(zip(*others, strict=True))

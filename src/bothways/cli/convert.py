@@ -37,10 +37,10 @@ def convert(
     Example: bothways convert my-model my-google-model --to google
     """
     from bothways.model.convert import convert as run
-    from bothways.model.device import DTYPES
+    from bothways.model.device import dtype_of
 
     with Progress("converting"):
-        model = run(source, target, base=base, to=to, dtype=DTYPES[dtype])
+        model = run(source, target, base=base, to=to, dtype=dtype_of(dtype))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     heads = ", ".join(model.config.heads) or "none"
     say(f"{target}: {model.config.family}, {parameters:,} parameters, heads: {heads}")

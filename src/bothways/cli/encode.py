@@ -108,7 +108,7 @@ def encode(
     """
     from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
-    from bothways.model.load import load
+    from bothways.model.opened import open_model
     from bothways.model.static import is_static, load_static
     from bothways.predict.features import Features, text_recipe, warn_of_prompts
     from bothways.predict.vectors import beside, write_vectors, writer_for
@@ -171,7 +171,7 @@ def encode(
         _print_report(out, rows, table.width, Tally(texts=rows), as_json)
         return
     with Progress("loading the model"):
-        engine = Engine(load(model, base=base), device=device, dtype=dtype)
+        engine = Engine(open_model(model, base), device=device, dtype=dtype)
     loaded = engine.model
     features = Features(layers, combine, _numbers(weights), long)
     recipe = text_recipe(loaded, features, pools, prompt, prompt_name) if per == "text" else None

@@ -81,4 +81,4 @@ def export(
     ]
     print_table(("ONNX", ""), rows)
     if found.difference is None:
-        say("install onnxruntime to compare the graph with the model: pip install 'bothways[onnx]'")
+        say("install onnxruntime to compare the graph with the model: pip install 'bothways[export]'")

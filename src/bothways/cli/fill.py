@@ -37,14 +37,13 @@ def fill(
 
     Example: bothways fill "The capital of France is [MASK]."
     """
-    import bothways
     from bothways.engine.engine import Engine
+    from bothways.model.opened import open_model
     from bothways.predict.fill import iter_filled
     from bothways.text.files import STDIN, read_lines
 
     with Progress("loading the model"):
-        loaded = bothways.load(model, base=base)
-        engine = Engine(loaded, device=device, dtype=dtype)
+        engine = Engine(open_model(model, base), device=device, dtype=dtype)
     if text != "-":
         _print(next(iter_filled([text], engine, top)), as_json)
         return

@@ -47,8 +47,9 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     shape, tokenizer = facts["encoder"], facts["tokenizer"]
     lines = [
         ("folder", facts["folder"]),
-        *_run_lines(facts["run"]),
-        *([("adapter of", facts["adapter_of"])] if facts["adapter_of"] else []),
+        *_run_lines(facts.get("run")),
+        *([("adapter of", facts["adapter_of"])] if facts.get("adapter_of") else []),
+        *_graph_lines(facts.get("graph")),
         ("architecture", ", ".join(facts["architectures"]) or facts["family"]),
         (
             "shape",
@@ -57,9 +58,9 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("details", f"{shape['activation']}, norm eps {shape['norm_eps']:g}, dropout {shape['dropout']:g}"),
         ("longest input", f"{facts['max_length']:,} tokens, {_SEGMENTS[min(shape['segments'], 2)]}"),
-        ("parameters", f"{facts['parameters']:,}"),
+        *([("parameters", f"{facts['parameters']:,}")] if "parameters" in facts else []),
     ]
-    lines += [(f"  {part}", f"{count:,}") for part, count in facts["parameters_by_part"].items()]
+    lines += [(f"  {part}", f"{count:,}") for part, count in facts.get("parameters_by_part", {}).items()]
     lines.append(("heads", ", ".join(facts["heads"]) or "none"))
     if vectors := facts["sentence"]:
         steps = " + ".join([*vectors["pooling"], *vectors["modules"]])
@@ -88,6 +89,19 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         text = f"{name}  {_size(one['size'])}: {', '.join(one['can'])}{_first(one['labels'])}"
         lines.append(("adapters in the box" if i == 0 else "", text))
     return lines
+
+
+def _graph_lines(graph: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """The graph of an exported folder, and those of other precisions beside it."""
+    if graph is None:
+        return []
+    others = [f"{file} ({name})" for name, file in graph["graphs"].items() if not graph["file"].endswith(f"/{file}")]
+    return [
+        ("exported graph", f"{graph['file']}, {graph['precision']}, computes {graph['computes']}"),
+        *([("  other graphs", ", ".join(others))] if others else []),
+        ("  inputs", ", ".join(graph["inputs"])),
+        ("  outputs", ", ".join(graph["outputs"])),
+    ]
 
 
 def _run_lines(run: dict[str, Any] | None) -> list[tuple[str, str]]:

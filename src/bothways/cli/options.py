@@ -13,7 +13,7 @@ from bothways.predict.encode_options import Long
 from bothways.text.streams import read_as
 
 if TYPE_CHECKING:
-    from bothways.model.model import Model
+    from bothways.model.opened import AnsweringModel
     from bothways.model.static import StaticModel
 
 _OR_NAME = ", run folder, or the name of a model that is included (bothways models) or in the Hugging Face cache"
@@ -230,7 +230,7 @@ TextFile = Annotated[
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def vector_model(model: Path | None, base: Path | None, device: str, dtype: str) -> "Model | StaticModel":
+def vector_model(model: Path | None, base: Path | None, device: str, dtype: str) -> "AnsweringModel | StaticModel":
     """The model of --model that makes vectors of texts: an encoder on its device, or a static model."""
     from bothways.engine.engine import Engine
     from bothways.predict.source import open_source

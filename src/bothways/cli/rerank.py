@@ -50,7 +50,7 @@ def rerank(
 
     Example: bothways rerank "Where is the cat?" examples/sample.txt --model ranker/model
     """
-    from bothways.predict.late_interaction import open_ranker
+    from bothways.predict.rankers import open_ranker
     from bothways.text.files import no_text, read_texts, require_files
 
     if not query.strip():

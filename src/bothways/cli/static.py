@@ -55,7 +55,7 @@ def static(
     if texts is not None:
         require_files([texts])
     with Progress("loading the model"):
-        loaded = Engine(load(model, base=base), device=device, dtype=dtype).model
+        loaded = Engine(load(model, base=base), device=device, dtype=dtype).weights("a static model")
     table = distil_static(
         loaded, width=width, texts=read_texts(texts, text or field) if texts is not None else None, watch=watch
     )

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any, TypeGuard, TypeVar
-
-import torch
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from bothways.prefetch import map_ahead
+
+
+class Device(Protocol):
+    """torch's name for where work is done."""
+
+    @property
+    def type(self) -> str: ...
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +29,7 @@ _AHEAD = 2
 """Chunks that are read in advance for a GPU."""
 
 
-def chunks(examples: Iterable[T], device: torch.device | None = None, share: float = 1.0) -> Iterator[list[T]]:
+def chunks(examples: Iterable[T], device: Device | None = None, share: float = 1.0) -> Iterator[list[T]]:
     """Consecutive examples or plain texts as lists: up to 1,024, on a GPU 16,384, and fewer if they are long.
 
     `share`: chunks of this share of the usual size, for results that take more memory.
@@ -59,7 +65,7 @@ def _are_strings(block: list[Any]) -> TypeGuard[list[str]]:
 def read_ahead(
     read: Callable[[list[T], int], R],
     examples: Iterable[T],
-    device: torch.device,
+    device: Device,
     share: float = 1.0,
     first: int = 0,
 ) -> Iterator[R]:

@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from bothways.engine.engine import CompilePolicy as CompilePolicy
 from bothways.model.batch import Batch
 from bothways.model.encoder import Encoder
 
-CompilePolicy = Literal["auto", "always", "never"]
 WORTH_SECONDS = 40.0
 """Seconds of a GPU's work, after which compiling pays off: it costs about as much as was lost by then."""
 

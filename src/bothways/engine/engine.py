@@ -2,34 +2,37 @@
 
 encode, predict, evaluate, fill and sentence scores all go through `Engine.run`. It streams in constant memory: texts
 are tokenized a chunk ahead, a GPU is never waited for, and results are copied while it computes the next ones. It
-shares no state, so several threads may call it with one model.
+shares no state, so several threads may call it with one model. Models with weights are computed by torch
+(torch_model.py), exported graphs by ONNX Runtime (graph_model.py): nothing else differs.
 
 S sequences of a chunk · R rows of results.
 """
 
-import copy
-import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from threading import Lock
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from bothways.engine.compiled import CompilePolicy, EncoderCalls
+from bothways.engine.backend import Backend, HeadReader, backend_of
+from bothways.engine.graph_model import GraphModel
 from bothways.engine.sequences import Indices, Sequences, by_budget, ragged
-from bothways.engine.threads import threads_for
-from bothways.model.batch import Batch
-from bothways.model.device import Device, Precision, announce, find_device, find_dtype
-from bothways.model.load import load
-from bothways.model.model import Model
+from bothways.lazy import imported
+from bothways.model.arrays import Array
+from bothways.model.device import Device, Precision
+from bothways.model.exported import ExportedModel, not_for_graphs
+from bothways.model.opened import AnsweringModel, open_exported
 from bothways.progress import tick
 
+if TYPE_CHECKING:
+    import torch
+
+    from bothways.model.model import Model
+
+CompilePolicy = Literal["auto", "always", "never"]
 TOKENS_AT_ONCE = {"cpu": 4_096, "cuda": 131_072}
 """Default token budget of a batch, by device: enough to keep it busy, few enough to stay in a CPU's cache."""
 
@@ -43,8 +46,8 @@ class Chunk(Protocol):
 
 C = TypeVar("C", bound=Chunk)
 Results = NDArray[np.float32]
-Forward = Callable[[Batch, C, Indices], Tensor]
-"""A batch on the device, its chunk, and which of the chunk's sequences it holds → the results of each, in order."""
+Forward = Callable[[Any, C, Indices], Array]
+"""A batch of the backend, its chunk, and which of the chunk's sequences it holds → the results of each, in order."""
 Around = Callable[[int], AbstractContextManager[object]]
 """The tokens of a batch → what is entered around its computation."""
 Counts = Callable[[C], Indices]
@@ -62,11 +65,11 @@ def one_per_token(chunk: Chunk) -> Indices:
 
 
 class Engine:
-    """A model in evaluation mode on a device, with a token budget."""
+    """A model in evaluation mode, with a token budget."""
 
     def __init__(
         self,
-        model: Model | Path | str | None = None,
+        model: AnsweringModel | Path | str | None = None,
         *,
         device: Device | None = None,
         dtype: Precision | None = None,
@@ -79,37 +82,47 @@ class Engine:
         on a GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is. A Model is
         moved to another device itself, as by `Module.to`; another dtype is given to a copy. `max_tokens` is the token
         budget of a batch. `compile`: "always", "never", or "auto", which is when a GPU has been busy for so long that
-        compiling pays off.
+        compiling pays off. An exported folder computes on the CPU, in the precision that it was exported with.
         """
-        model, self.device = _opened(model, device, dtype)
-        self.model = model.eval() if model.training else model
-        if self.device.type == "cpu" and platform.machine() == "aarch64":
-            _store_by_columns(self.model)
-        self.max_tokens = max_tokens or TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
-        self.states = EncoderCalls(self.model.encoder, compile)
-        """The hidden states of the last layer, compiled if that pays off: Batch → (N, W)."""
+        given = open_exported(model) if model is None or isinstance(model, Path | str) else model
+        self.calls: Any
+        """What computes: the hidden states, outputs and vectors of a batch."""
+        if isinstance(given, ExportedModel):
+            self.calls = GraphModel(given, device, dtype)
+        else:
+            self.calls = imported("bothways.engine.torch_model").TorchModel(model, device, dtype, compile)
+        self.model: AnsweringModel = self.calls.model
+        self.backend: Backend = self.calls.backend
+        self.device: Any = self.calls.device
+        """A device of torch, or of the same type."""
+        usual = getattr(self.calls, "max_tokens", None)
+        self.max_tokens = max_tokens or usual or TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
+        self.states: Callable[[Any], Array] = self.calls.states
+        """The hidden states of the last layer, compiled if that pays off: batch → (N, W)."""
+        self.around: Around = self.calls.around
+        """Around the computation of a batch: its number of threads, its time, exact sums."""
 
     def run(
         self, chunks: Iterable[C], forward: Forward[C], counts: Counts[C] = one_each
     ) -> Iterator[tuple[C, Results]]:
         """As `run`, on the device and within the token budget of this engine."""
-        return run(chunks, forward, self.device, counts, max_tokens=self.max_tokens, around=self.around)
+        return run(chunks, forward, self.backend, counts, max_tokens=self.max_tokens, around=self.around)
 
-    @contextmanager
-    def around(self, tokens: int) -> Iterator[None]:
-        """Around the computation of a batch: on a GPU exact sums, and its time; on a CPU the number of threads."""
-        if self.device.type != "cuda":
-            with threads_for(tokens, self.model.config.encoder):
-                yield
-            return
-        with torch.cuda.device(self.device), self.states.timed(), _exact_sums():
-            yield
+    def outputs(self, task: HeadReader, batch: Any) -> Array:
+        """What a task reads: (B, …) or (N, …)."""
+        return self.calls.outputs(task, batch)
+
+    def weights(self, what: str) -> "Model":
+        """The model, for what needs its weights: an exported one is refused. `what`: as in `not_for_graphs`."""
+        if isinstance(self.model, ExportedModel):
+            raise not_for_graphs(self.model.file, what)
+        return self.model
 
 
 def run(
     chunks: Iterable[C],
     forward: Forward[C],
-    device: torch.device,
+    device: "torch.device | Backend",
     counts: Counts[C] = one_each,
     *,
     max_tokens: int | None = None,
@@ -117,9 +130,10 @@ def run(
 ) -> Iterator[tuple[C, Results]]:
     """Each chunk with its results, in order: one row for each sequence, or as many as `counts` says.
 
-    `forward` gets packed batches of sequences of similar length, on the device.
+    `forward` gets batches of sequences of similar length, as the backend makes them.
     """
-    budget = max_tokens or TOKENS_AT_ONCE.get(device.type, TOKENS_AT_ONCE["cpu"])
+    backend = backend_of(device)
+    budget = max_tokens or TOKENS_AT_ONCE.get(backend.type, TOKENS_AT_ONCE["cpu"])
     waiting: deque[_Pending[C]] = deque()
     for chunk in chunks:
         waiting.append(_Pending(chunk, counts(chunk)))
@@ -127,27 +141,17 @@ def run(
         for picked in by_budget(chunk.sequences.lengths, budget):
             tick(finished, read)
             finished += len(picked)
-            with torch.inference_mode():
-                batch = chunk.sequences.batch(picked, device)
-                with around(len(batch.ids)):
+            with backend.computing():
+                batch = backend.batch(chunk.sequences, picked)
+                with around(int(chunk.sequences.lengths[picked].sum())):
                     found = forward(batch, chunk, picked)
-                rows, done = _copied(found) if device.type == "cuda" else (found.float().cpu(), None)
+                rows, done = backend.fetch(found)
             waiting[-1].add(picked, rows, done)
         # A GPU computes this chunk while the caller uses the results of the one before.
-        if len(waiting) > (device.type == "cuda"):
+        if len(waiting) > (backend.type == "cuda"):
             yield waiting.popleft().finish()
     while waiting:
         yield waiting.popleft().finish()
-
-
-def _copied(found: Tensor) -> tuple[Tensor, torch.cuda.Event]:
-    """A copy of a GPU's results that is on its way, and the event of its arrival."""
-    with torch.cuda.device(found.device):
-        host = torch.empty(found.shape, pin_memory=True)
-        host.copy_(found, non_blocking=True)
-        done = torch.cuda.Event()
-        done.record()
-    return host, done
 
 
 class _Pending(Generic[C]):
@@ -155,9 +159,9 @@ class _Pending(Generic[C]):
 
     def __init__(self, chunk: C, counts: Indices) -> None:
         self.chunk, self.counts = chunk, counts
-        self.parts: list[tuple[Indices, Tensor, torch.cuda.Event | None]] = []
+        self.parts: list[tuple[Indices, Array, Any]] = []
 
-    def add(self, picked: Indices, rows: Tensor, done: torch.cuda.Event | None) -> None:
+    def add(self, picked: Indices, rows: Array, done: Any) -> None:
         expected = int(self.counts[picked].sum())
         if len(rows) != expected:
             raise ValueError(f"{len(rows)} rows of results for {expected}")
@@ -171,70 +175,5 @@ class _Pending(Generic[C]):
         for picked, rows, done in self.parts:
             if done is not None:
                 done.synchronize()
-            found[ragged(starts[picked], self.counts[picked])] = rows.numpy()
+            found[ragged(starts[picked], self.counts[picked])] = np.asarray(rows)
         return self.chunk, found
-
-
-@contextmanager
-def _exact_sums() -> Iterator[None]:
-    """Sum products of 16-bit numbers in fp32 throughout: by default cuBLAS may add partial sums in 16 bits.
-
-    It does so for small matrices, so that a text alone would get another answer than among others.
-    """
-    settings, names = torch.backends.cuda.matmul, [f"allow_{half}_reduced_precision_reduction" for half in _HALVES]
-    with _LOCK:  # the settings are those of the process: the first thread changes them, and the last restores them
-        if not _BEFORE:
-            _BEFORE.append([getattr(settings, name) for name in names])
-            for name in names:
-                setattr(settings, name, False)
-        _INSIDE.append(None)
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _INSIDE.pop()
-            if not _INSIDE:
-                for name, value in zip(names, _BEFORE.pop(), strict=True):
-                    setattr(settings, name, value)
-
-
-_HALVES = ("bf16", "fp16")
-_LOCK = Lock()
-_BEFORE: list[list[bool]] = []
-"""The settings before the first thread."""
-_INSIDE: list[None] = []
-"""One for each thread that computes."""
-
-
-def _store_by_columns(model: Model) -> None:
-    """Store matrices in memory by columns; their values and shapes stay.
-
-    On 64-bit ARM torch then multiplies faster, as it need not rearrange them at every call: by a quarter for one short
-    text, by an eighth for many.
-    """
-    with _LOCK:  # no thread computes with a model that another one is rearranging
-        first = next((part for part in model.modules() if isinstance(part, nn.Linear)), None)
-        if first is not None and first.weight.is_contiguous():  # else all are stored so already
-            for part in model.modules():
-                if isinstance(part, nn.Linear):
-                    part.weight.data = part.weight.data.t().contiguous().t()
-
-
-def _opened(
-    model: Model | Path | str | None, device: Device | None, dtype: Precision | None
-) -> tuple[Model, torch.device]:
-    is_chosen = not isinstance(model, Model) and not (device and dtype)
-    if isinstance(model, Model):
-        target = model.device if device is None else find_device(device)
-        precision = model.dtype if dtype is None else find_dtype(dtype, target)
-        if precision != model.dtype:
-            model = copy.deepcopy(model).to(precision)
-        if target != model.device:
-            model = model.to(target)
-    else:
-        target = find_device(device or "auto")
-        precision = find_dtype(dtype or "auto", target)
-        model = load(model, device=target, dtype=precision)
-    if is_chosen or "auto" in (device, dtype):
-        announce(target, precision)
-    return model, model.device

@@ -16,7 +16,7 @@ from bothways.engine.reads import Part, Read, Reads, View, with_views
 from bothways.engine.token_ids import TokenIds
 from bothways.engine.tokens import Tokens
 from bothways.errors import BothwaysError, require_choice
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.text.encoding import TextInput
 from bothways.text.windows import TextWindow, windows
 
@@ -95,7 +95,7 @@ class Reader:
 
     def __init__(
         self,
-        model: Model,
+        model: ModelFacts,
         settings: WindowSettings,
         part: Part = "longer",
         long_setting: str = "window.long",

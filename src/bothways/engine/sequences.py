@@ -10,10 +10,9 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
 from bothways.ragged import Indices as Indices
 from bothways.ragged import ragged as ragged
@@ -61,7 +60,7 @@ class Sequences:
         starts: Indices = np.cumsum(self.lengths) - self.lengths
         return starts
 
-    def batch(self, picked: Indices, device: torch.device) -> Batch:
+    def batch(self, picked: Indices, device: "torch.device") -> Batch:
         """The given sequences as a packed batch on a device. A GPU is not waited for."""
         lengths = self.lengths[picked]
         rows = ragged(self.starts[picked], lengths)
@@ -80,7 +79,7 @@ class Sequences:
         )
 
 
-def on_device(values: NDArray[Any], device: torch.device) -> Tensor:
+def on_device(values: NDArray[Any], device: "torch.device") -> Tensor:
     """A copy of an array on a device. A GPU is not waited for."""
     found = torch.from_numpy(values)
     # From pinned memory a GPU copies by itself; for other memory, torch waits for what it computes.

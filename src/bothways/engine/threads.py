@@ -5,13 +5,13 @@ each product waits for the slowest thread, and a text that takes 20 ms with one 
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-import torch
-
 from bothways.errors import require_range
+from bothways.lazy import torch
 from bothways.model.config import EncoderConfig
 
 SMALL = 1e9
@@ -37,20 +37,48 @@ def set_threads(number: int | None) -> None:
         require_range("threads", number, number >= 1, "1 or more")
     with _LOCK:
         if number is not None:
-            _BEFORE.append(torch.get_num_threads())
             _WANTED[:] = [number]
-            torch.set_num_threads(number)
-        elif _WANTED:
+        else:
             _WANTED.clear()
+    if "torch" in sys.modules:
+        use_wanted_threads()
+
+
+def use_wanted_threads() -> None:
+    """Tell torch what `set_threads` was told, perhaps before torch was imported."""
+    with _LOCK:
+        if _WANTED:
+            if not _BEFORE:
+                _BEFORE.append(torch.get_num_threads())
+            torch.set_num_threads(_WANTED[0])
+        elif _BEFORE:
             torch.set_num_threads(_BEFORE[0])
             _BEFORE.clear()
+
+
+def threads_of_graph(tokens: int, shape: EncoderConfig) -> int:
+    """The number of threads of ONNX Runtime for a forward pass of this many tokens: chosen as for torch."""
+    if _WANTED:
+        return _WANTED[0]
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    if chosen.isdigit() and int(chosen):
+        return int(chosen)
+    return 1 if _is_small(tokens, shape) else _cores()
+
+
+def _is_small(tokens: int, shape: EncoderConfig) -> bool:
+    return tokens * shape.layers * shape.block_weights < SMALL
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def threads_for(tokens: int, shape: EncoderConfig) -> Iterator[None]:
     """Do a forward pass of this many tokens in this block, with one thread if it is small."""
     usual = _threads_of_this()
-    if tokens * shape.layers * shape.block_weights >= SMALL or usual == 1 or not _is_free(usual):
+    if not _is_small(tokens, shape) or usual == 1 or not _is_free(usual):
         yield
         return
     with _LOCK:
@@ -76,5 +104,4 @@ def _is_free(usual: int) -> bool:
     """Whether nobody chose a number of threads: it is torch's own, the number of cores."""
     if _WANTED or os.environ.get("OMP_NUM_THREADS") or os.environ.get("MKL_NUM_THREADS"):
         return False
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return usual in (cores, torch.get_num_interop_threads())  # logical or physical ones
+    return usual in (_cores(), torch.get_num_interop_threads())  # logical or physical ones

@@ -13,22 +13,13 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.card import CARD, model_card
 from bothways.model.checkpoint import describe, write_settings
+from bothways.model.exported import FILES as FILES
+from bothways.model.exported import FOLDER
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.weights import read_json
 
-FOLDER = "onnx"
-"""Where transformers.js, Optimum and sentence-transformers look for graphs."""
-FILES = {
-    "fp32": "model.onnx",
-    "fp16": "model_fp16.onnx",
-    "int8": "model_quantized.onnx",
-    "int8-blocks": "model_q8.onnx",
-    "int4": "model_q4.onnx",
-    "int8-dynamic": "model_int8.onnx",
-}
-"""The file of each precision, under the names of transformers.js where it has one."""
 TABLES = ("fp32", "fp16", "int8")
 _HEADS = ("sequence", "token", "span", "choice", "masked", "replaced", "next")
 """What a model with several heads is exported for: the first of these that it has."""
@@ -175,4 +166,4 @@ def _require_onnx() -> None:
     try:
         import onnx  # noqa: F401
     except ImportError:
-        raise BothwaysError("exporting needs onnx: pip install 'bothways[onnx]'", "missing-package", "onnx") from None
+        raise BothwaysError("exporting needs onnx: pip install 'bothways[export]'", "missing-package", "onnx") from None

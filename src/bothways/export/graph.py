@@ -3,7 +3,7 @@
 Names of values are strings: every method that adds an operator returns the name of its output.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -201,14 +201,16 @@ class Graph:
     def sliced(self, x: str, start: str, end: str, axis: int) -> str:
         return self.add("Slice", x, start, end, self.constant([axis]))
 
-    def model(self) -> onnx.ModelProto:
-        """The whole graph as a model."""
+    def model(self, facts: Mapping[str, str] | None = None) -> onnx.ModelProto:
+        """The whole graph as a model. `facts`: what it says about itself."""
         graph = helper.make_graph(self.nodes, "bothways", self.inputs, self.outputs, self.constants)
         opsets = [helper.make_opsetid("", OPSET)]
         if any(node.domain for node in self.nodes):
             opsets.append(helper.make_opsetid("com.microsoft", 1))
         # The version of the file format that came with the opset.
-        return helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="bothways")
+        found = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="bothways")
+        helper.set_model_props(found, {**(facts or {})})
+        return found
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ from bothways.export.activations import activate
 from bothways.export.encoder_graph import Packing, encode, pack, to_grid
 from bothways.export.graph import Graph, Precision
 from bothways.model.activations import ACTIVATIONS
+from bothways.model.exported import FAMILY, OUTPUT, PRECISION
 from bothways.model.families import FAMILIES
 from bothways.model.heads import DenseHead, LinearHead, MaskedLMHead, Pooler
 from bothways.model.model import Model
@@ -82,7 +83,7 @@ def build(model: Model, output: str, settings: GraphSettings | None = None) -> o
                 g.output("logits", logits, ("batch", width))
     for layer, weights in enumerate(maps):
         g.output(f"attentions.{layer}", weights, ("batch", shape.num_heads, "length", "length"))
-    return g.model()
+    return g.model({OUTPUT: output, FAMILY: model.config.family, PRECISION: settings.precision})
 
 
 def _padded(g: Graph, x: str, p: Packing, width: int) -> str:

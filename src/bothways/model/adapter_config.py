@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from bothways.errors import BothwaysError
+from bothways.lazy import Tensor, torch
 from bothways.model.box import ALIASES, BOX, model_folder
 from bothways.model.hub_cache import cached_model, name_in_hub
 from bothways.model.weights import read_json

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from bothways.lazy import Tensor, torch
 
 Numbers = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -83,7 +83,7 @@ class Batch:
         """(B,) length of each sequence."""
         return self.cu_seqlens.diff()
 
-    def to(self, device: torch.device | str) -> "Batch":
+    def to(self, device: "torch.device | str") -> "Batch":
         """The same batch on another device."""
         ids, segments, positions, cu_seqlens = (tensor.to(device, non_blocking=True) for tensor in self._tensors)
         attended = None if self.attended is None else self.attended.to(device, non_blocking=True)

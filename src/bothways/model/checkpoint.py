@@ -26,7 +26,8 @@ from bothways.model.families.family import Family, KeyRow, setting
 from bothways.model.identify import architecture_of, find_family, find_heads, nameless, read_labels
 from bothways.model.late import PROJECTION, late_files, not_for_texts, read_late, with_markers, write_late
 from bothways.model.model import Model
-from bothways.model.sentence import lowers_case, names_of, read_sentence, transformer_folder, write_sentence
+from bothways.model.sentence import names_of, read_sentence, write_sentence
+from bothways.model.sentence_files import lowers_case, transformer_folder
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import READ as TOKENIZERS

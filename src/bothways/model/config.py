@@ -5,7 +5,13 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.model.activations import ACTIVATIONS
+
+ACTIVATIONS = (
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python", "gelu_python_tanh", "gelu_10",
+    "quick_gelu", "relu", "relu2", "relu6", "leaky_relu", "hardswish", "silu", "swish", "mish", "tanh", "sigmoid",
+    "linear",
+)  # fmt: skip
+"""The activation functions that config files name; model/activations.py has each."""
 
 # ---------------------------------------------------------------------- positions
 

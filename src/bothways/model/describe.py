@@ -4,14 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
+from bothways.lazy import torch
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, boxed_tasks, model_folder
-from bothways.model.load import load
-from bothways.model.model import Model
+from bothways.model.exported import FILES, FOLDER, ExportedModel
+from bothways.model.opened import AnsweringModel, open_model
 from bothways.model.run_folder import describe_run, is_run, run_of_model, sizes
+from bothways.text.tokenizer import Tokenizer
 
 _ABILITIES = {
     "masked": "predict masked tokens (bothways fill)",
@@ -28,7 +27,9 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
     """The facts about a model folder, as values that JSON can hold. `base`: as in `load`."""
     given, folder = Path(folder), model_folder(folder)
     run = given if folder.parent == given else run_of_model(folder)
-    model = load(folder, base=base)
+    model = open_model(folder, base)
+    if isinstance(model, ExportedModel):
+        return _describe_graph(model)
     config, tokenizer = model.config, model.tokenizer
     parts = {name: sum(p.numel() for p in head.parameters()) for name, head in model.heads.items()}
     can = [_ABILITIES[name] for name in config.heads if name in _ABILITIES]
@@ -56,26 +57,60 @@ def describe(folder: Path | str, base: Path | str | None = None) -> dict[str, An
         "sentence": _sentence(model),
         "device": _device(),
         "labels": list(config.labels),
-        "tokenizer": None
-        if tokenizer is None
-        else {
-            "kind": tokenizer.kind,
-            "pieces": tokenizer.size,
-            "specials": tokenizer.roles,
-            "fingerprint": tokenizer.fingerprint,
-        },
+        "tokenizer": _tokenizer(tokenizer),
         "files": sizes(folder),
         "can": ([*can, "compute embeddings of texts (bothways encode)"] if tokenizer else can),
     }
 
 
-def _sentence(model: Model) -> dict[str, Any] | None:
+def _describe_graph(model: ExportedModel) -> dict[str, Any]:
+    """The facts about an exported folder, read without torch."""
+    config = model.config
+    graphs = {name: file for name, file in FILES.items() if (model.folder / FOLDER / file).exists()}
+    can = [_ABILITIES[model.output]] if model.output in _ABILITIES else []
+    can += ["compute embeddings of texts (bothways encode)"] if "last_hidden_state" in model.outputs else []
+    return {
+        "folder": str(model.folder),
+        "graph": {
+            "file": str(model.file),
+            "precision": model.precision,
+            "computes": model.output,
+            "inputs": list(model.inputs),
+            "outputs": model.outputs,
+            "graphs": graphs,
+        },
+        "family": config.family,
+        "architectures": config.hf_config.get("architectures") or [],
+        "encoder": asdict(config.encoder),
+        "max_length": config.encoder.max_length,
+        "heads": list(model.heads),
+        "sentence": _sentence(model),
+        "device": "cpu (onnxruntime)",
+        "labels": list(config.labels),
+        "tokenizer": _tokenizer(model.tokenizer),
+        "files": sizes(model.folder),
+        "can": can,
+    }
+
+
+def _tokenizer(tokenizer: Tokenizer | None) -> dict[str, Any] | None:
+    if tokenizer is None:
+        return None
+    return {
+        "kind": tokenizer.kind,
+        "pieces": tokenizer.size,
+        "specials": tokenizer.roles,
+        "fingerprint": tokenizer.fingerprint,
+    }
+
+
+def _sentence(model: AnsweringModel) -> dict[str, Any] | None:
     """How the folder makes the vector of a text, if it is one of sentence-transformers."""
     if (sentence := model.sentence) is None:
         return None
     return {
         "pooling": list(sentence.pooling.modes),
-        "modules": [type(step).__name__ for step in sentence.steps],
+        "modules": sentence.step_names,
         "width": sentence.width(model.config.encoder.width),
         "max_length": sentence.max_length,
         "prompts": sentence.prompts,
@@ -84,7 +119,7 @@ def _sentence(model: Model) -> dict[str, Any] | None:
     }
 
 
-def _count(module: nn.Module | None) -> int:
+def _count(module: Any) -> int:
     return sum(p.numel() for p in module.parameters()) if module is not None else 0
 
 

@@ -2,18 +2,23 @@
 
 import sys
 from functools import cache
-from typing import Literal
-
-import torch
+from typing import Literal, Union
 
 from bothways.errors import BothwaysError
+from bothways.lazy import torch
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-Device = torch.device | str
-Precision = torch.dtype | Literal["auto", "fp32", "bf16", "fp16"] | str
+DTYPES = ("fp32", "bf16", "fp16")
+Device = Union["torch.device", str]
+Precision = Union["torch.dtype", Literal["auto", "fp32", "bf16", "fp16"], str]
 
 
-def find_device(device: Device) -> torch.device:
+def dtype_of(name: str) -> "torch.dtype":
+    """torch's type for one of DTYPES."""
+    found: torch.dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    return found
+
+
+def find_device(device: Device) -> "torch.device":
     """A device that is there: auto, cpu, cuda, cuda:1, mps. "auto" is a CUDA GPU if there is one."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -34,7 +39,7 @@ def find_device(device: Device) -> torch.device:
     return found
 
 
-def find_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
+def find_dtype(dtype: Precision, device: "torch.device") -> "torch.dtype":
     """The precision to compute in: auto, fp32, bf16, fp16, or a dtype of torch.
 
     "auto" is bf16 on a GPU that computes in it, and fp32, the reference, elsewhere. A CPU computes in bf16 on request.
@@ -47,11 +52,11 @@ def find_dtype(dtype: Precision, device: torch.device) -> torch.dtype:
         is_native = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
         return torch.bfloat16 if is_native else torch.float32
     elif dtype in DTYPES:
-        return DTYPES[dtype]
+        return dtype_of(dtype)
     raise BothwaysError(f"`dtype` cannot be {dtype!r}: expected auto, {', '.join(DTYPES)}", "unknown-choice", dtype)
 
 
-def announce(device: torch.device, dtype: torch.dtype) -> None:
+def announce(device: "torch.device", dtype: "torch.dtype") -> None:
     """Say once on standard error what "auto" chose, if it is not the CPU in fp32."""
     if device.type == "cpu" and dtype == torch.float32:
         return
@@ -59,8 +64,8 @@ def announce(device: torch.device, dtype: torch.dtype) -> None:
 
 
 @cache
-def _say_once(device: torch.device, dtype: torch.dtype) -> None:
+def _say_once(device: "torch.device", dtype: "torch.dtype") -> None:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    short = next((short for short, known in DTYPES.items() if known == dtype), str(dtype).removeprefix("torch."))
+    short = next((short for short in DTYPES if dtype_of(short) == dtype), str(dtype).removeprefix("torch."))
     reference = "" if dtype == torch.float32 else "; fp32 is the reference (`dtype`)"
     sys.stderr.write(f"bothways computes on {name} in {short}{reference}\n")

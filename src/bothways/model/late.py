@@ -17,7 +17,8 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from bothways.errors import BothwaysError
-from bothways.model.sentence import MODULES, PROMPTS, SETTINGS, Dense, Normalize, listed, module_path, read_dense
+from bothways.model.sentence import Dense, Normalize, read_dense
+from bothways.model.sentence_files import MODULES, PROMPTS, SETTINGS, listed, module_path
 from bothways.model.weights import read_json
 from bothways.text.tokenizer import Tokenizer
 

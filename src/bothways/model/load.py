@@ -7,9 +7,10 @@ from bothways.model.adapter_config import base_of
 from bothways.model.box import model_folder, no_such_model
 from bothways.model.checkpoint import load_model, with_sentence
 from bothways.model.device import Device, Precision, find_device, find_dtype
+from bothways.model.exported import graph_file, not_for_graphs
 from bothways.model.lora import with_adapter
 from bothways.model.model import Model
-from bothways.model.sentence import MODULES
+from bothways.model.sentence_files import MODULES
 from bothways.model.static import is_static
 from bothways.text.tokenizer import Tokenizer
 
@@ -32,6 +33,8 @@ def load(
     target = find_device(device)
     precision = find_dtype(dtype, target)
     folder = model_folder(folder)
+    if (graph := graph_file(folder)) is not None:
+        raise not_for_graphs(graph, "this")
     if not folder.is_dir():
         raise no_such_model(folder)
     if is_static(folder):

@@ -33,7 +33,8 @@ from bothways.model.adapter_config import (
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Head, KeyRow
 from bothways.model.model import Model
-from bothways.model.sentence import MODULES, names_of, write_sentence
+from bothways.model.sentence import names_of, write_sentence
+from bothways.model.sentence_files import MODULES
 from bothways.model.weights import first_few, read_json, read_weights, require_finite
 
 _ROOT = "base_model.model."  # PEFT's prefix of every name

@@ -13,6 +13,7 @@ from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.config import ModelConfig
 from bothways.model.encoder import Encoder, initialise
+from bothways.model.facts import the_tokenizer
 from bothways.model.families import FAMILIES
 from bothways.model.late import Late
 from bothways.model.pooling import Pooling
@@ -143,11 +144,7 @@ class Model(nn.Module):
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer, or an error if there is none."""
-        if self.tokenizer is None:
-            raise BothwaysError(
-                "this model has no tokenizer: put its tokenizer.json or vocab.txt into the folder", "no-tokenizer"
-            )
-        return self.tokenizer
+        return the_tokenizer(self)
 
     @property
     def device(self) -> torch.device:
@@ -185,7 +182,8 @@ class Model(nn.Module):
     def summary(self, states: Tensor, batch: Batch) -> Tensor:
         """One vector per sequence: the state of [CLS], through the pooler if there is one. (N, W) → (B, W)."""
         first = _FIRST(states, batch)
-        return self.heads["pooler"](first) if "pooler" in self.heads else first
+        pooled: Tensor = self.heads["pooler"](first) if "pooler" in self.heads else first
+        return pooled
 
     def masked(self, states: Tensor) -> Tensor:
         """Logits over the vocabulary, for the hidden states of the masked positions: (M, W) → (M, V)."""
@@ -206,7 +204,8 @@ class Model(nn.Module):
             case "pooled":
                 read = self.summary(states, batch)
             case "late":
-                return _MEAN(self._head(head)(states), batch)
+                averaged: Tensor = _MEAN(self._head(head)(states), batch)
+                return averaged
         logits: Tensor = self._head(head)(read)
         return logits
 

@@ -11,21 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors.torch
 import tokenizers
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.lazy import F, Lazy, Tensor, torch
 from bothways.model.box import model_folder, no_such_model
 from bothways.model.readable import check_readable
-from bothways.model.sentence import MODULES
+from bothways.model.sentence_files import MODULES
 from bothways.model.weights import read_json, read_weights
 from bothways.text.tokenizer import Tokenizer
 
+_SAFETENSORS = Lazy("safetensors.torch")
 _KIND, _NORMALIZE = "StaticEmbedding", "Normalize"
 _FILES = (
     MODULES,
@@ -221,8 +219,8 @@ def save_static(model: StaticModel, folder: Path | str) -> None:
             _write_json(fresh / "1_Normalize" / "config.json", {})
         try:
             tensors = {"embedding.weight": model.table.contiguous()}
-            safetensors.torch.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
-        except safetensors.SafetensorError as error:  # safetensors wraps the OSError of a full disk
+            _SAFETENSORS.save_file(tensors, fresh / "model.safetensors", metadata={"format": "pt"})
+        except _SAFETENSORS.SafetensorError as error:  # safetensors wraps the OSError of a full disk
             raise OSError(None, str(error)) from error
         model.tokenizer.backend.save(str(fresh / "tokenizer.json"))
         card = _CARD.format(name=folder.name, rows=len(model.table), width=model.width)

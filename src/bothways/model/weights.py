@@ -8,11 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-import torch
-from torch import Tensor
-
 from bothways.errors import BothwaysError
+from bothways.lazy import Lazy, Tensor, torch
+
+_FILES = Lazy("safetensors.torch")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -21,12 +20,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         return _read_shards(path)
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
+            tensors: dict[str, Tensor] = _FILES.load_file(path)
+            return tensors
         # weights_only: a pickle may contain code, which torch then refuses to run.
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the parser of a damaged file may raise anything
         raise unreadable_weights(path, error) from error
-    if not isinstance(found, dict) or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in found.items()):
+    if not isinstance(found, dict) or not all(
+        isinstance(n, str) and isinstance(t, torch.Tensor) for n, t in found.items()
+    ):
         raise BothwaysError(f"{path} does not hold a dictionary from names to tensors", "not-weights", path)
     return found
 

@@ -81,13 +81,13 @@ def bert_score(
     require_several(candidates)
     require_several(references)
     engine = Engine(model, device=device, dtype=dtype)
-    depth = engine.model.config.encoder.layers
+    depth = engine.weights("BERTScore").config.encoder.layers
     if layer is None:
         layer = depth if model is None or isinstance(model, Model) else best_layer(model, depth)
     layer = Features(layer).numbers(depth)[0]
     lowest = read_baseline(baseline, layer) if baseline is not None else np.zeros(3)
     pairs = _Pairs.of(candidates, references, _leading_space(engine.model.require_tokenizer()))
-    weights = _weights(idf, pairs, engine.model, long, watch)
+    weights = _weights(idf, pairs, engine.weights("BERTScore"), long, watch)
     scores = _rescaled(_scores(pairs, _cut_off(engine, layer), layer, weights, long, watch), lowest)
     best = np.full((len(candidates), 3), -np.inf, np.float32)
     np.maximum.at(best, pairs.owners, scores.astype(np.float32))
@@ -197,7 +197,7 @@ def _cut_off(engine: Engine, layer: int) -> Engine:
     """An engine for the first layers of a model: those above are not computed."""
     if layer in (0, engine.model.config.encoder.layers):
         return engine
-    return Engine(engine.model.with_layers(range(1, layer + 1)))
+    return Engine(engine.weights("BERTScore").with_layers(range(1, layer + 1)))
 
 
 def _scores(

@@ -11,19 +11,22 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from bothways.engine.backend import Backend
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine, one_per_token
 from bothways.engine.reader import Reader, Tally, WindowSettings
 from bothways.engine.reads import Reads
 from bothways.engine.sequences import Indices, Sequences, on_device, ragged
 from bothways.errors import BothwaysError, require_choice
+from bothways.lazy import Tensor, torch
+from bothways.model import arrays
+from bothways.model.arrays import Array
 from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
+from bothways.model.opened import AnsweringModel
 from bothways.model.pooling import Counted, Partial
 from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode_options import Combine, Long, Per, Pool
@@ -109,7 +112,7 @@ class TextChunk:
 
 def encode(
     texts: Iterable[Any],
-    model: Model | StaticModel | Path | str | None = None,
+    model: AnsweringModel | StaticModel | Path | str | None = None,
     *,
     pool: Pool | Sequence[Pool] | None = None,
     prompt: str | None = None,
@@ -155,7 +158,7 @@ def encode(
 
 def encode_tokens(
     texts: Iterable[Any],
-    model: Model | Path | str | None = None,
+    model: AnsweringModel | Path | str | None = None,
     *,
     per: Per = "token",
     layers: str | int | Sequence[int] = "last",
@@ -186,30 +189,38 @@ def encode_blocks(
 
     Counts are added to `tally`. `first`: the number of the first text, counted from 0, for errors.
     """
-    pooling, model = recipe.pooling, engine.model
+    pooling = recipe.pooling
+    engine.calls.require_layers(_layers(engine, recipe.features))
     require_several(texts)
     prompted = (recipe.prompt + _require_text(text) for text in texts) if recipe.prompt else texts
 
-    def pooled(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
-        part = pooling.partial(_states(batch, engine, recipe.features), _counted(batch, chunk, picked, recipe.skipped))
+    def pooled(batch: Any, chunk: TextChunk, picked: Indices) -> Array:
+        if recipe.is_own and not chunk.reads.has_windows and (vectors := engine.calls.vectors(batch)) is not None:
+            return vectors
+        part = pooling.partial(
+            _states(batch, engine, recipe.features), _counted(batch, engine, chunk, picked, recipe.skipped)
+        )
         if not chunk.reads.has_windows:
             return recipe.finish(pooling.finish(part))
-        return torch.cat([part.values.flatten(1), part.weights], 1)
+        return arrays.joined([part.values.reshape(len(picked), -1), part.weights])
 
-    chunks = text_chunks(prompted, model, recipe.features, tally, first, recipe.max_length)
+    chunks = text_chunks(prompted, engine.model, recipe.features, tally, first, recipe.max_length)
     for chunk, rows in engine.run(chunks, pooled):
-        yield _joined(chunk, rows, recipe, model.device) if chunk.reads.has_windows else rows
+        yield _joined(chunk, rows, recipe, engine.backend) if chunk.reads.has_windows else rows
 
 
-def _joined(chunk: TextChunk, rows: Vectors, recipe: TextRecipe, device: torch.device) -> Vectors:
+def _joined(chunk: TextChunk, rows: Vectors, recipe: TextRecipe, backend: Backend) -> Vectors:
     """The vectors of texts, from the pooled values and weights of their windows."""
-    modes, counts = len(recipe.pooling.modes), torch.from_numpy(chunk.reads.counts).to(device)
-    with torch.inference_mode():
-        found = torch.from_numpy(rows).to(device)
-        part = Partial(found[:, :-modes].unflatten(1, (modes, -1)), found[:, -modes:])
-        vectors = recipe.finish(recipe.pooling.finish(recipe.pooling.merged(part, counts)))
-    joined: Vectors = vectors.float().cpu().numpy()
-    return joined
+    modes, counts = len(recipe.pooling.modes), chunk.reads.counts
+    with backend.computing():
+        found = backend.array(rows)
+        part = Partial(found[:, :-modes].reshape(len(rows), modes, -1), found[:, -modes:])
+        owners = np.repeat(np.arange(len(counts)), counts)
+        merged = recipe.pooling.merged(part, backend.array(owners), backend.array(counts))
+        vectors, done = backend.fetch(recipe.finish(recipe.pooling.finish(merged)))
+        if done is not None:
+            done.synchronize()
+    return np.asarray(vectors)
 
 
 def iter_tokens(
@@ -217,8 +228,9 @@ def iter_tokens(
 ) -> Iterator[TokenVectors]:
     """`encode_tokens` as a stream."""
     require_choice("`per`", per, get_args(Per))
+    engine.calls.require_layers(_layers(engine, features))
 
-    def states(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
+    def states(batch: Any, chunk: TextChunk, picked: Indices) -> Array:
         return _states(batch, engine, features)
 
     chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=True, share=_TOKEN_SHARE)
@@ -234,7 +246,7 @@ def iter_states(texts: Iterable[str], engine: Engine, features: Features, tally:
     held: dict[int, list[tuple[Indices, Tensor]]] = {}
 
     def keep(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
-        states = _states(batch, engine, features)
+        states: Tensor = _states(batch, engine, features)
         held.setdefault(id(chunk), []).append((picked, states))
         return states.new_empty(len(picked), 0)  # nothing leaves the device
 
@@ -260,7 +272,7 @@ def warn_of_losses(tally: Tally) -> None:
 
 def text_chunks(
     texts: Iterable[str],
-    model: Model,
+    model: ModelFacts,
     features: Features,
     tally: Tally,
     first: int,
@@ -313,21 +325,18 @@ def _require_text(text: Any) -> str:
     return text
 
 
-def _states(batch: Batch, engine: Engine, features: Features) -> Tensor:
+def _layers(engine: Engine, features: Features) -> list[int] | None:
+    """The numbers of the layers; None: the table of token embeddings."""
+    numbers = features.numbers(engine.model.config.encoder.layers)
+    return None if features.layers == STATIC else numbers
+
+
+def _states(batch: Any, engine: Engine, features: Features) -> Array:
     """The combined hidden states of a batch, (N, W), in fp32."""
-    encoder = engine.model.encoder
-    layers = features.numbers(encoder.config.layers)
-    if features.layers == STATIC:
-        states = [encoder.embeddings.tokens(batch.ids)]
-    elif set(layers) == {encoder.config.layers}:
-        states = [engine.states(batch)] * len(layers)
-    else:
-        seen = encoder.activations(batch, hidden_states=set(layers))
-        states = [seen.hidden_states[n] for n in layers]
-    return features.combined(states).float()
+    return arrays.to_fp32(features.combined(engine.calls.hidden(batch, _layers(engine, features))))
 
 
-def _counted(batch: Batch, chunk: TextChunk, picked: Indices, skipped: int) -> Counted:
+def _counted(batch: Any, engine: Engine, chunk: TextChunk, picked: Indices, skipped: int) -> Counted:
     """The tokens that are pooled: of a window those that are its own, and none of the first `skipped` of a text."""
     whole = Counted.whole(batch)
     if not skipped and not chunk.reads.has_windows:
@@ -337,14 +346,14 @@ def _counted(batch: Batch, chunk: TextChunk, picked: Indices, skipped: int) -> C
     starts = np.cumsum(lengths) - lengths
     first = np.maximum(first, skipped - shift)
     counts = stop - first
-    arrays = (
+    counted = (
         ragged(starts + first, counts),
         np.repeat(np.arange(len(picked)), counts),
         counts,
         ragged(first + shift, counts),
         starts + np.where(shift > 0, 0, np.minimum(skipped, lengths - 1)),
     )
-    rows, owners, sizes, places, firsts = (on_device(array, batch.ids.device) for array in arrays)
+    rows, owners, sizes, places, firsts = map(engine.backend.array, counted)
     return Counted(rows, owners, sizes, places, firsts, whole.last)
 
 

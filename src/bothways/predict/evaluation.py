@@ -12,7 +12,7 @@ from bothways.errors import BothwaysError
 from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
 from bothways.model.hub_cache import name_in_hub
-from bothways.model.load import load
+from bothways.model.opened import open_model
 from bothways.predict.predictor import Predictor
 from bothways.progress import notebook_progress
 from bothways.scoring.accumulator import Accumulator
@@ -134,7 +134,7 @@ def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None 
             "not-calibratable",
             found.task,
         )
-    config = task_config(load(folder, base=base))
+    config = task_config(open_model(folder, base))
     config = replace(
         config, temperature=found.temperature or config.temperature, thresholds=found.thresholds or config.thresholds
     )

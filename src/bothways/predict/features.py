@@ -7,17 +7,15 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
-
-import torch
-from torch import Tensor
+from typing import Any, get_args
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.model import arrays
+from bothways.model.arrays import Array
 from bothways.model.config import EncoderConfig
-from bothways.model.heads import HALF
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.model.pooling import Pooling
-from bothways.model.sentence import Sentence
+from bothways.model.sentence_files import Prompts
 from bothways.predict.encode_options import Combine, Long, Pool
 
 STATIC = "static"
@@ -94,14 +92,13 @@ class Features:
                 self.layers,
             ) from None
 
-    def combined(self, states: Sequence[Tensor]) -> Tensor:
+    def combined(self, states: Sequence[Array]) -> Array:
         """Hidden states of the chosen layers, (N, width) each → (N, W)."""
         if self.weights is not None:
-            return torch.stack([state * weight for state, weight in zip(states, self.weights, strict=True)]).sum(0)
+            return arrays.stacked([state * weight for state, weight in zip(states, self.weights, strict=True)]).sum(1)
         if self.combine == "concat":
-            return torch.cat(list(states), dim=1)
-        stacked = torch.stack(list(states))
-        return stacked.sum(0) if self.combine == "sum" else stacked.mean(0)
+            return arrays.joined(states)
+        return arrays.stacked(states).sum(1) if self.combine == "sum" else arrays.stacked(states).mean(1)
 
 
 @dataclass(frozen=True)
@@ -110,27 +107,25 @@ class TextRecipe:
 
     features: Features
     pooling: Pooling
-    sentence: Sentence | None = None
+    sentence: Any = None
     """The modules after the pooling, those of a folder of sentence-transformers."""
     prompt: str = ""
     skipped: int = 0
     """Tokens at the start that are not pooled: those of a prompt, if the folder says so."""
     max_length: int = 0
     """Tokens of the longest text; 0: the model's maximum length."""
+    is_own: bool = False
+    """Whether it is that of the model's folder, which an exported graph computes to the end."""
 
     def width(self, shape: EncoderConfig) -> int:
         """The width of the vectors."""
         if self.sentence is not None:
-            return self.sentence.width(shape.width)
+            return int(self.sentence.width(shape.width))
         return self.features.width(shape) * len(self.pooling.modes)
 
-    def finish(self, pooled: Tensor) -> Tensor:
+    def finish(self, pooled: Array) -> Array:
         """The vectors of pooled texts, on the same device."""
-        if self.sentence is None:
-            return pooled
-        weight = next(self.sentence.parameters(), pooled)
-        vectors: Tensor = self.sentence(pooled if weight.dtype in HALF else pooled.to(weight.dtype))
-        return vectors.float()
+        return pooled if self.sentence is None else arrays.to_fp32(self.sentence.from_pooled(pooled))
 
 
 def warn_of_prompts(recipe: "TextRecipe", prompt: str | None, prompt_name: str | None) -> None:
@@ -147,7 +142,7 @@ def warn_of_prompts(recipe: "TextRecipe", prompt: str | None, prompt_name: str |
 
 
 def text_recipe(
-    model: Model,
+    model: ModelFacts,
     features: Features,
     pool: Pool | Sequence[Pool] | None = None,
     prompt: str | None = None,
@@ -165,7 +160,7 @@ def text_recipe(
     sentence = model.sentence
     is_whole = sentence is not None and pool is None and replace(features, long="error") == Features()
     if prompt is None and (is_whole or prompt_name is not None):
-        prompt = (sentence or Sentence(Pooling())).prompt(prompt_name)
+        prompt = (Prompts() if sentence is None else sentence).prompt(prompt_name)
     skipped = 0
     if prompt and sentence is not None and not sentence.include_prompt:
         tokenizer = model.require_tokenizer()
@@ -182,4 +177,5 @@ def text_recipe(
         prompt or "",
         skipped,
         min(limit, model.config.encoder.max_length),
+        is_own=pool is None and not skipped and replace(features, long="error") == Features(),
     )

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import overload
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bothways.data.words import is_cjk
 from bothways.engine.chunks import chunks
@@ -17,7 +15,8 @@ from bothways.engine.engine import Engine, Forward
 from bothways.engine.sequences import Sequences
 from bothways.errors import BothwaysError
 from bothways.model.device import Device, Precision
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
+from bothways.model.opened import AnsweringModel
 from bothways.model.readable import check_readable
 from bothways.predict.places import Places, log_probabilities, most_probable, places_of
 from bothways.text.tokenizer import Encoding, Tokenizer
@@ -62,7 +61,7 @@ class _Masked:
 @overload
 def fill(  # type: ignore[overload-overlap]  # a string is an iterable of strings too
     text: str,
-    model: Model | Path | str | None = None,
+    model: AnsweringModel | Path | str | None = None,
     *,
     top: int = 5,
     device: Device | None = None,
@@ -71,7 +70,7 @@ def fill(  # type: ignore[overload-overlap]  # a string is an iterable of string
 @overload
 def fill(
     text: Iterable[str],
-    model: Model | Path | str | None = None,
+    model: AnsweringModel | Path | str | None = None,
     *,
     top: int = 5,
     device: Device | None = None,
@@ -79,7 +78,7 @@ def fill(
 ) -> list[list[Filled]]: ...
 def fill(
     text: str | Iterable[str],
-    model: Model | Path | str | None = None,
+    model: AnsweringModel | Path | str | None = None,
     *,
     top: int = 5,
     device: Device | None = None,
@@ -116,7 +115,7 @@ def iter_filled(texts: Iterable[str], engine: Engine, top: int = 5) -> Iterator[
             yield [_filled(guess, blank.text, blank.encoding, tokenizer) for guess in own[:top]]
 
 
-def _masked(texts: Sequence[str], before: int, model: Model, top: int) -> Iterator[_Masked]:
+def _masked(texts: Sequence[str], before: int, model: ModelFacts, top: int) -> Iterator[_Masked]:
     """The texts and the places of their masks. `before`: the number of texts before them, for errors."""
     tokenizer, limit = model.require_tokenizer(), model.config.encoder.max_length
     for text in texts:
@@ -144,7 +143,7 @@ def _masked(texts: Sequence[str], before: int, model: Model, top: int) -> Iterat
         yield _Masked(text, encoding, _lists(text, encoding, places, tokenizer))
 
 
-def _require(model: Model) -> Tokenizer:
+def _require(model: ModelFacts) -> Tokenizer:
     tokenizer = model.require_tokenizer()
     if "masked" not in model.heads:
         raise BothwaysError(
@@ -174,13 +173,13 @@ def _lists(text: str, encoding: Encoding, places: list[int], tokenizer: Tokenize
     return found
 
 
-def _exclusions(model: Model) -> Tensor:
+def _exclusions(model: ModelFacts) -> NDArray[np.bool_]:
     """(3, vocabulary) the tokens that are no answer, for a mask that may be anything, a new word, or a continuation.
 
     Never an answer are special and unused tokens, and rows without a piece in the tokenizer.
     """
     tokenizer = model.require_tokenizer()
-    found = torch.zeros(3, model.config.encoder.vocab_size, dtype=torch.bool)
+    found = np.zeros((3, model.config.encoder.vocab_size), bool)
     found[:, list(tokenizer.wordless_ids)] = True
     found[:, tokenizer.size :] = True
     found[_NEW_WORD, list(tokenizer.rest_ids)] = True
@@ -195,7 +194,7 @@ def _is_word_character(character: str) -> bool:
     return character.isalnum() and not is_cjk(character)
 
 
-def _beam(engine: Engine, blanks: Sequence[_Masked], top: int, excluded: Tensor) -> list[list[_Guess]]:
+def _beam(engine: Engine, blanks: Sequence[_Masked], top: int, excluded: NDArray[np.bool_]) -> list[list[_Guess]]:
     """For each text, the most probable ways to fill all its masks: as many as `top`, more for several masks."""
     widths = [top if len(blank.masks) == 1 else min(max(2 * top, 16), _MAX_BEAM) for blank in blanks]
     found = [[_Guess()] for _ in blanks]

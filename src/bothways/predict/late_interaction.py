@@ -23,10 +23,8 @@ from bothways.engine.reader import Tally
 from bothways.engine.sequences import Indices, Sequences, on_device
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
-from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
 from bothways.model.late import Expansion, Late, Side
-from bothways.model.load import load
 from bothways.model.maxsim import PackedTexts, maxsim
 from bothways.model.model import Model
 from bothways.predict.encode import TextChunk, require_several, text_chunks, warn_of_losses
@@ -35,14 +33,10 @@ from bothways.predict.features import Features
 from bothways.predict.rerank import (
     Hit,
     Pair,
-    Ranker,
-    Reranker,
     Scores,
     Watch,
     as_pair,
     by_score,
-    folder_limit,
-    reranker_config,
     several,
 )
 from bothways.progress import in_notebook
@@ -88,7 +82,7 @@ class LateInteraction:
         """
         require_choice("`long`", long, get_args(Long))
         self.engine = Engine(model, device=device, dtype=dtype)
-        self.model, self.long, self.tally = self.engine.model, long, Tally()
+        self.model, self.long, self.tally = self.engine.weights("late interaction"), long, Tally()
         if self.model.late is None:
             raise self.model.sentence_error or BothwaysError(
                 "this model is no ColBERT: it has no projection for the vectors of its tokens", "not-a-colbert"
@@ -191,22 +185,6 @@ class LateInteraction:
             counts = np.insert(counts, ends, True)
             sequences = Sequences(np.insert(sequences.ids, ends, self._expansion), real + missing)
         return _Marked(sequences, counts, real, chunk.reads.counts)
-
-
-def open_ranker(
-    folder: Path | str,
-    *,
-    base: Path | str | None = None,
-    device: Device = "auto",
-    dtype: Precision = "auto",
-    long: Long | None = None,
-) -> Ranker:
-    """The ranker of a folder: late interaction if it is a ColBERT, else a cross-encoder. `base`: as in `load`."""
-    model = load(folder, base=base)
-    if model.late is not None:
-        return LateInteraction(model, device=device, dtype=dtype, long=long or "window")
-    limit = folder_limit(model_folder(folder), reranker_config(model))
-    return Reranker(model, device=device, dtype=dtype, long=long, max_length=limit)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from bothways.engine.sequences import Indices, Sequences, ragged
 from bothways.engine.token_ids import TokenIds
 from bothways.errors import BothwaysError
 from bothways.model.device import Device, Precision
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
+from bothways.model.opened import AnsweringModel
 from bothways.predict.places import Places, log_probabilities, places_of
 from bothways.progress import in_notebook
 from bothways.text.files import require_files
@@ -63,7 +64,7 @@ class _Scored(Places):
 
 def sentence_scores(
     texts: Iterable[str],
-    model: Model | Path | str | None = None,
+    model: AnsweringModel | Path | str | None = None,
     *,
     device: Device | None = None,
     dtype: Precision | None = None,
@@ -90,7 +91,7 @@ def _scores(texts: Iterable[str], engine: Engine, places: "_PlacesOf") -> Iterat
 
 def score_minimal_pairs(
     pairs: Iterable[MinimalPair],
-    model: Model | Path | str | None = None,
+    model: AnsweringModel | Path | str | None = None,
     *,
     device: Device | None = None,
     dtype: Precision | None = None,
@@ -135,7 +136,7 @@ _PlacesOf = Callable[[Sequences], Iterator[_Scored]]
 class _Sentences:
     """Tokenizes texts, and refuses those that are too long."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: ModelFacts) -> None:
         self.token_ids = TokenIds(model.require_tokenizer(), has_segments=False)
         self.limit = model.config.encoder.max_length
 
@@ -150,7 +151,7 @@ class _Sentences:
         return found
 
 
-def _places_for(model: Model) -> _PlacesOf:
+def _places_for(model: ModelFacts) -> _PlacesOf:
     """Where and how a text is scored, by the head of the model."""
     tokenizer = model.require_tokenizer()
     around = tokenizer.around

@@ -3,17 +3,17 @@
 S sequences · M places of all sequences together · V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from numpy.typing import NDArray
 
 from bothways.engine.engine import Engine
-from bothways.engine.sequences import Indices, Sequences, on_device, ragged
-from bothways.model.batch import Batch
+from bothways.engine.sequences import Indices, Sequences, ragged
+from bothways.model import arrays
+from bothways.model.arrays import Array
 
 _PLACES_AT_ONCE = 8_192
 """Each has a number for every token of the vocabulary: more at once would take gigabytes."""
@@ -31,13 +31,12 @@ class Places:
     tokens: Indices
     """(M,) the token that is scored at each place; for `most_probable` the number of its list of excluded tokens."""
 
-    def in_batch(self, batch: Batch, picked: Indices) -> tuple[Tensor, Tensor]:
+    def in_batch(self, picked: Indices) -> tuple[Indices, Indices]:
         """The places of a batch, counted through it, and their tokens."""
         lengths, counts = self.sequences.lengths[picked], self.counts[picked]
         rows = ragged((np.cumsum(self.counts) - self.counts)[picked], counts)
-        at = np.repeat(np.cumsum(lengths) - lengths, counts) + self.places[rows]
-        device = batch.ids.device
-        return on_device(at, device), on_device(self.tokens[rows].astype(np.int64), device)
+        at: Indices = np.repeat(np.cumsum(lengths) - lengths, counts) + self.places[rows]
+        return at, self.tokens[rows].astype(np.int64)
 
 
 def places_of(chunk: Places) -> Indices:
@@ -45,38 +44,44 @@ def places_of(chunk: Places) -> Indices:
     return chunk.counts
 
 
-def log_probabilities(engine: Engine) -> Callable[[Batch, Places, Indices], Tensor]:
+def log_probabilities(engine: Engine) -> Callable[[Any, Places, Indices], Array]:
     """For each place, the log-probability of its token: as the prediction, or as not replaced."""
-    model = engine.model
+    array = engine.backend.array
 
-    def forward(batch: Batch, chunk: Places, picked: Indices) -> Tensor:
-        states = engine.states(batch)
-        at, tokens = chunk.in_batch(batch, picked)
-        if "masked" not in model.heads:
-            return F.logsigmoid(-model.logits("replaced", states, batch)[at, 0].float())
-        parts = zip(at.split(_PLACES_AT_ONCE), tokens.split(_PLACES_AT_ONCE), strict=True)
-        found = [-F.cross_entropy(model.masked(states[some]).float(), own, reduction="none") for some, own in parts]
-        return torch.cat(found)
+    def forward(batch: Any, chunk: Places, picked: Indices) -> Array:
+        at, tokens = chunk.in_batch(picked)
+        if "masked" not in engine.model.heads:
+            return arrays.log_sigmoid(-engine.calls.replaced(batch)[array(at)])
+        logits_at, found = engine.calls.masked(batch), []
+        for part in _parts(len(at)):
+            logs = arrays.log_softmax(logits_at(array(at[part])))
+            found.append(logs[array(np.arange(len(logs))), array(tokens[part])])
+        return arrays.joined(found, 0)
 
     return forward
 
 
-def most_probable(engine: Engine, count: int, excluded: Tensor) -> Callable[[Batch, Places, Indices], Tensor]:
+def most_probable(engine: Engine, count: int, excluded: NDArray[np.bool_]) -> Callable[[Any, Places, Indices], Array]:
     """For each place, the `count` most probable tokens: their log-probabilities, then their ids.
 
     `excluded`: (lists, V) the tokens that are no answer; each place has one of these lists.
     """
-    model, excluded = engine.model, excluded.to(engine.device)
+    array = engine.backend.array
+    never = array(excluded)
 
-    def forward(batch: Batch, chunk: Places, picked: Indices) -> Tensor:
-        states = engine.states(batch)
-        at, lists = chunk.in_batch(batch, picked)
-        found = []
-        for some, own in zip(at.split(_PLACES_AT_ONCE), lists.split(_PLACES_AT_ONCE), strict=True):
-            logs = model.masked(states[some]).float().log_softmax(-1)
+    def forward(batch: Any, chunk: Places, picked: Indices) -> Array:
+        at, lists = chunk.in_batch(picked)
+        logits_at, found = engine.calls.masked(batch), []
+        for part in _parts(len(at)):
+            logs = arrays.log_softmax(logits_at(array(at[part])))
             # After the softmax: the other tokens keep the model's own probabilities.
-            best, tokens = logs.masked_fill(excluded[own], -torch.inf).topk(min(count, logs.shape[1]))
-            found.append(torch.cat([best, tokens.float()], 1))
-        return torch.cat(found)
+            logs[never[array(lists[part])]] = -np.inf
+            best, tokens = arrays.largest(logs, count)
+            found.append(arrays.joined([best, arrays.to_fp32(tokens)]))
+        return arrays.joined(found, 0)
 
     return forward
+
+
+def _parts(places: int) -> Iterator[slice]:
+    return (slice(first, first + _PLACES_AT_ONCE) for first in range(0, max(places, 1), _PLACES_AT_ONCE))

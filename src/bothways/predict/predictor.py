@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import torch
 
 from bothways.data.examples import Choice, Question, Related, Tagged, Text
 from bothways.data.notes import Notes
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
-from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
-from bothways.model.load import load
-from bothways.model.model import Model
+from bothways.model.opened import AnsweringModel, open_model
 from bothways.predict.ask import Documents, ask
 from bothways.predict.ask_options import PASSAGES
 from bothways.predict.display import SHOWN, Answers, shown_answers
@@ -25,8 +22,7 @@ from bothways.predict.encode import warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.progress import notebook_progress
 from bothways.tasks.answering import decode_all
-from bothways.tasks.folder import with_config
-from bothways.tasks.registry import make_task, task_config
+from bothways.tasks.registry import make_task, task_config, with_config
 from bothways.tasks.task import EncodedExample
 from bothways.text.columns import Columns
 from bothways.text.frames import as_files, frame_kind, with_columns
@@ -57,24 +53,24 @@ class Predictor:
     """
 
     def __init__(
-        self, model: Model, *, device: Device = "auto", dtype: Precision = "auto", long: Long | None = None
+        self, model: AnsweringModel, *, device: Device = "auto", dtype: Precision = "auto", long: Long | None = None
     ) -> None:
         """`device` and `dtype`: as in `encode`. `long`: how to handle texts longer than the model's maximum length.
 
         By default as the model's folder says.
         """
-        if not isinstance(model, Model):
+        if model is None or isinstance(model, Path | str):
             raise BothwaysError(
                 f"a model was expected, and {model!r} was given: Predictor.load opens a folder", "bad-input", model
             )
-        if long is not None:
-            require_choice("`long`", long, get_args(Long))
-            config = task_config(model)
-            model = with_config(model, replace(config, window=replace(config.window, long=long)))
         self.engine = Engine(model, device=device, dtype=dtype)
         self.model = self.engine.model
-        self.name = task_config(model).task
-        self.task = make_task(model)
+        if long is not None:
+            require_choice("`long`", long, get_args(Long))
+            config = task_config(self.model)
+            self.model = with_config(self.model, replace(config, window=replace(config.window, long=long)))
+        self.name = task_config(self.model).task
+        self.task = make_task(self.model)
         self.task.reader.long_setting = "`long`"
 
     @classmethod
@@ -88,7 +84,7 @@ class Predictor:
         long: Long | None = None,
     ) -> "Predictor":
         """From a folder of `finetune`, or one of transformers with a head for a task. `base`: as in `bothways.load`."""
-        return cls(load(folder, base=base), device=device, dtype=dtype, long=long)
+        return cls(open_model(folder, base), device=device, dtype=dtype, long=long)
 
     def __repr__(self) -> str:
         names = ", ".join(self.labels[:8]) + (f", … ({len(self.labels)} labels)" if len(self.labels) > 8 else "")
@@ -192,10 +188,10 @@ class Predictor:
 
         `first`: the number of the first example, counted from 0, for errors.
         """
-        return decode_all(self.task, self._forward, examples, self.model.device, self.engine.around, first)
+        return decode_all(self.task, self._forward, examples, self.engine.backend, self.engine.around, first)
 
-    def _forward(self, batch: Batch) -> torch.Tensor:
-        return self.task.outputs(self.model, self.engine.states(batch), batch)
+    def _forward(self, batch: Any) -> Any:
+        return self.engine.outputs(self.task, batch)
 
     def example(self, given: Any) -> Any:
         """An input as an example of the task."""

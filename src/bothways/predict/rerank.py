@@ -6,18 +6,17 @@ from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from bothways.data.examples import Text
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
-from bothways.model.batch import Batch
 from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
-from bothways.model.model import Model
-from bothways.model.sentence import max_length_of
+from bothways.model.facts import ModelFacts
+from bothways.model.opened import AnsweringModel
+from bothways.model.sentence_files import max_length_of
 from bothways.predict.encode import require_several, warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.progress import in_notebook
@@ -61,7 +60,7 @@ class Reranker:
 
     def __init__(
         self,
-        model: Model | Path | str,
+        model: AnsweringModel | Path | str,
         *,
         device: Device | None = None,
         dtype: Precision | None = None,
@@ -80,7 +79,7 @@ class Reranker:
         self.model = self.engine.model
         config = reranker_config(self.model)
         self._activation, self._temperature = config.options.activation, config.temperature
-        if max_length is None and not isinstance(model, Model):
+        if max_length is None and isinstance(model, Path | str):
             max_length = folder_limit(model_folder(model), config)
         window = replace(config.window, long=long or config.window.long)
         if max_length:
@@ -119,14 +118,14 @@ class Reranker:
     def _logits(self, pairs: Iterable[Pair], watch: Watch) -> NDArray[np.float64]:
         require_several(pairs)
         lost, examples = self.tally.cut, map(as_pair, watch(pairs, "scoring"))
-        found = decode_all(self._task, self._forward, examples, self.model.device, self.engine.around)
+        found = decode_all(self._task, self._forward, examples, self.engine.backend, self.engine.around)
         logits = np.array([logit for _, logit in found], np.float64)
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
         return logits
 
-    def _forward(self, batch: Batch) -> torch.Tensor:
-        return self._task.outputs(self.model, self.engine.states(batch), batch)
+    def _forward(self, batch: Any) -> Any:
+        return self.engine.outputs(self._task, batch)
 
 
 _LOGITS = PairScoring.Options(texts=2, activation="identity")
@@ -155,7 +154,7 @@ def as_pair(given: Any) -> Text:
     return Text(pair)
 
 
-def reranker_config(model: Model) -> TaskConfig:
+def reranker_config(model: ModelFacts) -> TaskConfig:
     """The config of a cross-encoder, which bothways or another library wrote."""
     if PairScoring.head not in model.heads or len(model.config.labels) != 1:
         has = ", ".join(model.heads) or "no head"

@@ -84,7 +84,10 @@ class RoleEncoder:
             if source.model.sentence is not None:
                 self.prompts = source.model.sentence.prompts
             # Modules that are not supported are an error before any work.
-            self.device, self.width = source.device, self._recipe(source).width(source.model.config.encoder)
+            self.device, self.width = (
+                torch.device(str(source.device)),
+                self._recipe(source).width(source.model.config.encoder),
+            )
         self.similarity_name = similarity_of(source)
 
     def prompt(self, role: Role | None = None) -> str | None:
@@ -102,7 +105,7 @@ class RoleEncoder:
     def num_parameters(self) -> int:
         if isinstance(self.source, StaticModel):
             return self.source.table.numel()
-        return sum(parameter.numel() for parameter in self.source.model.parameters())
+        return sum(parameter.numel() for parameter in self.source.weights("the number of parameters").parameters())
 
     def max_length(self, role: Role | None = None) -> int:
         """Tokens of the longest text, its prompt included; 0: there is no limit."""

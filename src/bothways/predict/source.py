@@ -4,11 +4,10 @@ from pathlib import Path
 
 from bothways.engine.engine import Engine
 from bothways.model.device import Device, Precision
-from bothways.model.load import load
-from bothways.model.model import Model
+from bothways.model.opened import AnsweringModel, open_model
 from bothways.model.static import StaticModel, is_static, load_static
 
-AnyModel = Model | StaticModel | Path | str | None
+AnyModel = AnsweringModel | StaticModel | Path | str | None
 """A model, a static model, or the folder of one; None: the model in the box."""
 Source = Engine | StaticModel
 
@@ -24,6 +23,6 @@ def open_source(
         return model
     if isinstance(model, Path | str) and base is None and is_static(model):
         return load_static(model)
-    if isinstance(model, Model) or base is None:
+    if base is None or not (model is None or isinstance(model, Path | str)):
         return Engine(model, device=device, dtype=dtype)
-    return Engine(load(model, base=base), device=device or "auto", dtype=dtype or "auto")
+    return Engine(open_model(model, base), device=device or "auto", dtype=dtype or "auto")

@@ -48,7 +48,7 @@ def distil_static(
     """
     require_range("`width`", width, width is None or width >= 1, "at least 1")
     engine = Engine(model, device=device, dtype=dtype)
-    tokenizer = engine.model.require_tokenizer()
+    tokenizer = engine.weights("a static model").require_tokenizer()
     kept = np.array([i for i in range(tokenizer.size) if i not in tokenizer.wordless_ids], np.int64)
     if not len(kept):
         raise BothwaysError("this tokenizer has only special tokens", "no-tokens")
@@ -57,7 +57,7 @@ def distil_static(
     if texts is not None:
         shares = _counted(StaticModel(tokenizer, vectors), texts, kept, watch)
     else:
-        shares = _guessed(engine.model, kept)
+        shares = _guessed(engine.weights("a static model"), kept)
     weights = torch.from_numpy(_SIF / (_SIF + shares))
     table = torch.zeros(tokenizer.size, vectors.shape[1])
     table[torch.from_numpy(kept)] = (vectors.double() * weights[:, None]).float()

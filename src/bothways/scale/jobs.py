@@ -103,12 +103,12 @@ class EncodeJob:
     def open(self, device: str) -> Runner:
         from bothways.engine.engine import Engine
         from bothways.engine.reader import Tally
-        from bothways.model.load import load
+        from bothways.model.opened import open_model
         from bothways.predict.features import Features, text_recipe
         from bothways.predict.vectors import write_vectors
         from bothways.text.files import read_texts
 
-        engine = Engine(load(self.model, base=self.base), device=device, dtype=self.dtype)
+        engine = Engine(open_model(self.model, self.base), device=device, dtype=self.dtype)
         model = engine.model
         features = Features(self.layers, self.combine, self.weights, self.long)
         pool = list(self.pool) if self.pool else None

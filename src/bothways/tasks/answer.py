@@ -7,11 +7,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bothways.data.examples import Question
 from bothways.data.findings import DataCounts, Finding, Severity, cut, percent
@@ -22,13 +20,17 @@ from bothways.engine.reader import WindowSettings
 from bothways.engine.reads import Reads, View
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
+from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.spans import SpanScores, span_scores
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.text.columns import Columns
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
 
 NULL = "null"
 _LONG_ANSWERS = 0.01
@@ -95,7 +97,7 @@ class QuestionAnswering(Task):
             return config
         return replace(config, thresholds={NULL: scores["best_f1_threshold"]})
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
+    def __init__(self, model: ModelFacts, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         super().__init__(model, config)
         self.metric = "best_f1" if NULL in config.thresholds else "f1"
 
@@ -120,7 +122,7 @@ class QuestionAnswering(Task):
         # Divided by two, so that the loss is the mean of both ends.
         return {"first": starts + first, "last": starts + last, "owner": owner}, 2.0 * len(samples)
 
-    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    def loss(self, model: "Model", states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         first, last = self.outputs(model, states, batch).unbind(1)
         owner = targets["owner"]
         return grouped_cross_entropy(first, owner, targets["first"]) + grouped_cross_entropy(
@@ -132,7 +134,7 @@ class QuestionAnswering(Task):
         ends = [grouped_imitation(own[:, i], taught[:, i], owner, groups, temperature) for i in (0, 1)]
         return ends[0] + ends[1]
 
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: "Model", states: Tensor, batch: Batch) -> Tensor:
         return model.logits("span", states, batch)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> SpanScores:

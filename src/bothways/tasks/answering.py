@@ -5,22 +5,22 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from bothways.engine.backend import Backend
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Around, one_each, one_per_token, run
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
-from bothways.model.batch import Batch
+from bothways.lazy import torch
+from bothways.model.arrays import Array
 from bothways.tasks.task import EncodedChunk, EncodedExample, Task
 
 
 def decode_all(
     task: Task,
-    forward: Callable[[Batch], Tensor],
+    forward: Callable[[Any], Array],
     examples: Iterable[Any],
-    device: torch.device,
+    device: "torch.device | Backend",
     around: Around = nullcontext,
     first: int = 0,
 ) -> Iterator[tuple[EncodedExample, Any]]:
@@ -29,7 +29,7 @@ def decode_all(
     `forward` returns the task's outputs; for `around` see `run`. `first`: the number of the first example, for errors.
     """
 
-    def outputs_of(batch: Batch, chunk: EncodedChunk, picked: Indices) -> Tensor:
+    def outputs_of(batch: Any, chunk: EncodedChunk, picked: Indices) -> Array:
         return forward(batch)
 
     chunks = read_ahead(task.encode, examples, device, first=first)

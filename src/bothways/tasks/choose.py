@@ -7,12 +7,10 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bothways.data.examples import Choice
 from bothways.data.findings import DataCounts, Finding, cut, normal, percent
@@ -21,14 +19,17 @@ from bothways.data.notes import Notes
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
+from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
-from bothways.model.model import Model
 from bothways.scoring.ranking import Accuracy
 from bothways.tasks.answer import named_pair
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.text_task import mean_of_windows
 from bothways.text.columns import Columns
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
 
 _ENDING = re.compile(r"(?:ending|option|choice)_?\d")
 
@@ -89,7 +90,7 @@ class MultipleChoice(Task):
         tensors = {name: torch.tensor(value) for name, value in targets.items()}
         return {**tensors, "share": torch.from_numpy(share.astype(np.float32))}, float(len(samples))
 
-    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    def loss(self, model: "Model", states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         options = _options(self.outputs(model, states, batch), targets)
         return grouped_cross_entropy(options, targets["group"], targets["right"])
 
@@ -97,7 +98,7 @@ class MultipleChoice(Task):
         ours, theirs = (_options(outputs, targets) for outputs in (own, taught))
         return grouped_imitation(ours, theirs, targets["group"], len(targets["right"]), temperature)
 
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: "Model", states: Tensor, batch: Batch) -> Tensor:
         return model.logits("choice", states, batch)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> NDArray[np.float64]:

@@ -6,12 +6,10 @@ B sequences · C labels.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bothways.data.examples import Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
@@ -25,9 +23,10 @@ from bothways.data.texts import find_indicators, read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError, require_choice
+from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
+from bothways.model.facts import ModelFacts
 from bothways.model.identify import nameless
-from bothways.model.model import Model
 from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Regression
@@ -45,7 +44,10 @@ from bothways.tasks.text_task import (
 from bothways.tasks.text_task import as_text as as_text
 from bothways.text.columns import LABELS, Columns
 from bothways.text.streams import STDIN
-from bothways.train.distill import soft_distance
+from bothways.train.soft_targets import soft_distance
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
 
 _PROBLEMS: dict[LabelKind, str] = {
     "single": "single_label_classification",
@@ -160,7 +162,7 @@ class TextClassification(TextTask):
         return {"problem_type": _PROBLEMS[config.options.kind]}
 
     @classmethod
-    def infer(cls, model: Model) -> TaskConfig | None:
+    def infer(cls, model: ModelFacts) -> TaskConfig | None:
         """None for a single output that is no plain number: a score, such as a reranker's."""
         problem = model.config.hf_config.get("problem_type")
         kind: LabelKind = next((kind for kind, theirs in _PROBLEMS.items() if theirs == problem), "single")
@@ -170,7 +172,11 @@ class TextClassification(TextTask):
         return TaskConfig(cls.name, options=ClassifyOptions(kind))
 
     def __init__(
-        self, model: Model, config: TaskConfig, settings: ClassifySettings | None = None, train: Sequence[Text] = ()
+        self,
+        model: ModelFacts,
+        config: TaskConfig,
+        settings: ClassifySettings | None = None,
+        train: Sequence[Text] = (),
     ) -> None:
         super().__init__(model, config, settings)
         self.number = {name: i for i, name in enumerate(self.labels)}
@@ -224,7 +230,7 @@ class TextClassification(TextTask):
         gold = torch.from_numpy(np.array(golds, np.float32))
         return {"gold": gold, "weight": torch.from_numpy(share)}, float(share.sum())
 
-    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    def loss(self, model: "Model", states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         logits, gold, weight = self.outputs(model, states, batch), targets["gold"], targets["weight"]
         if self.options.kind == "single":
             return cross_entropy(logits, gold, weight, self.settings.label_smoothing, self.settings.focal_gamma)

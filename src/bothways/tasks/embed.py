@@ -8,13 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bothways.data.examples import RELATED, Related
 from bothways.data.findings import DataCounts
@@ -24,12 +21,11 @@ from bothways.data.related import from_inference, is_inference, read_related
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix, permute
+from bothways.lazy import F, Tensor, torch
 from bothways.model.batch import Batch
-from bothways.model.heads import HALF
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.model.pooling import Pooling
 from bothways.model.pooling_modes import PoolingMode
-from bothways.model.sentence import Normalize, Sentence
 from bothways.progress import Watch
 from bothways.scoring.similarity import Similarity
 from bothways.tasks.embed_settings import (
@@ -57,6 +53,11 @@ from bothways.tasks.vector_losses import (
     triplets,
 )
 from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bothways.model.model import Model
 
 Vectors = NDArray[np.float32]
 
@@ -136,8 +137,10 @@ class SentenceVectors(Task):
         return TaskConfig(cls.name, window, options=options), ()
 
     @classmethod
-    def prepare(cls, model: Model, base: Model, config: TaskConfig) -> None:
+    def prepare(cls, model: "Model", base: "Model", config: TaskConfig) -> None:
         """The modules of `base`, if it has them and no other pooling is asked for; else new ones."""
+        from bothways.model.sentence import Normalize, Sentence
+
         options: EmbedOptions = config.options
         prompts = {"query": options.query_prompt, "document": options.document_prompt}
         if base.sentence is not None and not options.pooling:
@@ -153,11 +156,11 @@ class SentenceVectors(Task):
         model.sentence.settings = {"similarity_fn_name": "cosine", **model.sentence.settings, "prompts": prompts}
 
     @classmethod
-    def infer(cls, model: Model) -> TaskConfig | None:
+    def infer(cls, model: ModelFacts) -> TaskConfig | None:
         """Any folder of sentence-transformers."""
         return None if model.sentence is None else TaskConfig(cls.name, options=EmbedOptions())
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
+    def __init__(self, model: ModelFacts, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         if config.window.long == "window":  # the default: here a text is one sequence
             config = replace(config, window=replace(config.window, long="cut"))
         super().__init__(model, config, settings, train)
@@ -170,7 +173,9 @@ class SentenceVectors(Task):
 
     # ------------------------------------------------------------------ training
 
-    def gather(self, model: Model, examples: Sequence[Related], device: torch.device, watch: Watch, seed: int) -> None:
+    def gather(
+        self, model: "Model", examples: Sequence[Related], device: "torch.device", watch: Watch, seed: int
+    ) -> None:
         """The vectors of teachers, or of a guide; and the layers that only training needs."""
         settings: EmbedSettings = self.settings
         if folders := (settings.teachers or (settings.guide,) if settings.guide or settings.teachers else ()):
@@ -233,7 +238,7 @@ class SentenceVectors(Task):
         numbers = [self.options.relations.index(sample.target.gold) for sample in samples]
         return {"gold": torch.tensor(numbers)}, float(len(samples))
 
-    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    def loss(self, model: "Model", states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         """That of SBERT: two texts, and their relation."""
         assert model.sentence is not None
         pairs = self.outputs(model, states, batch).float().unflatten(0, (-1, 2))
@@ -319,10 +324,10 @@ class SentenceVectors(Task):
 
     # ------------------------------------------------------------------ answers and scores
 
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: "Model", states: Tensor, batch: Batch) -> Tensor:
         sentence = model.sentence
         assert sentence is not None
-        if not model.training and states.dtype in HALF:
+        if not model.training and states.dtype in (torch.bfloat16, torch.float16):
             vectors: Tensor = sentence(sentence.pooling(states.float(), batch))
             return vectors
         pooled = sentence.pooling(states, batch)
@@ -384,7 +389,9 @@ class SentenceVectors(Task):
         return [Related((), gold) for gold in counts.golds] or [Related(())]
 
 
-def _linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> nn.Linear:
+def _linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> "nn.Linear":
+    from torch import nn
+
     layer = nn.Linear(inputs, outputs, bias=bias)
     if bias:
         nn.init.zeros_(layer.bias)

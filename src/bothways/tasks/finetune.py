@@ -22,9 +22,9 @@ from bothways.model.model import Model
 from bothways.model.weights import read_json
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.defaults import settled
-from bothways.tasks.folder import with_config, with_dropout, with_task
+from bothways.tasks.folder import with_dropout, with_task
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
-from bothways.tasks.registry import TASKS, make_task, plan_task, task_config
+from bothways.tasks.registry import TASKS, make_task, plan_task, task_config, with_config
 from bothways.tasks.task import Sample, Task
 from bothways.tasks.task_card import made_by, read_evaluated, thresholds_shown
 from bothways.tasks.trainable import FineTuning

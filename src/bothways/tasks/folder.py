@@ -75,12 +75,6 @@ def with_dropout(base: Model, dropout: float | None, attention_dropout: float | 
     return base
 
 
-def with_config(model: Model, config: TaskConfig) -> Model:
-    """The same model with another task config."""
-    model.config = replace(model.config, hf_config={**model.config.hf_config, **described(config)})
-    return model
-
-
 def rewrite_config(folder: Path, config: TaskConfig) -> None:
     """Replace the task config of a folder; nothing else changes."""
     keys = read_json(folder / "config.json")

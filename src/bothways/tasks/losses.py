@@ -1,8 +1,6 @@
 """Losses over packed batches. B sequences · C classes · G groups."""
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from bothways.lazy import F, Tensor, torch
 
 
 def cross_entropy(logits: Tensor, gold: Tensor, weight: Tensor, smoothing: float = 0.0, focal: float = 0.0) -> Tensor:

@@ -7,9 +7,7 @@ loss is a sum: over queries for softmax and ListNet, over pairs of documents for
 import math
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from bothways.lazy import F, Tensor, torch
 
 RankingLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 _SWAP_WEIGHT = 10.0

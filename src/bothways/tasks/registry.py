@@ -2,12 +2,12 @@
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from dataclasses import asdict, fields, replace
+from typing import Any, TypeVar
 
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.tasks.answer import QuestionAnswering
 from bothways.tasks.choose import MultipleChoice
 from bothways.tasks.classify import TextClassification
@@ -28,6 +28,7 @@ TASKS: dict[str, type[Task]] = {
         SentenceVectors,
     )
 }
+M = TypeVar("M", bound=ModelFacts)
 _KEY = "bothways"
 _RENAMED = {"longest": "max_answer_length"}
 _SHARED = {field.name for field in fields(TaskConfig)} - {"options"}
@@ -61,7 +62,7 @@ def new_config(task: str, **values: Any) -> TaskConfig:
     return TaskConfig(task, **shared, options=TASKS[task].Options(**own))
 
 
-def task_config(model: Model) -> TaskConfig:
+def task_config(model: ModelFacts) -> TaskConfig:
     """The task of a folder: as its config.json says, or, if bothways did not write it, as its head shows."""
     stored = model.config.hf_config.get(_KEY)
     task = TASKS.get(str(stored.get("task"))) if isinstance(stored, dict) else None
@@ -86,6 +87,12 @@ def described(config: TaskConfig) -> dict[str, Any]:
     return {_KEY: {**shared, **shared.pop("options")}, **TASKS[config.task].hf_config(config)}
 
 
+def with_config(model: M, config: TaskConfig) -> M:
+    """The same model with another task config."""
+    model.config = replace(model.config, hf_config={**model.config.hf_config, **described(config)})
+    return model
+
+
 def plan_task(
     task: str, settings: Any, window: WindowSettings, examples: Sequence[Any], max_length: int = 512
 ) -> tuple[TaskConfig, tuple[str, ...]]:
@@ -95,7 +102,7 @@ def plan_task(
     return TASKS[task].plan(settings, window, examples, max_length)
 
 
-def make_task(model: Model, settings: Any = None, train: Sequence[Any] = ()) -> Task:
+def make_task(model: ModelFacts, settings: Any = None, train: Sequence[Any] = ()) -> Task:
     """The task of a model. Only training uses `settings` and the examples of the training data."""
     config = task_config(model)
     return TASKS[config.task](model, config, settings, train)

@@ -5,11 +5,9 @@ B sequences.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from bothways.data.examples import Text
 from bothways.data.findings import DataCounts, Finding
@@ -19,14 +17,18 @@ from bothways.data.ranked import read_ranked
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError, require_choice
+from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.scoring.ranking import ScoredPairs
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, grouped_imitation
 from bothways.tasks.ranking_losses import OVER_PAIRS, RANKING_LOSSES, preferred
 from bothways.tasks.task import EncodedExample, Outputs, Sample, Targets, TaskConfig
 from bothways.tasks.text_task import NUMBER, TextTask, as_text, named_activation, not_numbers, number_finding
 from bothways.text.columns import Columns
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
 
 _ACTIVATIONS: dict[str, Literal["sigmoid", "identity"]] = {"Sigmoid": "sigmoid", "Identity": "identity"}
 
@@ -86,7 +88,7 @@ class PairScoring(TextTask):
     def parse(cls, given: Any) -> Text:
         return as_text(given)
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
+    def __init__(self, model: ModelFacts, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         super().__init__(model, config, settings)
         self.texts_wanted = self.options.texts
         self.ranking_loss = RANKING_LOSSES.get(self.settings.loss)
@@ -94,7 +96,7 @@ class PairScoring(TextTask):
             self.metric = "ndcg@10"
 
     @classmethod
-    def infer(cls, model: Model) -> TaskConfig | None:
+    def infer(cls, model: ModelFacts) -> TaskConfig | None:
         """The activation is sentence-transformers' for a cross-encoder: a sigmoid, or what config.json names."""
         if len(model.config.labels) != 1:
             return None
@@ -169,7 +171,7 @@ class PairScoring(TextTask):
         gold, weight = torch.tensor([sample.target for sample in samples]).T
         return {"gold": gold.contiguous(), "weight": weight.contiguous()}, float(weight.sum())
 
-    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    def loss(self, model: "Model", states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         logits = self.outputs(model, states, batch)[:, 0]
         if self.ranking_loss is None:
             return binary_cross_entropy(logits, targets["gold"], targets["weight"])

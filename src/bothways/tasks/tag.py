@@ -8,13 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from bothways.data.brat import ANN
 from bothways.data.examples import Tagged
@@ -39,8 +36,9 @@ from bothways.data.words import join_words, split_words
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
+from bothways.lazy import F, Tensor, torch
 from bothways.model.batch import Batch
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.scoring.entities import Entities, Tags, entities
 from bothways.tasks.tag_paths import OUTSIDE, best_paths, transitions
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
@@ -48,7 +46,10 @@ from bothways.tasks.word_tokens import first_tokens, first_tokens_of
 from bothways.text.columns import Columns
 from bothways.text.files import STDIN, read_texts, require_files
 from bothways.text.streams import peek_stdin
-from bothways.train.distill import soft_distance
+from bothways.train.soft_targets import soft_distance
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
 
 Decoded = tuple[list[int], NDArray[np.float64]]
 """A tag for each word, and its probability."""
@@ -120,7 +121,7 @@ class TokenClassification(Task):
     ) -> tuple[TaskConfig, tuple[str, ...]]:
         return TaskConfig(cls.name, window), tag_names([e.gold for e in examples if e.gold is not None])
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
+    def __init__(self, model: ModelFacts, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         super().__init__(model, config)
         self.number = {name: i for i, name in enumerate(self.labels)}
         self.has_entities = is_entities(self.labels)
@@ -154,14 +155,14 @@ class TokenClassification(Task):
         gold = np.concatenate([sample.target[1] for sample in samples])
         return {"at": torch.from_numpy(at), "gold": torch.from_numpy(gold)}, float(len(at))
 
-    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    def loss(self, model: "Model", states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         logits = model.logits("token", states[targets["at"]], batch)
         return F.cross_entropy(logits.float(), targets["gold"], reduction="sum")
 
     def imitation(self, own: Tensor, taught: Tensor, targets: Targets, temperature: float) -> Tensor:
         return soft_distance(own[targets["at"]], taught[targets["at"]], temperature).sum()
 
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: "Model", states: Tensor, batch: Batch) -> Tensor:
         return model.logits("token", states, batch)
 
     def decode(self, item: EncodedExample, outputs: Sequence[Outputs]) -> Decoded:

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from bothways.data.findings import DataCounts, Finding, Share
 from bothways.data.label_checks import by_count
@@ -23,14 +21,18 @@ from bothways.data.notes import Notes
 from bothways.engine.reader import Reader, WindowSettings
 from bothways.engine.reads import Part
 from bothways.errors import BothwaysError
+from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
-from bothways.model.model import Model
+from bothways.model.facts import ModelFacts
 from bothways.progress import Watch
 from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.encoded import EncodedChunk as EncodedChunk
 from bothways.tasks.encoded import EncodedExample as EncodedExample
 from bothways.tasks.encoded import Sample as Sample
 from bothways.text.columns import Columns
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
 
 Outputs = NDArray[np.float32]
 Targets = Mapping[str, Tensor]
@@ -114,7 +116,7 @@ class Task(ABC):
     marked_title: ClassVar[str] = ""
     """The field that is shown above it, such as the question."""
 
-    def __init__(self, model: Model, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
+    def __init__(self, model: ModelFacts, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         """Only training uses `settings` and the examples of the training data."""
         self.config, self.options, self.labels = config, config.options, model.config.labels
         self.settings = settings if settings is not None else self.Settings()
@@ -169,11 +171,11 @@ class Task(ABC):
         return examples
 
     @classmethod  # noqa: B027 (optional)
-    def prepare(cls, model: Model, base: Model, config: TaskConfig) -> None:
+    def prepare(cls, model: "Model", base: "Model", config: TaskConfig) -> None:
         """Add to a new model of `base` what the task needs beside its head."""
 
     def gather(  # noqa: B027 (optional)
-        self, model: Model, examples: Sequence[Any], device: torch.device, watch: Watch, seed: int
+        self, model: "Model", examples: Sequence[Any], device: "torch.device", watch: Watch, seed: int
     ) -> None:
         """Before training: get what its steps need beside the examples, such as the vectors of a teacher."""
 
@@ -197,7 +199,7 @@ class Task(ABC):
         return {}
 
     @classmethod
-    def infer(cls, model: Model) -> TaskConfig | None:
+    def infer(cls, model: ModelFacts) -> TaskConfig | None:
         """The config of a folder that bothways did not write; None if its head is for another task."""
         return TaskConfig(cls.name, options=cls.Options())
 
@@ -222,7 +224,7 @@ class Task(ABC):
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
         """The targets of a batch of these samples, and the number that the sum of its losses is divided by."""
 
-    def loss(self, model: Model, states: Tensor, batch: Batch, targets: Targets) -> Tensor:
+    def loss(self, model: "Model", states: Tensor, batch: Batch, targets: Targets) -> Tensor:
         """The sum of the losses, in fp32."""
         raise NotImplementedError
 
@@ -249,7 +251,7 @@ class Task(ABC):
     # ------------------------------------------------------------------ answers
 
     @abstractmethod
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: "Model", states: Tensor, batch: Batch) -> Tensor:
         """(B, …) or (N, …): what `decode` needs; for `whole_step` the vectors."""
 
     @abstractmethod

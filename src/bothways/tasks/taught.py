@@ -8,10 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional as F
 
 from bothways.data.examples import Text
 from bothways.engine.chunks import read_ahead
@@ -19,6 +16,7 @@ from bothways.engine.engine import Engine
 from bothways.engine.reader import Reader, WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
+from bothways.lazy import F, Tensor, torch
 from bothways.model.batch import Batch
 from bothways.progress import Watch
 from bothways.tasks.encoded import EncodedChunk
@@ -30,7 +28,7 @@ class Taught:
     Each model's vector has the length 1, so that the cosine of two texts is the mean of the models' cosines.
     """
 
-    def __init__(self, folders: Sequence[str], texts: Iterable[str], device: torch.device, watch: Watch) -> None:
+    def __init__(self, folders: Sequence[str], texts: Iterable[str], device: "torch.device", watch: Watch) -> None:
         self.rows: dict[str, int] = {}
         for text in texts:
             self.rows.setdefault(text, len(self.rows))
@@ -47,10 +45,10 @@ class Taught:
         return torch.from_numpy(self.vectors[list(rows)]).float()
 
 
-def _vectors(folder: str, texts: Sequence[str], device: torch.device, watch: Watch) -> NDArray[np.float16]:
+def _vectors(folder: str, texts: Sequence[str], device: "torch.device", watch: Watch) -> NDArray[np.float16]:
     """(S, width of the model)."""
     engine = Engine(folder, device=str(device), dtype="auto")
-    model = engine.model
+    model = engine.weights("a teacher")
     if model.sentence is None:
         raise BothwaysError(
             f"{folder} has no modules of sentence-transformers, which say how a vector is made", "no-task-head", folder

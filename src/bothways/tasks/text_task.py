@@ -7,11 +7,10 @@ import math
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bothways.data.examples import Gold, Text
 from bothways.data.findings import DataCounts, Finding
@@ -19,9 +18,12 @@ from bothways.data.label_checks import by_count, listed
 from bothways.data.labels import label_kind, names_of, number_of
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
+from bothways.lazy import Tensor
 from bothways.model.batch import Batch
-from bothways.model.model import Model
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Task
+
+if TYPE_CHECKING:
+    from bothways.model.model import Model
 
 NUMBER = ("score",)
 """The labels of a new head whose only output is a number: its name is free."""
@@ -62,7 +64,7 @@ class TextTask(Task):
         gold, weight = self.gold(item.example), item.example.weight
         return [Sample.of([view], (gold, weight / len(item.views))) for view in item.views]
 
-    def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
+    def outputs(self, model: "Model", states: Tensor, batch: Batch) -> Tensor:
         return model.logits(self.head, states, batch)
 
     @abstractmethod

@@ -23,7 +23,7 @@ from bothways.model.lora import adapt, save_adapter, trained_of
 from bothways.model.model import Model
 from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.answering import decode_all
-from bothways.tasks.folder import with_config
+from bothways.tasks.registry import with_config
 from bothways.tasks.task import Sample, Task
 from bothways.tasks.task_card import EVALUATED, evaluated_facts
 from bothways.train.distill import StudentModule, Teacher

@@ -7,9 +7,7 @@ S texts of a step · B anchors · D documents · P pairs · W width.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from bothways.lazy import F, Tensor, torch
 
 
 @dataclass(frozen=True)

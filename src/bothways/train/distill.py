@@ -154,12 +154,6 @@ class StudentModule(nn.Module):
 # ---------------------------------------------------------------------- losses
 
 
-def soft_distance(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """T² · KL(teacher ‖ student) of each row; T² keeps the gradient's size at any temperature T. (…, C) → (…)."""
-    own, other = ((x.float() / temperature).log_softmax(-1) for x in (logits, taught))
-    return (other.exp() * (other - own)).sum(-1) * temperature**2
-
-
 def cosine_distance(states: Tensor, taught: Tensor) -> Tensor:
     """1 - cosine of each token's two hidden states: (N, W) → (N,)."""
     return 1 - F.cosine_similarity(states.float(), taught.float(), dim=-1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bothways.errors import BothwaysError
 from bothways.hash_rng import mix
 from bothways.model.activations import without_fast_gelu
-from bothways.model.device import DTYPES
+from bothways.model.device import dtype_of
 from bothways.prefetch import prefetch
 from bothways.train.fp32_master import MasterWeights
 from bothways.train.machine import deterministic, interruptible, peak_flops, pick_device, pick_precision
@@ -236,7 +236,7 @@ class _Loop:
 
     def _forward(self, micro: MicroBatch) -> Tensor:
         micro = micro.to(self.device)
-        with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.autocast):
+        with torch.autocast(self.device.type, dtype_of(self.precision), enabled=self.autocast):
             out: Tensor = self.call(micro.batch, micro.targets)
         return out
 

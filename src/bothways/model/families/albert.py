@@ -13,6 +13,7 @@ from bothways.model.families.family import (
     classifiers,
     dropout_of,
     give,
+    heads,
     linear,
     masked_head,
     refuse_other,
@@ -21,7 +22,6 @@ from bothways.model.families.family import (
     take,
     unsupported,
 )
-from bothways.model.heads import LinearHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "position_embedding_type": ("absolute",),
@@ -63,12 +63,12 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 
 _BLOCK, _DROPOUT = "encoder.albert_layer_groups.{}.albert_layers.0", "classifier_dropout_prob"
 _HEADS = {
-    "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
+    "pooler": Head(lambda c: heads.Pooler(c.encoder), linear("pooler", "heads.pooler.dense"), in_body=True),
     "masked": masked_head(
         "predictions.dense", "predictions.LayerNorm", "predictions.bias", "predictions.decoder.weight"
     ),
     "next": Head(
-        lambda c: LinearHead(c.encoder, 2, dropout_of(c, _DROPOUT)),
+        lambda c: heads.LinearHead(c.encoder, 2, dropout_of(c, _DROPOUT)),
         linear("sop_classifier.classifier", "heads.next.linear"),
         reads="pooled",
         needs=("pooler",),

@@ -13,6 +13,7 @@ from bothways.model.families.family import (
     activation_of,
     architectures,
     give,
+    heads,
     is_tied,
     linear,
     plain,
@@ -21,7 +22,6 @@ from bothways.model.families.family import (
     take,
     unsupported,
 )
-from bothways.model.heads import MaskedLMHead
 
 _KEYS = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs not in ("is_decoder", "hidden_act")}
 _BIASES: tuple[Bias, ...] = ("query", "key", "value", "out", "down")
@@ -57,9 +57,9 @@ def _write_jina(config: EncoderConfig) -> dict[str, Any]:
     return _write(config) | {"position_embedding_type": "alibi", "feed_forward_type": gates[config.activation]}
 
 
-def _masked(config: ModelConfig) -> MaskedLMHead:
+def _masked(config: ModelConfig) -> "heads.MaskedLMHead":
     """The activation of this head is a setting, that of the layers is not."""
-    return MaskedLMHead(config.encoder, activation_of(config.hf_config, "hidden_act"), tied=is_tied(config))
+    return heads.MaskedLMHead(config.encoder, activation_of(config.hf_config, "hidden_act"), tied=is_tied(config))
 
 
 def _fresh(shape: EncoderConfig) -> EncoderConfig:

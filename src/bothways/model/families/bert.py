@@ -11,6 +11,7 @@ from bothways.model.families.family import (
     architectures,
     classifiers,
     give,
+    heads,
     linear,
     masked_head,
     plain,
@@ -18,7 +19,6 @@ from bothways.model.families.family import (
     stacked,
     take,
 )
-from bothways.model.heads import LinearHead, Pooler
 
 # Settings that change what the model computes, with the values that we support: no published BERT has others.
 _FIXED: dict[str, tuple[Any, ...]] = {
@@ -90,7 +90,7 @@ BODY = (*EMBEDDINGS, *LAYERS)
 
 
 HEADS = {
-    "pooler": Head(lambda c: Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),
+    "pooler": Head(lambda c: heads.Pooler(c.encoder), linear("pooler.dense", "heads.pooler.dense"), in_body=True),
     "masked": masked_head(
         "cls.predictions.transform.dense",
         "cls.predictions.transform.LayerNorm",
@@ -98,13 +98,13 @@ HEADS = {
         "cls.predictions.decoder.weight",
     ),
     "next": Head(
-        lambda c: LinearHead(c.encoder, 2, 0.0),
+        lambda c: heads.LinearHead(c.encoder, 2, 0.0),
         linear("cls.seq_relationship", "heads.next.linear"),
         reads="pooled",
         needs=("pooler",),
     ),
     **classifiers("classifier_dropout", "classifier_dropout"),
-    "span": Head(lambda c: LinearHead(c.encoder, 2, 0.0), linear("qa_outputs", "heads.span.linear")),
+    "span": Head(lambda c: heads.LinearHead(c.encoder, 2, 0.0), linear("qa_outputs", "heads.span.linear")),
 }
 
 FAMILY = Family(

@@ -14,6 +14,7 @@ from bothways.model.families.family import (
     architectures,
     classifiers,
     give,
+    heads,
     linear,
     refuse_other,
     setting,
@@ -21,7 +22,6 @@ from bothways.model.families.family import (
     take,
     unsupported,
 )
-from bothways.model.heads import DenseHead, Pooler
 
 _FIXED: dict[str, tuple[Any, ...]] = {
     "talking_head": (False,),
@@ -124,16 +124,16 @@ def _fresh(shape: EncoderConfig, positions: Disentangled, biases: tuple[Bias, ..
     )
 
 
-def _pooler(config: ModelConfig) -> Pooler:
+def _pooler(config: ModelConfig) -> "heads.Pooler":
     activation, width = activation_of(config.hf_config, "pooler_hidden_act"), config.encoder.width
     if setting(config.hf_config, "pooler_hidden_size", width) != width:
         raise unsupported("pooler_hidden_size", config.hf_config["pooler_hidden_size"], f"expected {width}, the width")
-    return Pooler(config.encoder, activation, float(setting(config.hf_config, "pooler_dropout", 0.0)))
+    return heads.Pooler(config.encoder, activation, float(setting(config.hf_config, "pooler_dropout", 0.0)))
 
 
 HEADS = {
     "replaced": Head(  # replaced token detection of v3; transformers has no class for it
-        lambda c: DenseHead(c.encoder, 1, c.encoder.activation, norm="before"),
+        lambda c: heads.DenseHead(c.encoder, 1, c.encoder.activation, norm="before"),
         (
             *linear("mask_predictions.LayerNorm", "heads.replaced.norm"),
             *linear("mask_predictions.dense", "heads.replaced.dense"),

@@ -12,6 +12,7 @@ from bothways.model.families.family import (
     architectures,
     dropout_of,
     give,
+    heads,
     linear,
     masked_head,
     plain,
@@ -19,7 +20,6 @@ from bothways.model.families.family import (
     stacked,
     take,
 )
-from bothways.model.heads import DenseHead, LinearHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"pruned_heads": ({},)}
 _DEFAULTS = {"activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1, "initializer_range": 0.02}
@@ -55,23 +55,23 @@ _LAYER, _BLOCK = "transformer.layer.{}", "encoder.blocks.{}"
 _HEADS = {
     "masked": masked_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "vocab_projector.weight"),
     "sequence": Head(
-        lambda c: DenseHead(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+        lambda c: heads.DenseHead(c.encoder, len(c.labels), "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
         (*linear("pre_classifier", "heads.sequence.dense"), *linear("classifier", "heads.sequence.linear")),
         reads="first",
         has_labels=True,
     ),
     "token": Head(
-        lambda c: LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
+        lambda c: heads.LinearHead(c.encoder, len(c.labels), c.encoder.dropout),
         linear("classifier", "heads.token.linear"),
         has_labels=True,
     ),
     "choice": Head(
-        lambda c: DenseHead(c.encoder, 1, "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
+        lambda c: heads.DenseHead(c.encoder, 1, "relu", (0.0, dropout_of(c, "seq_classif_dropout"))),
         (*linear("pre_classifier", "heads.choice.dense"), *linear("classifier", "heads.choice.linear")),
         reads="first",
     ),
     "span": Head(
-        lambda c: LinearHead(c.encoder, 2, dropout_of(c, "qa_dropout")), linear("qa_outputs", "heads.span.linear")
+        lambda c: heads.LinearHead(c.encoder, 2, dropout_of(c, "qa_dropout")), linear("qa_outputs", "heads.span.linear")
     ),
 }
 

@@ -13,13 +13,13 @@ from bothways.model.families.family import (
     architectures,
     dense_classifier,
     dropout_of,
+    heads,
     linear,
     masked_head,
     setting,
     take,
     unsupported,
 )
-from bothways.model.heads import DenseHead
 
 _DEFAULTS = bert.DEFAULTS | {"embedding_size": 128}
 
@@ -38,12 +38,12 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     return bert.write_config(config) | {"embedding_size": config.table_width}
 
 
-def _dense(config: ModelConfig) -> DenseHead:
+def _dense(config: ModelConfig) -> "heads.DenseHead":
     dropout = dropout_of(config)
-    return DenseHead(config.encoder, len(config.labels), "gelu", (dropout, dropout))
+    return heads.DenseHead(config.encoder, len(config.labels), "gelu", (dropout, dropout))
 
 
-def _choice(config: ModelConfig) -> DenseHead:
+def _choice(config: ModelConfig) -> "heads.DenseHead":
     """The multiple-choice head. Other summaries than that of the first token would depend on the padding of a batch."""
     raw = config.hf_config
     for key, expected in {"summary_type": "first", "summary_use_proj": True}.items():
@@ -52,12 +52,12 @@ def _choice(config: ModelConfig) -> DenseHead:
     # null means no activation, a missing key GELU.
     activation = activation_of(raw, "summary_activation", "linear" if "summary_activation" in raw else "gelu")
     dropouts = (float(setting(raw, key, 0.0)) for key in ("summary_first_dropout", "summary_last_dropout"))
-    return DenseHead(config.encoder, 1, activation, (next(dropouts), next(dropouts)))
+    return heads.DenseHead(config.encoder, 1, activation, (next(dropouts), next(dropouts)))
 
 
 _HEADS = {
     "replaced": Head(
-        lambda c: DenseHead(c.encoder, 1, c.encoder.activation),
+        lambda c: heads.DenseHead(c.encoder, 1, c.encoder.activation),
         (
             *linear("discriminator_predictions.dense", "heads.replaced.dense"),
             *linear("discriminator_predictions.dense_prediction", "heads.replaced.linear"),

@@ -13,6 +13,7 @@ from bothways.model.families.family import (
     architectures,
     block_biases,
     give,
+    heads,
     is_tied,
     linear,
     plain,
@@ -24,7 +25,6 @@ from bothways.model.families.family import (
     unsupported,
     write_rotary,
 )
-from bothways.model.heads import DenseHead, LinearHead, MaskedLMHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"pretraining_tp": (1,)}
 _KEYS = {
@@ -97,17 +97,19 @@ def _pooling(config: ModelConfig) -> Reads:
 
 _HEADS = {
     "masked": Head(
-        lambda c: MaskedLMHead(c.encoder, dense=False, tied=is_tied(c, False), bias="up" in c.encoder.biases),
+        lambda c: heads.MaskedLMHead(c.encoder, dense=False, tied=is_tied(c, False), bias="up" in c.encoder.biases),
         (KeyRow("lm_head.weight", "heads.masked.decoder.weight"), KeyRow("lm_head.bias", "heads.masked.bias")),
     ),
     "sequence": Head(
-        lambda c: DenseHead(c.encoder, len(c.labels), "gelu"),
+        lambda c: heads.DenseHead(c.encoder, len(c.labels), "gelu"),
         (*linear("dense", "heads.sequence.dense"), *linear("classifier", "heads.sequence.linear")),
         reads=_pooling,
         has_labels=True,
     ),
     "token": Head(
-        lambda c: LinearHead(c.encoder, len(c.labels), 0.0), linear("classifier", "heads.token.linear"), has_labels=True
+        lambda c: heads.LinearHead(c.encoder, len(c.labels), 0.0),
+        linear("classifier", "heads.token.linear"),
+        has_labels=True,
     ),
 }
 _LAYER, _BLOCK = "layers.{}", "encoder.blocks.{}"

@@ -3,14 +3,18 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Literal
 
 from bothways.errors import BothwaysError
-from bothways.model.activations import ACTIVATIONS
-from bothways.model.config import Bias, EncoderConfig, ModelConfig, Rotary
-from bothways.model.heads import LinearHead, MaskedLMHead
+from bothways.lazy import Lazy, Tensor
+from bothways.model.config import ACTIVATIONS, Bias, EncoderConfig, ModelConfig, Rotary
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from bothways.model import heads as heads
+else:
+    heads = Lazy("bothways.model.heads")
 
 Reads = Literal["tokens", "tokens + first", "first", "mean", "pooled", "late"]
 """The input of a head: the hidden states of all tokens, or these plus that of their sequence's first token; or for each
@@ -48,7 +52,7 @@ class KeyRow:
 class Head:
     """A head: how it is built, the names of its tensors, and its input."""
 
-    build: Callable[[ModelConfig], nn.Module]
+    build: Callable[[ModelConfig], "nn.Module"]
     rows: tuple[KeyRow, ...]
     reads: Reads | Callable[[ModelConfig], Reads] = "tokens"
     has_labels: bool = False
@@ -137,8 +141,8 @@ def classifiers(dropout: str, token_dropout: str) -> dict[str, Head]:
     """BERT's classifiers: one linear layer each. The arguments are the settings of their dropout probabilities."""
     pooled: dict[str, Any] = {"reads": "pooled", "needs": ("pooler",)}
 
-    def build(outputs: int, setting: str) -> Callable[[ModelConfig], nn.Module]:
-        return lambda c: LinearHead(c.encoder, outputs or len(c.labels), dropout_of(c, setting))
+    def build(outputs: int, setting: str) -> Callable[[ModelConfig], "nn.Module"]:
+        return lambda c: heads.LinearHead(c.encoder, outputs or len(c.labels), dropout_of(c, setting))
 
     # All have the tensor names of `classifier`: "architectures" in config.json tells which one it is.
     return {
@@ -164,7 +168,7 @@ def modules(gate: tuple[str, str]) -> tuple[KeyRow, ...]:
     )
 
 
-def dense_classifier(build: Callable[[ModelConfig], nn.Module]) -> Head:
+def dense_classifier(build: Callable[[ModelConfig], "nn.Module"]) -> Head:
     """RoBERTa's sequence classifier: two layers over the first token."""
     rows = (
         *linear("classifier.dense", "heads.sequence.dense"),
@@ -176,7 +180,7 @@ def dense_classifier(build: Callable[[ModelConfig], nn.Module]) -> Head:
 def masked_head(dense: str, norm: str, bias: str, decoder: str, activation: str = "") -> Head:
     """The head of masked language modelling, by the names of its parts; "": the activation of the layers."""
     return Head(
-        lambda c: MaskedLMHead(c.encoder, activation, tied=is_tied(c)),
+        lambda c: heads.MaskedLMHead(c.encoder, activation, tied=is_tied(c)),
         (
             *linear(dense, "heads.masked.dense"),
             *linear(norm, "heads.masked.norm"),

@@ -15,6 +15,7 @@ from bothways.model.families.family import (
     block_biases,
     dropout_of,
     give,
+    heads,
     is_tied,
     linear,
     plain,
@@ -23,7 +24,6 @@ from bothways.model.families.family import (
     take,
     unsupported,
 )
-from bothways.model.heads import DenseHead, MaskedLMHead
 
 _DEFAULTS = {
     "hidden_activation": "gelu",
@@ -122,8 +122,8 @@ def _activation(config: ModelConfig) -> str:
 
 
 def _classifier(outputs: int | None = None) -> Any:
-    def build(config: ModelConfig) -> DenseHead:
-        return DenseHead(
+    def build(config: ModelConfig) -> "heads.DenseHead":
+        return heads.DenseHead(
             config.encoder,
             outputs or len(config.labels),
             _activation(config),
@@ -149,7 +149,7 @@ def _pooling(config: ModelConfig) -> Reads:
 
 _HEADS = {
     "masked": Head(
-        lambda c: MaskedLMHead(
+        lambda c: heads.MaskedLMHead(
             c.encoder,
             _activation(c),
             dense_bias=bool(c.hf_config.get("classifier_bias", False)),

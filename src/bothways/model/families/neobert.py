@@ -12,6 +12,7 @@ from bothways.model.families.family import (
     KeyRow,
     dropout_of,
     give,
+    heads,
     linear,
     plain,
     refuse_other,
@@ -19,7 +20,6 @@ from bothways.model.families.family import (
     take,
     unsupported,
 )
-from bothways.model.heads import DenseHead, MaskedLMHead
 
 # Settings of the training code, which the published config.json does not have.
 _FIXED: dict[str, tuple[Any, ...]] = {"rope": (True,), "rms_norm": (True,), "ngpt": (False,)}
@@ -76,14 +76,14 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     return give(config, _KEYS) | {"max_length": config.max_length, "intermediate_size": config.ffn_width * 3 // 2}
 
 
-def _classifier(config: ModelConfig) -> DenseHead:
+def _classifier(config: ModelConfig) -> "heads.DenseHead":
     dropout = dropout_of(config)
-    return DenseHead(config.encoder, len(config.labels), "tanh", (dropout, dropout))
+    return heads.DenseHead(config.encoder, len(config.labels), "tanh", (dropout, dropout))
 
 
 _HEADS = {
     "masked": Head(
-        lambda c: MaskedLMHead(c.encoder, dense=False, tied=False),
+        lambda c: heads.MaskedLMHead(c.encoder, dense=False, tied=False),
         (KeyRow("decoder.weight", "heads.masked.decoder.weight"), KeyRow("decoder.bias", "heads.masked.bias")),
     ),
     "sequence": Head(

@@ -12,6 +12,7 @@ from bothways.model.families.family import (
     KeyRow,
     architectures,
     give,
+    heads,
     is_tied,
     linear,
     modules,
@@ -23,7 +24,6 @@ from bothways.model.families.family import (
     unsupported,
     write_rotary,
 )
-from bothways.model.heads import MaskedLMHead
 
 _NATIVE = {theirs: ours for theirs, ours in bert.KEYS.items() if theirs != "is_decoder"}
 _NATIVE_DEFAULTS = bert.DEFAULTS | {
@@ -125,7 +125,7 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
 _HEADS = {
     "pooler": bert.HEADS["pooler"],
     "masked": Head(
-        lambda c: MaskedLMHead(c.encoder, tied=is_tied(c)),
+        lambda c: heads.MaskedLMHead(c.encoder, tied=is_tied(c)),
         (
             KeyRow("cls.predictions.transform.dense.weight", "heads.masked.dense.weight"),
             *linear("cls.predictions.transform.layer_norm", "heads.masked.norm"),

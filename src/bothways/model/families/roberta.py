@@ -11,12 +11,12 @@ from bothways.model.families.family import (
     architectures,
     dense_classifier,
     dropout_of,
+    heads,
     masked_head,
     plain,
     take,
     unsupported,
 )
-from bothways.model.heads import DenseHead
 
 
 def read_config(raw: Mapping[str, Any]) -> EncoderConfig:
@@ -42,9 +42,9 @@ def fresh(shape: EncoderConfig) -> EncoderConfig:
     )
 
 
-def _dense(config: ModelConfig) -> DenseHead:
+def _dense(config: ModelConfig) -> "heads.DenseHead":
     dropout = dropout_of(config)
-    return DenseHead(config.encoder, len(config.labels), "tanh", (dropout, dropout))
+    return heads.DenseHead(config.encoder, len(config.labels), "tanh", (dropout, dropout))
 
 
 HEADS = {

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from bothways.lazy import Tensor, torch
 from bothways.model.config import EncoderConfig, ModelConfig, Rotary
 from bothways.model.families import bert
 from bothways.model.families.family import (
@@ -14,12 +12,12 @@ from bothways.model.families.family import (
     architectures,
     dense_classifier,
     give,
+    heads,
     linear,
     refuse_other,
     setting,
     take,
 )
-from bothways.model.heads import DenseHead
 
 _FIXED: dict[str, tuple[Any, ...]] = {"rotary_value": (False,), "add_cross_attention": (False,)}
 _BASE = 10_000.0
@@ -47,9 +45,9 @@ def write_config(config: EncoderConfig) -> dict[str, Any]:
     return values | {"embedding_size": config.table_width, "max_position_embeddings": config.max_length}
 
 
-def _classifier(config: ModelConfig) -> DenseHead:
+def _classifier(config: ModelConfig) -> "heads.DenseHead":
     dropout = config.encoder.dropout
-    return DenseHead(config.encoder, len(config.labels), config.encoder.activation, (dropout, dropout))
+    return heads.DenseHead(config.encoder, len(config.labels), config.encoder.activation, (dropout, dropout))
 
 
 def _sines(config: EncoderConfig) -> Tensor:

@@ -13,7 +13,8 @@ from bothways.model.model import Model
 from bothways.pretraining.objective import BatchBuilder, Capacity, LossTerm, Objective, Recipe, Target, Terms
 from bothways.pretraining.shards import Numbers
 from bothways.text.tokenizer import Tokenizer
-from bothways.train.distill import DistillSettings, EncoderOutputs, Teacher, soft_distance
+from bothways.train.distill import DistillSettings, EncoderOutputs, Teacher
+from bothways.train.soft_targets import soft_distance
 
 
 class Distillation(Objective):
