@@ -82,7 +82,7 @@ def evaluate(
     from bothways.predict.picture import draw_evaluation
     from bothways.predict.predictor import Predictor
     from bothways.scoring.classification import positive_label
-    from bothways.tasks.recipe import FinetuneData
+    from bothways.tasks.labelled_files import FinetuneData
     from bothways.tasks.registry import task_config
 
     if picture:

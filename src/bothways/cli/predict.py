@@ -140,7 +140,7 @@ def predict(
     from bothways.predict.predictor import Predictor
     from bothways.predict.rows import note_without_label
     from bothways.scale.bulk import predict_files
-    from bothways.tasks.recipe import FinetuneData
+    from bothways.tasks.labelled_files import FinetuneData
 
     if (show or html) and show + bool(html) + bool(out) + as_json > 1:
         raise typer.BadParameter("expected only one of --show, --html, --out and --json")

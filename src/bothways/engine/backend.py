@@ -20,6 +20,10 @@ class Backend(Protocol):
     def type(self) -> str:
         """cpu or cuda, as of a device of torch."""
 
+    @property
+    def tokens(self) -> int:
+        """The default token budget of a batch; 0: that of the type."""
+
     def batch(self, sequences: Sequences, picked: Indices) -> Any:
         """The given sequences as one batch."""
 
@@ -48,6 +52,7 @@ class TorchBackend:
     """Packed batches on a device of torch."""
 
     device: "torch.device"
+    tokens: int = 0
 
     @property
     def type(self) -> str:
@@ -116,6 +121,8 @@ class NumpyBackend:
     """Padded batches of numpy, for graphs."""
 
     type: str = "cpu"
+    tokens: int = 512
+    """A third faster than 4,096, whose intermediate results leave the cache (benchmarks/onnx_engine.py)."""
 
     def batch(self, sequences: Sequences, picked: Indices) -> PaddedBatch:
         lengths = sequences.lengths[picked]

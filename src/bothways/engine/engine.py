@@ -91,12 +91,14 @@ class Engine:
             self.calls = GraphModel(given, device, dtype)
         else:
             self.calls = imported("bothways.engine.torch_model").TorchModel(model, device, dtype, compile)
-        self.model: AnsweringModel = self.calls.model
+        self.model: Any = self.calls.model
+        """A `Model`, or an `ExportedModel`."""
         self.backend: Backend = self.calls.backend
         self.device: Any = self.calls.device
         """A device of torch, or of the same type."""
-        usual = getattr(self.calls, "max_tokens", None)
-        self.max_tokens = max_tokens or usual or TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
+        self.max_tokens = (
+            max_tokens or self.backend.tokens or TOKENS_AT_ONCE.get(self.device.type, TOKENS_AT_ONCE["cpu"])
+        )
         self.states: Callable[[Any], Array] = self.calls.states
         """The hidden states of the last layer, compiled if that pays off: batch → (N, W)."""
         self.around: Around = self.calls.around
@@ -116,7 +118,8 @@ class Engine:
         """The model, for what needs its weights: an exported one is refused. `what`: as in `not_for_graphs`."""
         if isinstance(self.model, ExportedModel):
             raise not_for_graphs(self.model.file, what)
-        return self.model
+        found: Model = self.model
+        return found
 
 
 def run(
@@ -133,7 +136,7 @@ def run(
     `forward` gets batches of sequences of similar length, as the backend makes them.
     """
     backend = backend_of(device)
-    budget = max_tokens or TOKENS_AT_ONCE.get(backend.type, TOKENS_AT_ONCE["cpu"])
+    budget = max_tokens or backend.tokens or TOKENS_AT_ONCE.get(backend.type, TOKENS_AT_ONCE["cpu"])
     waiting: deque[_Pending[C]] = deque()
     for chunk in chunks:
         waiting.append(_Pending(chunk, counts(chunk)))

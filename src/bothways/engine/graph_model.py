@@ -37,8 +37,9 @@ class GraphModel:
                     (name, str(value)),
                 )
         self.model, self.backend, self.device = model, NumpyBackend(), model.device
-        shape = model.config.encoder
-        self.max_tokens = max(_LOGITS // shape.vocab_size, 1) if model.output == "masked" else None
+        if model.output == "masked":
+            most = max(_LOGITS // model.config.encoder.vocab_size, 1)
+            self.backend = NumpyBackend(tokens=min(self.backend.tokens, most))
 
     def around(self, tokens: int) -> AbstractContextManager[None]:
         return nullcontext()

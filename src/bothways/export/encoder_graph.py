@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from onnx import TensorProto
-from torch import Tensor
+from torch import Tensor, nn
 
 from bothways.export.activations import activate
 from bothways.export.graph import Graph
@@ -61,7 +61,7 @@ class Packing:
     masks: dict[Window | None, str] = field(default_factory=dict)
     """What is added to attention scores, (B, 1, L, L) or (B, 1, 1, L), by window."""
     rotations: dict[float, tuple[str, str]] = field(default_factory=dict)
-    """Cosines and sines (N, 1, D / 2), by base."""
+    """Cosines and sines with their signs (N, 1, D), by base."""
     biases: dict[str, str] = field(default_factory=dict)
     """Score biases that all layers share, (1, H, L, L)."""
 
@@ -164,13 +164,13 @@ def _block(g: Graph, block: Block, embeddings: Embeddings, x: str, p: Packing) -
 
 
 def _feed_forward(g: Graph, module: FeedForward, x: str) -> str:
-    x = g.layer(x, module.up)
     if module.gated:
-        a, b = g.split("Split", x, outputs=2, axis=-1)
+        half = module.up.out_features // 2
+        a, b = (_part(g, module.up, x, first, first + half) for first in (0, half))
         a, b = (a, b) if module.gated == "first" else (b, a)
         x = g.add("Mul", activate(g, a, module.activation), b)
     else:
-        x = activate(g, x, module.activation)
+        x = activate(g, g.layer(x, module.up), module.activation)
     return g.layer(x, module.down)
 
 
@@ -191,19 +191,19 @@ def _convolution(g: Graph, module: Convolution, embedded: str, x: str, p: Packin
 def _attention(g: Graph, module: SelfAttention, embeddings: Embeddings, x: str, p: Packing) -> tuple[str, str]:
     """(N, W) → (N, W), and the attention weights (B, H, L, L)."""
     heads, kv_heads, width = module.num_heads, module.kv_heads, module.head_width
-    q, k, v = _project(g, module, x)
-    if module.query_bias is not None and module.value_bias is not None:
-        q = g.add("Add", q, g.weight(module.query_bias))
+    qk, v = _query_keys(g, module, x), _part(g, module.qkv, x, (heads + kv_heads) * width, None)
+    if module.query_bias is not None and module.value_bias is not None:  # keys have none
+        padded = torch.cat([module.query_bias, torch.zeros(kv_heads * width)])
+        qk = g.add("Add", qk, g.constant(padded.detach().float().numpy()))
         v = g.add("Add", v, g.weight(module.value_bias))
     if isinstance(module.positions, RotaryPositions):
-        cos, sin = _rotation(g, module.positions, p)
-        q, k = (_rotated(g, module.positions, y, cos, sin, n, width) for y, n in ((q, heads), (k, kv_heads)))
-    q, k, v = (to_grid(g, y, p, n, width) for y, n in ((q, heads), (k, kv_heads), (v, kv_heads)))
+        qk = _rotated(g, module.positions, qk, p, heads + kv_heads, width)
+    qk, v = (g.turned(to_grid(g, y, p, n, width), 0, 2, 1, 3) for y, n in ((qk, heads + kv_heads), (v, kv_heads)))
+    q, k = g.split("Split", qk, g.constant([heads, kv_heads]), outputs=2, axis=1)
     if kv_heads < heads:  # grouped-query attention: neighbouring queries share keys and values
         shared = g.constant([h * kv_heads // heads for h in range(heads)])
-        k, v = (g.add("Gather", y, shared, axis=2) for y in (k, v))
-    q, v = (g.turned(y, 0, 2, 1, 3) for y in (q, v))
-    scores = g.add("Mul", g.add("MatMul", q, g.turned(k, 0, 2, 3, 1)), g.constant(float(module.scale)))
+        k, v = (g.add("Gather", y, shared, axis=1) for y in (k, v))
+    scores = g.add("Mul", g.add("MatMul", q, g.turned(k, 0, 1, 3, 2)), g.constant(float(module.scale)))
     bias = _score_bias(g, module, embeddings, q, k, p)
     if bias:
         scores = g.add("Add", scores, bias)
@@ -212,11 +212,16 @@ def _attention(g: Graph, module: SelfAttention, embeddings: Embeddings, x: str, 
     return g.layer(g.add("Gather", attended, p.rows), module.out), weights
 
 
-def _project(g: Graph, module: SelfAttention, x: str) -> tuple[str, str, str]:
-    shared = module.kv_heads * module.head_width
-    widths = [module.num_heads * module.head_width, shared, shared]
-    q, k, v = g.split("Split", g.layer(x, module.qkv), g.constant(widths), outputs=3, axis=-1)
-    return q, k, v
+def _query_keys(g: Graph, module: SelfAttention, x: str) -> str:
+    """Queries and keys side by side: (N, (H + key heads) · D)."""
+    return _part(g, module.qkv, x, None, (module.num_heads + module.kv_heads) * module.head_width)
+
+
+def _part(g: Graph, module: nn.Module, x: str, first: int | None, last: int | None) -> str:
+    """Some of the outputs of a linear layer. Split later, they would be copied."""
+    assert isinstance(module, nn.Linear)
+    rows = slice(first, last)
+    return g.linear(x, module.weight[rows], None if module.bias is None else module.bias[rows])
 
 
 def _mask(g: Graph, window: Window | None, p: Packing) -> str:
@@ -247,7 +252,7 @@ def _range(g: Graph, p: Packing) -> str:
 
 
 def _score_bias(g: Graph, module: SelfAttention, embeddings: Embeddings, q: str, k: str, p: Packing) -> str:
-    """What positions add to the scores, which broadcasts to (B, H, L, L); "" if nothing. q: (B, H, L, D)."""
+    """What positions add to the scores, which broadcasts to (B, H, L, L); "" if nothing. q, k: (B, H, L, D)."""
     match module.positions:
         case AlibiPositions():
             if "alibi" not in p.biases:
@@ -279,7 +284,7 @@ def _longest(embeddings: Embeddings) -> int:
 
 
 def _rotation(g: Graph, kind: RotaryPositions, p: Packing) -> tuple[str, str]:
-    """Cosines and sines of all tokens, (N, 1, D / 2) each."""
+    """For the two halves of a vector, the cosines of all tokens and the sines with their signs: (N, 1, D) each."""
     if kind.base not in p.rotations:
         exponents = torch.arange(0, kind.dim, 2, dtype=kind.dtype) / kind.dim
         frequencies = (1.0 / kind.base**exponents / kind.factor).numpy()
@@ -288,23 +293,24 @@ def _rotation(g: Graph, kind: RotaryPositions, p: Packing) -> tuple[str, str]:
         cos, sin = (g.add(name, angles) for name in ("Cos", "Sin"))
         if kind.dtype == torch.float64:
             cos, sin = (g.add("Cast", x, to=TensorProto.FLOAT) for x in (cos, sin))
-        p.rotations[kind.base] = cos, sin
+        p.rotations[kind.base] = (
+            g.add("Concat", cos, cos, axis=-1),
+            g.add("Concat", g.add("Neg", sin), sin, axis=-1),
+        )
     return p.rotations[kind.base]
 
 
-def _rotated(g: Graph, kind: RotaryPositions, x: str, cos: str, sin: str, heads: int, width: int) -> str:
-    """(N, heads · D) → (N, heads, D), rotated."""
-    if kind.adjacent:  # dimensions 2i and 2i + 1
-        pairs = g.split("Split", g.shaped(x, -1, heads, width // 2, 2), outputs=2, axis=-1)
-        a, b = (g.add("Squeeze", half, g.constant([-1])) for half in pairs)
-    else:  # dimensions i and i + D / 2
-        a, b = g.split("Split", g.shaped(x, -1, heads, width), outputs=2, axis=-1)
-    first = g.add("Sub", g.add("Mul", a, cos), g.add("Mul", b, sin))
-    second = g.add("Add", g.add("Mul", b, cos), g.add("Mul", a, sin))
-    if kind.adjacent:
-        both = [g.add("Unsqueeze", half, g.constant([-1])) for half in (first, second)]
-        return g.shaped(g.add("Concat", *both, axis=-1), -1, heads, width)
-    return g.add("Concat", first, second, axis=-1)
+def _rotated(g: Graph, kind: RotaryPositions, x: str, p: Packing, heads: int, width: int) -> str:
+    """(N, heads · D) → (N, heads, D), rotated; the dimensions of a head may be in another order, for queries and keys
+    alike: their products are the same."""
+    cos, sin = _rotation(g, kind, p)
+    if kind.adjacent:  # dimensions 2i and 2i + 1 are put where i and i + D / 2 are
+        pairs = g.turned(g.shaped(x, -1, heads, width // 2, 2), 0, 1, 3, 2)
+        whole = g.shaped(pairs, -1, heads, width)
+    else:
+        whole = g.shaped(x, -1, heads, width)
+    a, b = g.split("Split", whole, outputs=2, axis=-1)
+    return g.add("Add", g.add("Mul", whole, cos), g.add("Mul", g.add("Concat", b, a, axis=-1), sin))
 
 
 # ---------------------------------------------------------------------- disentangled attention
@@ -313,14 +319,14 @@ def _rotated(g: Graph, kind: RotaryPositions, x: str, cos: str, sin: str, heads:
 def _disentangled(
     g: Graph, module: SelfAttention, kind: DisentangledPositions, embeddings: Embeddings, q: str, k: str, p: Packing
 ) -> str:
-    """Content-to-position and position-to-content scores (B, H, L, L). q: (B, H, L, D); k: (B, L, H, D)."""
+    """Content-to-position and position-to-content scores (B, H, L, L). q, k: (B, H, L, D)."""
     terms, scale = [], g.constant(float(kind.scale))
     if "c2p" in kind.kind.terms:
         table = _distance_table(g, module, kind, embeddings, p, is_key=True)
         terms.append(_by_distance(g, g.add("Mul", q, scale), table, p))
     if "p2c" in kind.kind.terms:
         table = _distance_table(g, module, kind, embeddings, p, is_key=False)
-        keys = g.add("Mul", g.turned(k, 0, 2, 1, 3), scale)
+        keys = g.add("Mul", k, scale)
         terms.append(g.turned(_by_distance(g, keys, table, p), 0, 1, 3, 2))
     return terms[0] if len(terms) == 1 else g.add("Add", *terms)
 
@@ -343,7 +349,8 @@ def _distance_table(
     rows = p.biases[name]
     linear = kind.key if is_key else kind.query
     if kind.kind.shared:
-        q, k, _ = _project(g, module, rows)
+        widths = [n * module.head_width for n in (module.num_heads, module.kv_heads)]
+        q, k = g.split("Split", _query_keys(g, module, rows), g.constant(widths), outputs=2, axis=-1)
         rows = k if is_key else q
     elif linear is not None:
         rows = g.layer(rows, linear)

@@ -48,8 +48,12 @@ class Graph:
         self._counts: dict[str, int] = {}
         self._known: dict[Any, str] = {}
         """Names of constants and weights that are in the graph already."""
+        self._shapes: dict[tuple[int | str, ...], str] = {}
+        """Shapes that are put together when the graph runs."""
+        self._inputs: dict[tuple[str, str], list[str]] = {}
+        """Inputs of matrix products in 8 bits, with their scales."""
         self._kept: list[Tensor] = []
-        """Their tensors: ids of objects that are gone would be given again."""
+        """Their tensors: places in memory that are free would be given again."""
 
     # ------------------------------------------------------------------ nodes
 
@@ -93,7 +97,7 @@ class Graph:
 
     def weight(self, tensor: Tensor) -> str:
         """A parameter in fp32, stored in 16 bits if the matrices are stored in 16 bits or fewer."""
-        return self._once(("weight", id(tensor)), tensor, lambda: self._weight(tensor))
+        return self._once(("weight", _place(tensor)), tensor, lambda: self._weight(tensor))
 
     def _weight(self, tensor: Tensor) -> str:
         array = _array(tensor)
@@ -140,13 +144,13 @@ class Graph:
     def rows(self, table: Tensor, indices: str) -> str:
         """Rows of an embedding table."""
         if self.table_precision.startswith("int"):
-            values, scales = self._stored(("rows", id(table)), table, lambda: _scaled_rows(_array(table)))
+            values, scales = self._stored(("rows", _place(table)), table, lambda: _scaled_rows(_array(table)))
             rows = self.add("Cast", self.add("Gather", values, indices), to=TensorProto.FLOAT)
             return self.add("Mul", rows, self.add("Gather", scales, indices))
         if self.table_precision == "fp16":
-            stored = self._once(("fp16", id(table)), table, lambda: self._half(table))
+            stored = self._once(("fp16", _place(table)), table, lambda: self._half(table))
             return self.add("Cast", self.add("Gather", stored, indices), to=TensorProto.FLOAT)
-        stored = self._once(("fp32", id(table)), table, lambda: self._store(self._name("table"), _array(table)))
+        stored = self._once(("fp32", _place(table)), table, lambda: self._store(self._name("table"), _array(table)))
         return self.add("Gather", stored, indices)
 
     def _half(self, table: Tensor) -> str:
@@ -154,7 +158,7 @@ class Graph:
 
     def _quantised(self, x: str, weight: Tensor, bias: Tensor | None, bits: int) -> str:
         """MatMulNBits of ONNX Runtime: weights in blocks with a scale each; a row of x never depends on the others."""
-        packed, scales = self._stored(("blocks", bits, id(weight)), weight, lambda: _blocks(_array(weight), bits))
+        packed, scales = self._stored(("blocks", bits, _place(weight)), weight, lambda: _blocks(_array(weight), bits))
         found = self.add(
             "MatMulNBits", x, packed, scales, domain="com.microsoft",
             K=weight.shape[1], N=weight.shape[0], bits=bits, block_size=_BLOCK, accuracy_level=4,
@@ -163,19 +167,29 @@ class Graph:
 
     def _integers(self, x: str, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> str:
         """Products of 8-bit integers. x is rounded by the range of each row, or of the whole batch."""
-        key = ("columns", id(weight))
+        key = ("columns", _place(weight))
         values, scales = self._stored(key, weight, lambda: _scaled_rows(_array(weight), transpose=True))
         if by_row:
-            largest = self.add("ReduceMax", self.add("Abs", x), axes=[-1], keepdims=1)
-            scale = self.add("Mul", self.add("Max", largest, self.constant(1e-9)), self.constant(1 / 127))
-            zero = self.constant(np.asarray(128, np.uint8))
-            shifted = self.add("Add", self.add("Round", self.add("Div", x, scale)), self.constant(128.0))
-            rounded = self.add("Cast", shifted, to=TensorProto.UINT8)
+            rounded, scale = self._rounded(x)
+            product = self.add("MatMulInteger", rounded, values, self.constant(np.asarray(128, np.uint8)))
+            found = self.add("DequantizeLinear", product, scale, axis=0)
         else:
-            rounded, scale, zero = self.split("DynamicQuantizeLinear", x, outputs=3)
-        found = self.add("Cast", self.add("MatMulInteger", rounded, values, zero), to=TensorProto.FLOAT)
-        found = self.add("Mul", self.add("Mul", found, scale), scales)
+            if ("batch", x) not in self._inputs:
+                self._inputs["batch", x] = self.split("DynamicQuantizeLinear", x, outputs=3)
+            rounded, scale, zero = self._inputs["batch", x]
+            product = self.add("Cast", self.add("MatMulInteger", rounded, values, zero), to=TensorProto.FLOAT)
+            found = self.add("Mul", product, scale)
+        found = self.add("Mul", found, scales)
         return found if bias is None else self.add("Add", found, self.weight(bias))
+
+    def _rounded(self, x: str) -> list[str]:
+        """The rows of x in 8 bits around 128, and the scale of each: once, for all matrices that x is multiplied by."""
+        if ("rows", x) not in self._inputs:
+            largest = self.add("ReduceMax", self.add("Abs", x), axes=[-1], keepdims=0)
+            scale = self.add("Mul", self.add("Max", largest, self.constant(1e-9)), self.constant(1 / 127))
+            middle = self.add("ConstantOfShape", self.add("Shape", scale), value=_MIDDLE)
+            self._inputs["rows", x] = [self.add("QuantizeLinear", x, scale, middle, axis=0), scale]
+        return self._inputs["rows", x]
 
     def _stored(self, key: Any, tensor: Tensor, make: Callable[[], tuple[Array, Array]]) -> tuple[str, str]:
         """Two constants that are made of a tensor, once."""
@@ -192,8 +206,10 @@ class Graph:
         """x in another shape. A size is a number, 0 to keep that dimension, or the name of a value (1,)."""
         if all(isinstance(size, int) for size in sizes):
             return self.add("Reshape", x, self.constant([int(size) for size in sizes]))
-        parts = [self.constant([size]) if isinstance(size, int) else size for size in sizes]
-        return self.add("Reshape", x, self.add("Concat", *parts, axis=0))
+        if sizes not in self._shapes:
+            parts = [self.constant([size]) if isinstance(size, int) else size for size in sizes]
+            self._shapes[sizes] = self.add("Concat", *parts, axis=0)
+        return self.add("Reshape", x, self._shapes[sizes])
 
     def turned(self, x: str, *order: int) -> str:
         return self.add("Transpose", x, perm=list(order))
@@ -211,6 +227,14 @@ class Graph:
         found = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="bothways")
         helper.set_model_props(found, {**(facts or {})})
         return found
+
+
+_MIDDLE = numpy_helper.from_array(np.asarray([128], np.uint8))
+
+
+def _place(tensor: Tensor) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Where a tensor is in memory: equal for the same part of the same weight."""
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:

@@ -22,9 +22,8 @@ from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.significance import Comparison, compare, interval
 from bothways.scoring.worst import Worst
-from bothways.tasks.folder import rewrite_config
-from bothways.tasks.recipe import FinetuneData
-from bothways.tasks.registry import task_config
+from bothways.tasks.labelled_files import FinetuneData
+from bothways.tasks.registry import rewrite_config, task_config
 from bothways.tasks.task import TaskConfig
 from bothways.text.frames import as_files
 

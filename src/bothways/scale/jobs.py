@@ -190,7 +190,7 @@ class PredictJob:
         from bothways.engine.reader import Tally
         from bothways.predict.predictor import Predictor
         from bothways.predict.rows import inputs_with_rows, predicted_rows, write_rows
-        from bothways.tasks.recipe import FinetuneData
+        from bothways.tasks.labelled_files import FinetuneData
 
         predictor = Predictor.load(self.model, base=self.base, device=device, dtype=self.dtype, long=self.long)
         columns, notes = FinetuneData(text=self.text, pair=self.pair).columns, Notes(whole=True)

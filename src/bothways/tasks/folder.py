@@ -1,18 +1,14 @@
 """A model with the head and config of a task."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model.blocks import SelfAttention
 from bothways.model.dropout import Dropout
 from bothways.model.families import FAMILIES
 from bothways.model.model import Model
-from bothways.model.weights import read_json
 from bothways.tasks.registry import TASKS, described
 from bothways.tasks.task import TaskConfig
 from bothways.tasks.text_task import CROSS_ENCODER_KEYS, NUMBER
@@ -73,11 +69,3 @@ def with_dropout(base: Model, dropout: float | None, attention_dropout: float | 
         elif isinstance(module, SelfAttention):
             module.dropout = shape.attention_dropout
     return base
-
-
-def rewrite_config(folder: Path, config: TaskConfig) -> None:
-    """Replace the task config of a folder; nothing else changes."""
-    keys = read_json(folder / "config.json")
-    with atomic.new_file(folder / "config.json") as fresh:
-        content = json.dumps({**keys, **described(config)}, indent=2, ensure_ascii=False)
-        fresh.write_text(content + "\n", encoding="utf-8")

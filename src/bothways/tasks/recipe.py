@@ -10,8 +10,8 @@ from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, has_box, model_folder
 from bothways.model.checkpoint import ADVICE
+from bothways.tasks.labelled_files import FinetuneData as FinetuneData
 from bothways.tasks.registry import TASKS, find_task
-from bothways.text.columns import Columns
 from bothways.train.distill import DistillSettings
 from bothways.train.optim import OptimSettings
 from bothways.train.settings import LoraSettings, RunSettings
@@ -19,27 +19,6 @@ from bothways.train.strict_toml import LENGTHS, read, read_table, with_settings,
 
 LORA_FACTOR = 5.0
 """An adapter is trained with a learning rate this much higher than that of all weights."""
-
-
-@dataclass(frozen=True)
-class FinetuneData:
-    """The `[data]` part: labelled files."""
-
-    train: tuple[str, ...] = ()
-    dev: tuple[str, ...] = ()
-    """Development data, by which the best model is selected; never trained on."""
-    text: str = ""
-    """Column of the text, if it has no usual name."""
-    pair: str = ""
-    """Column of the second text."""
-    label: str = ""
-    """Column of the label, or of the tags."""
-    encoding: str = ""
-    """Encoding of the files, such as gb18030. By default UTF-8, or what is guessed."""
-
-    @property
-    def columns(self) -> Columns:
-        return Columns(self.text or None, self.pair or None, self.label or None)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,17 @@
 """The tasks by name. A new task is one file and a line here."""
 
 import difflib
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
+from bothways import atomic
 from bothways.engine.reader import WindowSettings
 from bothways.errors import BothwaysError
 from bothways.model.facts import ModelFacts
+from bothways.model.weights import read_json
 from bothways.tasks.answer import QuestionAnswering
 from bothways.tasks.choose import MultipleChoice
 from bothways.tasks.classify import TextClassification
@@ -91,6 +95,14 @@ def with_config(model: M, config: TaskConfig) -> M:
     """The same model with another task config."""
     model.config = replace(model.config, hf_config={**model.config.hf_config, **described(config)})
     return model
+
+
+def rewrite_config(folder: Path, config: TaskConfig) -> None:
+    """Replace the task config of a folder; nothing else changes."""
+    keys = read_json(folder / "config.json")
+    with atomic.new_file(folder / "config.json") as fresh:
+        content = json.dumps({**keys, **described(config)}, indent=2, ensure_ascii=False)
+        fresh.write_text(content + "\n", encoding="utf-8")
 
 
 def plan_task(

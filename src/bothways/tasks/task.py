@@ -21,7 +21,7 @@ from bothways.data.notes import Notes
 from bothways.engine.reader import Reader, WindowSettings
 from bothways.engine.reads import Part
 from bothways.errors import BothwaysError
-from bothways.lazy import Tensor, torch
+from bothways.lazy import Tensor
 from bothways.model.batch import Batch
 from bothways.model.facts import ModelFacts
 from bothways.progress import Watch
@@ -174,9 +174,7 @@ class Task(ABC):
     def prepare(cls, model: "Model", base: "Model", config: TaskConfig) -> None:
         """Add to a new model of `base` what the task needs beside its head."""
 
-    def gather(  # noqa: B027 (optional)
-        self, model: "Model", examples: Sequence[Any], device: "torch.device", watch: Watch, seed: int
-    ) -> None:
+    def gather(self, model: "Model", examples: Sequence[Any], device: Any, watch: Watch, seed: int) -> None:  # noqa: B027
         """Before training: get what its steps need beside the examples, such as the vectors of a teacher."""
 
     @classmethod
