@@ -153,7 +153,8 @@ def through_engine(run: Run, model: Model, given: Given) -> Callable[[], Any]:
     engine = bothways.Engine(model, device=run.device, dtype=base_dtype(run), max_tokens=BATCH_TOKENS)
 
     def first(batch: Batch, chunk: Given, picked: Indices) -> torch.Tensor:
-        return engine.states(batch)[batch.first]
+        found: torch.Tensor = engine.states(batch)[batch.first]
+        return found
 
     return lambda: list(engine.run([given], first))
 

@@ -89,7 +89,8 @@ def cross_encoder(texts: list[str], device: str, some: int | None) -> tuple[floa
         return Pairs(numbers, frame.around(parts, token_ids.has_segments and frame.has_segments))
 
     def forward(batch: Batch, chunk: Pairs, picked: Indices) -> torch.Tensor:
-        return engine.model.logits("sequence", engine.states(batch), batch)
+        found: torch.Tensor = engine.model.logits("sequence", engine.states(batch), batch)
+        return found
 
     pairs = tokens = 0
     best = (-np.inf, (0, 0))

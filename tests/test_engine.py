@@ -214,7 +214,8 @@ def test_the_engine_computes_in_its_dtype(dtype: torch.dtype, tokenizer: Tokeniz
     def forward(batch: Batch, chunk: Chunk, picked: Indices) -> Tensor:
         states, model = engine.states(batch), engine.model
         seen.append((model.masked(states).dtype, len(batch.ids), states.requires_grad, model.training))
-        return states[batch.first]
+        found: Tensor = states[batch.first]
+        return found
 
     [(_, found)] = engine.run(of_lengths([4] * 8), forward)
     assert seen == [(dtype, 16, False, False)] * 2

@@ -62,7 +62,8 @@ class InBatchNegatives(PairScoring):
         return {}, float(len(samples))
 
     def outputs(self, model: Model, states: Tensor, batch: Batch) -> Tensor:
-        return Pooling()(states, batch)
+        found: Tensor = Pooling()(states, batch)
+        return found
 
     def step_targets(self, samples: Sequence[Sample]) -> tuple[dict[str, Tensor], float]:
         return {"own": torch.arange(len(samples))}, float(len(samples))

@@ -92,7 +92,8 @@ class Predictor:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return self.model.config.labels
+        labels: tuple[str, ...] = self.model.config.labels
+        return labels
 
     @property
     def tally(self) -> Tally:
