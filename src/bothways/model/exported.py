@@ -6,6 +6,7 @@ Opening one imports no torch.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -47,7 +48,9 @@ def graph_file(folder: Path) -> Path | None:
     """The graph of an exported folder, or the file itself; None for other folders, such as those with weights."""
     if folder.suffix == ".onnx" and folder.is_file():
         return folder
-    if not (folder / FOLDER).is_dir() or any(next(folder.glob(name), None) for name in _WEIGHTS):
+    if not (folder / FOLDER).is_dir():
+        return None
+    if any(fnmatch(file.name, weights) for file in folder.iterdir() for weights in _WEIGHTS):
         return None
     return next((folder / FOLDER / name for name in FILES.values() if (folder / FOLDER / name).exists()), None)
 
