@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ from bothways.tasks.embed_settings import (
 )
 from bothways.tasks.embed_steps import repeats, without_repeats
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
-from bothways.tasks.taught import Taught
+from bothways.tasks.taught import Taught, texts_taught
 from bothways.tasks.text_task import intervals, not_numbers
 from bothways.tasks.vector_losses import (
     Groups,
@@ -100,11 +101,12 @@ class SentenceVectors(Task):
 
     @classmethod
     def assemble(cls, examples: Iterable[Related], settings: EmbedSettings, is_dev: bool) -> list[Related]:
-        """Entailments with the contradictions of their premise; for teachers every text once; others as they are."""
+        """Entailments with the contradictions of their premise; for teachers every text once, but rows of translations
+        as they are; others as they are."""
         found: list[Related] = []
         for source, some in by_source(examples).items():
             loss = loss_of(settings, source, some)
-            if loss == "distill" and not is_dev:
+            if loss == "distill" and not is_dev and not settings.of(source).translations:
                 texts = dict.fromkeys(text for example in some for text in example.texts)
                 some = [Related((text,), RELATED, some[0].where, source) for text in texts]
             elif is_inference(some) and (loss != "softmax" or is_dev):
@@ -174,8 +176,8 @@ class SentenceVectors(Task):
         """The vectors of teachers, or of a guide; and the layers that only training needs."""
         settings: EmbedSettings = self.settings
         if folders := (settings.teachers or (settings.guide,) if settings.guide or settings.teachers else ()):
-            texts = (text for example in examples for text in example.texts)
-            self.taught = Taught(folders, texts, device, watch)
+            texts = (texts_taught(settings, source, some) for source, some in by_source(examples).items())
+            self.taught = Taught(folders, chain.from_iterable(texts), device, watch)
         sentence = model.sentence
         assert sentence is not None
         width = sentence.width(model.config.encoder.width)
@@ -185,7 +187,7 @@ class SentenceVectors(Task):
                 "out-of-range",
                 max(settings.matryoshka),
             )
-        require_dropout(model.config.encoder, examples)
+        require_dropout(model.config.encoder, settings, examples)
         if settings.teachers and self.taught is not None:
             sentence.training_only["projection"] = _linear(width, self.taught.width, seed)
         if self.options.kind == "relations":
@@ -224,7 +226,9 @@ class SentenceVectors(Task):
         else:
             segments = [sequences.segments[start:end] for start, end in spans]
         keys = tuple(zlib.crc32(some.data) for some in ids)
-        rows = () if self.taught is None else tuple(map(self.taught.rows.__getitem__, example.texts))
+        rows: tuple[int, ...] = ()
+        if self.taught is not None:
+            rows = tuple(map(self.taught.rows.__getitem__, texts_taught(self.settings, example.source, [example])))
         return [Sample(ids, segments, _Target(example.gold, example.source, keys, rows))]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
@@ -270,7 +274,7 @@ class SentenceVectors(Task):
         # Which loss: by the length of a tensor, which is known without waiting for a GPU.
         targets["loss"] = torch.empty(LOSSES.index(loss))
         targets["weight"] = torch.tensor(self.settings.of(samples[0].target.source).weight)
-        if self.taught is not None:
+        if self.taught is not None and (loss == "distill" or self.settings.guide):
             targets["taught"] = self.taught.of([row for sample in samples for row in sample.target.rows])
         if loss in ("cosent", "cosine"):
             targets["gold"] = torch.tensor([float(sample.target.gold) for sample in samples])
@@ -282,7 +286,8 @@ class SentenceVectors(Task):
         sizes, width = self.settings.matryoshka, vectors.shape[1]
         projected = None
         if self.settings.teachers:
-            width -= targets["taught"].shape[1]
+            assert self.taught is not None
+            width -= self.taught.width
             vectors, projected = vectors[:, :width], vectors[:, width:]
         if sizes:
             loss = matryoshka(lambda some: self._step_loss(some, targets, projected), vectors, sizes)

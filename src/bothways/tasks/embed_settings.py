@@ -21,6 +21,7 @@ _WITH = {
     "margin": "embed.loss to triplet",
     "symmetric": "embed.loss to in-batch",
     "similarity": "embed.teachers",
+    "translations": "embed.teachers",
     "scale": "embed.loss to in-batch or cosent",
 }
 """What a setting needs to have an effect."""
@@ -37,6 +38,8 @@ class EmbedSet:
     """Its losses are multiplied by it."""
     query_prompt: str = ""
     document_prompt: str = ""
+    translations: bool = False
+    """distill: as in the `[embed]` part, for this file."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,9 @@ class EmbedSettings:
     """Folders of models to distill from, on any texts."""
     similarity: float = _USUAL
     """distill: the weight of the similarities of all texts of a step with each other."""
+    translations: bool = False
+    """distill: the texts of a row are translations of its first, which alone the teachers read; all of them learn its
+    vector (Reimers and Gurevych 2020)."""
     matryoshka: tuple[int, ...] = ()
     """Also train the first so many numbers of each vector, so that vectors can be shortened."""
     pooling: Literal["", "cls", "mean", "max"] = ""
@@ -111,6 +117,7 @@ class EmbedSettings:
             "margin": self.margin != _MARGIN and "triplet" not in losses,
             "symmetric": self.symmetric and not may_be_in_batch,
             "similarity": self.similarity != _USUAL and not self.teachers,
+            "translations": not self.teachers and (self.translations or any(one.translations for one in self.sets)),
             "scale": self.scale != _USUAL and not losses & {"auto", "in-batch", "cosent"},
         }
         for name, is_unused in unused.items():
@@ -124,13 +131,14 @@ class EmbedSettings:
 
     def of(self, source: str) -> EmbedSet:
         """What a file is trained with."""
-        usual = EmbedSet(source, self.loss, 1.0, self.query_prompt, self.document_prompt)
+        usual = EmbedSet(source, self.loss, 1.0, self.query_prompt, self.document_prompt, self.translations)
         found = next((one for one in self.sets if one.file == source), usual)
         return replace(
             found,
             loss=found.loss if found.loss != "auto" else self.loss,
             query_prompt=found.query_prompt or self.query_prompt,
             document_prompt=found.document_prompt or self.document_prompt,
+            translations=found.translations or self.translations,
         )
 
 
@@ -155,11 +163,12 @@ def by_source(examples: Iterable[Related]) -> dict[str, list[Related]]:
     return found
 
 
-def require_dropout(shape: EncoderConfig, examples: Iterable[Related]) -> None:
-    """Texts alone are learned from by two dropout masks, which make two views of a text (SimCSE)."""
-    if not (shape.dropout or shape.attention_dropout) and any(
-        len(one.texts) == 2 and one.texts[0] == one.texts[1] for one in examples
-    ):
+def require_dropout(shape: EncoderConfig, settings: EmbedSettings, examples: Iterable[Related]) -> None:
+    """In-batch negatives learn from texts alone by two dropout masks, which make two views of a text (SimCSE)."""
+    if shape.dropout or shape.attention_dropout:
+        return
+    contrasted = (some for name, some in by_source(examples).items() if loss_of(settings, name, some) == "in-batch")
+    if any(len(one.texts) == 2 and one.texts[0] == one.texts[1] for some in contrasted for one in some):
         raise BothwaysError(
             "texts alone are learned from by two dropout masks (SimCSE), and this model has no dropout: set "
             "model.dropout=0.1",

@@ -4,8 +4,9 @@ They are computed once, before the first step. S different texts · W widths of 
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.progress import Watch
+from bothways.tasks.embed_settings import EmbedSettings, loss_of
 from bothways.tasks.encoded import EncodedChunk
 
 
@@ -45,6 +47,15 @@ class Taught:
     def of(self, rows: Sequence[int]) -> Tensor:
         """(texts, W)."""
         return torch.from_numpy(self.vectors[list(rows)]).float()
+
+
+def texts_taught(settings: EmbedSettings, source: str, examples: Sequence[Any]) -> Iterator[str]:
+    """The text that a teacher or guide reads for every text of every example of a file; none if its loss needs none."""
+    if settings.teachers and loss_of(settings, source, examples) != "distill":
+        return
+    is_translated = settings.of(source).translations
+    for example in examples:
+        yield from example.texts[:1] * len(example.texts) if is_translated else example.texts
 
 
 def _vectors(folder: str, texts: Sequence[str], device: torch.device, watch: Watch) -> NDArray[np.float16]:
