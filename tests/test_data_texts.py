@@ -81,6 +81,7 @@ def test_glue_as_it_is_downloaded(tmp_path: Path, task: str, mark: str, end: str
     assert notes.counts == ({"no-label-column": 1} if "test" in task else {})
 
 
+@pytest.mark.filterwarnings("ignore:.* of another kind")
 def test_packed_files_and_many_of_them(tmp_path: Path) -> None:
     plain = b"sentence\tlabel\ngood\t1\n"
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(plain))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bothways.data.labels import names_of
 from bothways.errors import BothwaysError, require_choice
 from bothways.predict.estimator import TextEstimator, checked_weights, matched, value_errors
-from bothways.predict.label_targets import read_targets
+from bothways.predict.label_targets import read_targets, warn_of_several
 
 
 class Classifier(TextEstimator):
@@ -75,6 +75,8 @@ class Classifier(TextEstimator):
         if targets.form == "single" and len(present) == 1:
             (name,) = present
             raise BothwaysError(f"y has only one class, {name!r}: expected two or more", "one-label", name)
+        if targets.form == "single":
+            warn_of_several(golds)
         settings: dict[str, Any] = {"kind": "single" if targets.form == "single" else "multi"}
         if self.class_weight is not None:
             settings["class_weights"] = self._class_weights(targets.classes.tolist(), present)

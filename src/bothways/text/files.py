@@ -5,6 +5,8 @@ Everything streams in constant memory.
 
 import glob
 import re
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,6 +35,7 @@ _RETURNS = re.compile(r"(?<!\r)\r++\n")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _JSON_LINES = (".jsonl", ".ndjson")
 _KINDS = (".txt", *_JSON_LINES, *TABLES)
+_KINDS_NAMED = 5
 
 
 def find_files(paths: Iterable[Path | str]) -> list[Path]:
@@ -244,8 +247,24 @@ def visible_files(folder: Path) -> list[Path]:
     return sorted(file for file in files if not any(p.startswith(".") for p in file.relative_to(folder).parts))
 
 
+def files_of_kinds(folder: Path, is_known: Callable[[Path], object], but: Path | None = None) -> list[Path]:
+    """The files in a folder and its subfolders that are of a known kind. Warns of the others, with their number.
+
+    Files in the folder `but` do not count.
+    """
+    files = [file for file in visible_files(folder) if but is None or but.resolve() not in file.resolve().parents]
+    known = [file for file in files if is_known(file)]
+    read = set(known)
+    if known and (others := Counter(file.suffix or file.name for file in files if file not in read)):
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in others.most_common(_KINDS_NAMED))
+        more = ", …" if len(others) > _KINDS_NAMED else ""
+        files_are = "1 file is" if others.total() == 1 else f"{others.total():,} files are"
+        warnings.warn(f"{files_are} of another kind in {folder} and not read: {kinds}{more}", stacklevel=2)
+    return known
+
+
 def _known_files(folder: Path) -> list[Path]:
-    return [file for file in visible_files(folder) if _kind(file)]
+    return files_of_kinds(folder, _kind)
 
 
 def _kind(path: Path) -> str:
