@@ -102,7 +102,7 @@ def adapt(
             epochs=epochs,
             lr=lr,
             each=each,
-            column=text,
+            text=text,
             settings=[*([f"run.device={device}"] if device else []), *(settings or [])],
             listen=[listen],
             say=lambda words: console.say(with_options(words)),

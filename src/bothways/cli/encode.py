@@ -135,7 +135,7 @@ def encode(
                 weights=_numbers(weights),
                 per=per,
                 long=long,
-                field=text or field,
+                text=text or field,
                 format=format,
                 device=device,
                 dtype=dtype,

@@ -87,7 +87,7 @@ def pack(
         "valid": 0.0 if is_file or valid is None else valid,
         "valid_files": [valid] if is_file and valid else [],
     }
-    options: dict[str, Any] = {**held_out, "dedup": dedup, "column": text or field, "each": each, "words": words}
+    options: dict[str, Any] = {**held_out, "dedup": dedup, "text": text or field, "each": each, "words": words}
     if devices or on:
         with parts_progress("packing") as on_progress:
             where: dict[str, Any] = {"devices": devices, "on": on, "rows_per_part": rows_per_part}

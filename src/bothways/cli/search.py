@@ -183,7 +183,7 @@ def build(
             out,
             model,
             base=base,
-            field=text or field,
+            text=text or field,
             long=long,
             similarity=similarity,
             query_prompt=query_prompt,
@@ -223,7 +223,7 @@ def add(
 
     with Progress("adding"), _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
         opened = Index.open(index, model, base=base, device=own, dtype=dtype)
-        opened.add(corpus, field=text or field, watch=watch, make_parts=make_parts)
+        opened.add(corpus, text=text or field, watch=watch, make_parts=make_parts)
     _report(opened, as_json)
 
 

@@ -68,7 +68,7 @@ def train(
             strip_accents=strip,
             split_cjk=split_cjk,
             minimum=minimum,
-            field=text or field,
+            text=text or field,
             on_bytes=bar.at,
         )
     with atomic.new_folder(out, replaces=FILES) as fresh:
@@ -159,7 +159,7 @@ def extend(
     given = list(read_texts(require_files([words])[0], text or field)) if words else []
     with Progress("reading", unit="bytes") as bar:
         found = extend_vocabulary(
-            load(model), given, files=files or (), count=count, field=text or field, on_bytes=bar.at
+            load(model), given, files=files or (), count=count, text=text or field, on_bytes=bar.at
         )
     new = found.words
     if not new.added:
@@ -231,9 +231,7 @@ def shrink(
     from bothways.model.vocabulary import shrink_vocabulary
 
     with Progress("reading", unit="bytes") as bar:
-        found = shrink_vocabulary(
-            load(model), files, minimum=minimum, count=count, field=text or field, on_bytes=bar.at
-        )
+        found = shrink_vocabulary(load(model), files, minimum=minimum, count=count, text=text or field, on_bytes=bar.at)
     save(found.model, out)
     if as_json:
         pairs = {"rows": found.rows, "parameters": found.parameters, "megabytes": found.megabytes}

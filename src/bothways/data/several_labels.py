@@ -20,8 +20,8 @@ _LIST = re.compile(rf"\[\s*(?:(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pat
 """As Python, JSON and numpy write a list of names: ['joy', 'awe'], ["joy"], [], [2 6]."""
 _FLAG = re.compile(
     r"(.*[_ ])?(id|flag(ged)?|unclear)"
-    r"|((is|has|was|in)[_ ])?(verified|valid|checked|reviewed|test|train|dev|split|fold|deleted|removed|duplicated?|archived|"
-    r"active|public|private|anonymous|read|unread|sampled?|edited|new|images?|urls?|links?|reply|retweet|media|"
+    r"|((is|has|was|in)[_ ])?(verified|valid|checked|reviewed|test|train|dev|split|fold|deleted|removed|duplicated?|"
+    r"archived|active|public|private|anonymous|read|unread|sampled?|edited|new|images?|urls?|links?|reply|retweet|media|"
     r"attachments?|bot|admin|member|premium|subscribed|weekend|是否.*|已.*)",
     re.IGNORECASE,
 )
@@ -88,7 +88,7 @@ def evident_separator(names: Mapping[str, int]) -> str:
     """What separates several labels in cells that were read as names; "" if they do not look like several.
 
     Nearly all cells must consist of parts that other cells have too: "Paris, France" and "Lyon, France" are two names.
-    Of | most parts must be, since names hardly contain it; of a cell with / one must be a label by itself, and no number.
+    Of | most parts must be, since names hardly contain it; of a cell with / one must be a label by itself, no number.
 
     >>> evident_separator({"joy": 3, "awe": 2, "joy|awe": 1}), evident_separator({"Paris, France": 4, "France": 2})
     ('|', '')

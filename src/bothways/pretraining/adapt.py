@@ -65,7 +65,7 @@ def adapt(
     valid: float | str = "5%",
     epochs: float = 3.0,
     lr: float | None = None,
-    column: str | None = None,
+    text: str | None = None,
     each: Each = "paragraphs",
     settings: Sequence[str] = (),
     listen: Sequence[Listener] = (),
@@ -92,7 +92,7 @@ def adapt(
     packed = out / PACKED
     sources = _sources(texts, general)
     if not (out / "recipe.toml").exists():
-        pack(sources, start.tokenizer, packed, valid=valid, column=column, each=each, on_bytes=on_bytes)
+        pack(sources, start.tokenizer, packed, valid=valid, text=text, each=each, on_bytes=on_bytes)
     else:
         say(f"continues with the text in {packed}; for other text, name another `out`")
     held_out = open_packed(packed, verify=False).corpora("valid")
