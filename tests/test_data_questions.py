@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from bothways.data.examples import Question
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
+from bothways.doctor.check_data import check_data
 from bothways.errors import BothwaysError
 from helpers import refused
 
@@ -277,3 +278,16 @@ def test_a_table_without_questions_is_told(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("text,label\na,b\n")
     with refused("unknown-layout", f"{tmp_path / 'rows.csv'}, line 2"):
         list(read_questions(tmp_path))
+
+
+def test_chinese_columns_are_those_of_questions(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("编号,问题,段落,答案\n7,中国的首都?,首都是北京。,北京\n8,谁?,没有人。,\n", encoding="utf-8")
+    found = list(read_questions(file))
+    assert [(one.id, one.question, one.context, one.gold) for one in found] == [
+        ("7", "中国的首都?", "首都是北京。", (("北京", 3),)), ("8", "谁?", "没有人。", None),
+    ]  # fmt: skip
+    assert check_data([file]).task == "answer"
+    two = tmp_path / "b.jsonl"
+    two.write_text('{"问题": "谁?", "段落": "我。", "文章": "别的", "答案": "我"}\n', encoding="utf-8")
+    assert [one.context for one in read_questions(two)] == ["我。"]

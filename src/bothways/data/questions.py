@@ -10,6 +10,7 @@ from typing import Any
 from bothways.data.examples import Question
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, WITH_HEADER, Paths, find_sources, open_json, rows_of, text_of, values_of
+from bothways.text.columns import in_english
 from bothways.text.files import replace_surrogates
 
 
@@ -36,6 +37,7 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
 
 def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
     """The questions of a row, of a SQuAD file, or of one of its articles."""
+    value = in_english(value)
     match value:
         case {"question": _, "context": _}:
             name = str(value.get("id", where))
