@@ -365,7 +365,7 @@ def test_a_broken_file_ends_no_question(tokenizer: Tokenizer, tmp_path: Path) ->
     (tmp_path / "b.md").write_text("the cat sleeps in the house.", encoding="utf-8")
     expected = predictor.ask("who sleeps?", tmp_path)
     (tmp_path / "a.pdf").write_bytes(b"no pdf at all")
-    (tmp_path / "c.txt").write_bytes("the dog runs".encode() * 30 + b"\xff \x81 \xc3")
+    (tmp_path / "c.txt").write_bytes(b"the dog runs" * 30 + b"\xff \x81 \xc3")
     with pytest.warns(
         UserWarning, match=r"a\.pdf cannot be read as \.pdf from its start: .*; 2 files could not be read"
     ):

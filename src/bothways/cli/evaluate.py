@@ -22,7 +22,7 @@ from bothways.cli.options import (
     answering,
 )
 from bothways.cli.output import file_progress, print_json, print_marked, print_table, print_title, say
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, needs
 from bothways.progress import Progress
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def evaluate(
     if notes:
         say(str(notes))
     if picture and not draw_evaluation(found, predictor.labels, picture):
-        say("no plot without matplotlib: pip install 'bothways[plots]'")
+        say(needs("drawing a plot", "matplotlib"))
     if as_json:
         if calibrate:
             write(folder, found, base=base)

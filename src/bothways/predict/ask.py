@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bothways.data.examples import Question
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, needs
 from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.answer import NULL, QuestionAnswering
@@ -55,7 +55,7 @@ class Asked:
         if self.skipped:
             found.append(f"{_files(self.skipped)} skipped as no document, such as {self.skipped[0]}")
             if any(is_document(Path(name)) for name in self.skipped):
-                found[-1] += "; reading .pdf needs pypdf: pip install 'bothways[pdf]'"
+                found[-1] += f"; {needs('reading .pdf', 'pypdf')}"
         if self.broken:
             more = f"; {len(self.broken):,} files could not be read" if len(self.broken) > 1 else ""
             found.append(f"{self.broken[0]}{more}")

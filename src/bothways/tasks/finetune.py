@@ -14,6 +14,7 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
 from bothways.model.box import model_folder
+from bothways.model.card import adapter_card
 from bothways.model.families import with_pooling
 from bothways.model.identify import read_labels
 from bothways.model.load import load
@@ -169,7 +170,9 @@ def finetune(
             known, thresholds = read_evaluated(chosen), _of_labels(task_config(tuned).thresholds, task.labels)
             made = made_by(recipe, name or out.absolute().name, train, dev, task, scores, known, thresholds)
             checkpoint.save(tuned, out / "model", made=made)
-            copy_adapter(chosen / "model", out / "adapter", work.base)
+            copy_adapter(
+                chosen / "model", out / "adapter", work.base, lambda: adapter_card(tuned, out / "adapter", made)
+            )
             checkpoints.finish(keep_state=recipe.run.keep_state)
             if thresholds:
                 tell(f"thresholds, chosen on the development data: {thresholds_shown(thresholds)}")

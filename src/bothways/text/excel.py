@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.text.streams import Meter, note_place
 
 
@@ -97,7 +97,5 @@ def require_openpyxl() -> Any:
     try:
         import openpyxl
     except ImportError:
-        raise BothwaysError(
-            "reading .xlsx needs openpyxl: pip install 'bothways[xlsx]'", "missing-package", "openpyxl"
-        ) from None
+        raise missing_package("reading .xlsx", "openpyxl") from None
     return openpyxl
