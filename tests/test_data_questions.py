@@ -16,6 +16,7 @@ from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.doctor.check_data import check_data
 from bothways.errors import BothwaysError
+from bothways.tasks.answer import QuestionAnswering
 from helpers import refused
 
 CONTEXT = "The Normans gave their name to Normandy, a region in France. The Normans came by sea."
@@ -291,3 +292,13 @@ def test_chinese_columns_are_those_of_questions(tmp_path: Path) -> None:
     two = tmp_path / "b.jsonl"
     two.write_text('{"问题": "谁?", "段落": "我。", "文章": "别的", "答案": "我"}\n', encoding="utf-8")
     assert [one.context for one in read_questions(two)] == ["我。"]
+
+
+def test_an_empty_context_answers_nothing(tmp_path: Path) -> None:
+    for one in (("who?", " "), ("", "the cat sleeps."), {"question": "who?", "context": ""}):
+        with refused("empty-text"):
+            QuestionAnswering.parse(one)
+    file, notes = tmp_path / "a.jsonl", Notes()
+    file.write_text('{"question": "who?", "context": null}\n{"question": "who?", "context": "we"}\n', encoding="utf-8")
+    assert len(list(read_questions(file, notes))) == 2
+    assert (notes.counts, notes.first) == ({"empty-text": 1}, {"empty-text": f"{file}, line 1"})

@@ -410,3 +410,9 @@ def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert find_files([tmp_path / "in"])
+
+
+def test_null_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": null}\n', encoding="utf-8")
+    with refused("null-text", f"{tmp_path / 'a.jsonl'}, line 2"):
+        list(read_texts(tmp_path / "a.jsonl"))

@@ -19,6 +19,7 @@ from bothways.cli.options import (
     On,
     PrintJson,
     RowsPerPart,
+    Sheet,
     TextColumn,
     Threads,
 )
@@ -132,6 +133,7 @@ def build(
     base: BaseModel = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     long: Annotated[
         Long, typer.Option(help="Documents longer than the model reads: divide them into passages, cut or refuse them.")
@@ -206,6 +208,7 @@ def add(
     base: BaseModel = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bothways.cli.app import App
-from bothways.cli.options import Encoding, OldField, TextColumn, TokenizerModel
+from bothways.cli.options import Encoding, OldField, Sheet, TextColumn, TokenizerModel
 from bothways.cli.output import print_json, print_table, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -46,6 +46,7 @@ def train(
     minimum: Annotated[int, typer.Option(help="Minimum frequency of a pair to be merged into a piece.", min=1)] = 2,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
 ) -> None:
     """Train a WordPiece vocabulary, with BERT's special tokens at BERT's ids.
@@ -140,6 +141,7 @@ def extend(
     ] = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     as_json: _Json = False,
 ) -> None:
@@ -216,6 +218,7 @@ def shrink(
     ] = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     as_json: _Json = False,
 ) -> None:

@@ -84,6 +84,9 @@ def _clue(paragraph: Any, where: str, notes: Notes) -> Iterator[Question]:
 
 def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: Notes) -> Question:
     context = text_of(context, where, "context")
+    question = text_of(item["question"], where, "question")
+    if not (question.strip() and context.strip()):
+        notes.add("empty-text", where)
     gold: tuple[tuple[str, int], ...] | None = None
     given = item.get("answers", item.get("answer"))
     if isinstance(given, str):
@@ -94,7 +97,7 @@ def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: 
     elif given is not None:
         answers = _answers(given, where)
         gold = tuple((text, _locate(text, start, context, where, notes)) for text, start in answers)
-    return Question(name, text_of(item["question"], where, "question"), context, gold, where)
+    return Question(name, question, context, gold, where)
 
 
 def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:

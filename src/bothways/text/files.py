@@ -199,7 +199,7 @@ def replace_surrogates(text: str) -> str:
 
 def _row_texts(path: Path, kind: str, text: str | None, meter: Meter) -> Iterator[str]:
     """The text of each row: the column that `text` names, or that of the first row with a usual name."""
-    column = _Column(name_of(path), text, kind in WITH_HEADER)
+    column = _Column(name_of(path), text, kind in WITH_HEADER, kind in _JSON_LINES)
     if kind in _JSON_LINES:
         for number, value in parse_jsonl(path, read_whole_lines(path, meter)):
             yield value if isinstance(value, str) else column.of(value, f"{name_of(path)}, line {number}")
@@ -214,8 +214,8 @@ def _row_texts(path: Path, kind: str, text: str | None, meter: Meter) -> Iterato
 class _Column:
     """The column of a file that holds its texts, or several that are joined."""
 
-    def __init__(self, name: str, text: str | None, has_header: bool) -> None:
-        self.name, self.text, self.has_header = name, text, has_header
+    def __init__(self, name: str, text: str | None, has_header: bool, is_json: bool) -> None:
+        self.name, self.text, self.has_header, self.is_json = name, text, has_header, is_json
         self.names: tuple[str, ...] = ()
 
     def choose(self, names: list[str]) -> list[str]:
@@ -234,6 +234,9 @@ class _Column:
             has = ", ".join(map(str, row)) or "none"
             raise BothwaysError(f"{where} has no text under {name!r}: its fields are {has}", "not-text", where)
         value = row[name]
+        if value is None and self.is_json:
+            says = f'{where} has null under {name!r}, and no text: leave the row out, or write an empty text as ""'
+            raise BothwaysError(says, "null-text", where)
         if value is None:  # an empty text, as an empty cell of a table
             return ""
         if not isinstance(value, str):
