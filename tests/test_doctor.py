@@ -75,6 +75,7 @@ def test_the_included_model_that_reads_the_text_checks_its_tokens(
     rows = [(text, label) for text, label in labelled(texts(), "好", "坏")][:60]
     found, named = (check_data(table(tmp_path / "a.tsv", rows), model=name) for name in (None, model))
     assert found.reading is not None
+    assert named.reading is not None
     assert found.reading == replace(named.reading, model=model)
     assert found.plan is None
     assert "training time: add `model`" in found.not_checked

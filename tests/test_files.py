@@ -52,7 +52,7 @@ def test_every_kind_gives_the_same_texts_and_documents(tmp_path: Path, name: str
     assert list(read_documents(path, field="body")) == [row.strip() for row in rows if row.strip()]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.parquet"])
 def test_a_text_that_is_null_is_an_empty_one(tmp_path: Path, name: str) -> None:
     path = write_rows(tmp_path / name, ["one", None, "two"])  # type: ignore[list-item]
     assert list(read_texts(path, "body")) == ["one", "", "two"]

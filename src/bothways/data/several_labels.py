@@ -93,7 +93,8 @@ def evident_separator(names: Mapping[str, int]) -> str:
     >>> evident_separator({"joy": 3, "awe": 2, "joy|awe": 1}), evident_separator({"Paris, France": 4, "France": 2})
     ('|', '')
     """
-    for mark in (*MARKS, _SLASH):
+    marks: tuple[str, ...] = (*MARKS, _SLASH)
+    for mark in marks:
         cells = [split_cell(name, mark) for name in names if mark in name]
         if not cells:
             continue
