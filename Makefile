@@ -12,7 +12,7 @@ help:  ## what can be made
 
 setup: .venv/dev  ## build .venv with everything that tests and docs need
 
-demo: .venv/core  ## the models in the box: blanks, fine-tuning, an answer, an attention head; two minutes
+demo: .venv/core  ## the models in the box: blanks, fine-tuning, a search, an answer, an attention head; two minutes
 	$(BIN)/python examples/demo.py
 
 quick: .venv/dev  ## the tests that take under a minute

@@ -378,3 +378,10 @@ def test_an_interrupted_command_leaves_nothing(kind: signal.Signals, tmp_path: P
     assert process.returncode != 0
     assert b"Traceback" not in words
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["predict a.txt --out b.jsonl", "encode a.txt --out b.npy", "pack a.txt --out b"])
+def test_empty_devices_are_not_none(verb: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("the cat\n")
+    assert is_one_error(run(*verb.split(), "--devices", "").stderr, "--devices is empty")

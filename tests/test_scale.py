@@ -118,7 +118,7 @@ def test_every_number_of_rows(name: str, per: Any, rows: int, model_folder: Path
     """No row, less than a part, whole parts, and a rest."""
     texts = write_rows(tmp_path / "texts.csv", sentences(rows))
     found, expected = tmp_path / name, tmp_path / f"one-{name}"
-    report = encode_files(texts, found, model_folder, per=per, field="body", devices="", rows_per_part=10)
+    report = encode_files(texts, found, model_folder, per=per, text="body", devices="", rows_per_part=10)
     run("encode", texts, "--model", model_folder, "--out", expected, "--per", per, "--field", "body")
     assert report.rows == report.tally.texts == rows
     if name.endswith(".parquet") and rows == 0:

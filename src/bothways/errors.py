@@ -32,3 +32,26 @@ def require_range(name: str, value: object, holds: bool, expected: str) -> None:
     """Refuse a value that is not as expected: `require_range("mlm.rate", rate, 0 < rate < 1, "between 0 and 1")`."""
     if not holds:
         raise BothwaysError(f"{name} must be {expected}, not {value}", "out-of-range", value)
+
+
+EXTRAS = {
+    "bm25s": "bm25", "jieba": "chinese", "matplotlib": "plots", "mlflow": "mlflow", "onnx": "onnx",
+    "onnxruntime": "onnx", "openpyxl": "xlsx", "pyarrow": "parquet", "pypdf": "pdf", "ray": "ray",
+    "tensorboard": "track", "usearch": "ann", "wandb": "wandb",
+}  # fmt: skip
+"""The extra that installs a package."""
+
+
+def needs(what: str, package: str) -> str:
+    """The sentence about a package that is not installed.
+
+    >>> needs("reading .pdf", "pypdf")
+    "reading .pdf needs the package pypdf: pip install 'bothways[pdf]'"
+    """
+    install = f"'bothways[{EXTRAS[package]}]'" if package in EXTRAS else package
+    return f"{what} needs the package {package}: pip install {install}"
+
+
+def missing_package(what: str, package: str) -> BothwaysError:
+    """The error for a package that is not installed: `raise missing_package("reading .pdf", "pypdf") from None`."""
+    return BothwaysError(needs(what, package), "missing-package", package)

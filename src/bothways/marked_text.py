@@ -165,3 +165,19 @@ article, header {{ padding: .7em 0; border-bottom: 1px solid #8884; }}
 
 
 PAGE_END = "</body></html>\n"
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", numbers: int = 0) -> str:
+    """An HTML table, escaped. `numbers`: how many of the last columns are right-aligned."""
+
+    def row(cells: Sequence[object], tag: str) -> str:
+        left = len(cells) - numbers
+        return "".join(
+            f'<{tag} style="text-align:{"left" if i < left else "right"}">{html.escape(str(cell))}</{tag}>'
+            for i, cell in enumerate(cells)
+        )
+
+    head = f"<thead><tr>{row(header, 'th')}</tr></thead>" if any(header) else ""
+    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in rows)
+    above = f"<h4>{html.escape(title)}</h4>" if title else ""
+    return f"{above}<table>{head}<tbody>{body}</tbody></table>"

@@ -17,6 +17,7 @@ from bothways.cli.options import (
     PrintJson,
     RefusedLong,
     RowsPerPart,
+    Sheet,
     TextColumn,
     Threads,
 )
@@ -85,6 +86,7 @@ def encode(
     long: RefusedLong = "error",
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     format: Annotated[
         VectorFormat | None,
@@ -135,7 +137,7 @@ def encode(
                 weights=_numbers(weights),
                 per=per,
                 long=long,
-                field=text or field,
+                text=text or field,
                 format=format,
                 device=device,
                 dtype=dtype,

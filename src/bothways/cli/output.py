@@ -45,10 +45,13 @@ def with_options(message: str) -> str:
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Print each warning of this block as one line, and all those of the library."""
+    """Print each warning of this block as one line, and once; those of the library always."""
+    shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        say(f"warning: {with_options(' '.join(str(message).split()))}")
+        if (words := str(message)) not in shown:
+            shown.add(words)
+            say(f"warning: {with_options(' '.join(words.split()))}")
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", module="bothways")

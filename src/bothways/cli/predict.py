@@ -23,6 +23,7 @@ from bothways.cli.options import (
     PairColumn,
     PrintJson,
     RowsPerPart,
+    Sheet,
     TextColumn,
     Threads,
     TunedModel,
@@ -70,6 +71,7 @@ def predict(
     text: TextColumn = None,
     pair: PairColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     long: LongTexts = None,
     top: Annotated[int, typer.Option(help="Number of answers to print for each text.", min=1)] = 1,
     passages: Annotated[

@@ -27,6 +27,7 @@ from bothways.text.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns
 RELATED_PAIRS = (
     ("anchor", "positive"), ("query", "positive"), ("query", "pos"), ("query", "positives"), ("question", "answer"),
     ("title", "abstract"), ("title", "body"), ("title", "text"), ("source", "target"), ("a", "b"), ("post", "response"),
+    ("问题", "答案"), ("标题", "摘要"), ("标题", "正文"), ("标题", "内容"), ("原文", "译文"),
     *PAIRS,
 )  # fmt: skip
 """Usual names of a text and of one that belongs to it; the first that a table has are taken."""

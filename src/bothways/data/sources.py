@@ -15,7 +15,7 @@ from bothways.data.exports import plain_row, plain_rows
 from bothways.data.notes import Notes, row_error
 from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
-from bothways.text.files import replace_surrogates, visible_files
+from bothways.text.files import files_of_kinds, replace_surrogates
 from bothways.text.frames import is_frame
 from bothways.text.streams import STDIN, Meter, read_whole_lines
 from bothways.text.streams import name_of as name_of
@@ -44,7 +44,7 @@ def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
         if path == STDIN or is_frame(path) or path.is_file() or dataset_folder(path):
             found.append(path)
         elif path.is_dir():
-            inside = without_annotated([file for file in visible_files(path) if kind_of(file) in kinds])
+            inside = without_annotated(files_of_kinds(path, lambda file: kind_of(file) in kinds))
             if not inside:
                 raise BothwaysError(
                     f"there is no file of a known kind in {path}: expected {', '.join(kinds)}", "no-known-files", path

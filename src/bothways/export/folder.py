@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bothways import atomic
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, missing_package, require_choice
 from bothways.model.batch import Batch
 from bothways.model.card import CARD, model_card
 from bothways.model.checkpoint import describe, write_settings
@@ -175,4 +175,4 @@ def _require_onnx() -> None:
     try:
         import onnx  # noqa: F401
     except ImportError:
-        raise BothwaysError("exporting needs onnx: pip install 'bothways[onnx]'", "missing-package", "onnx") from None
+        raise missing_package("exporting", "onnx") from None

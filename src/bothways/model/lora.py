@@ -7,7 +7,7 @@ and the head. Layers have their Hugging Face names, such as `query` or `output.d
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,7 @@ from bothways.model.adapter_config import (
     require_targets,
     weights_of,
 )
+from bothways.model.card import CARD
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Head, KeyRow
 from bothways.model.model import Model
@@ -170,14 +171,15 @@ def trained_of(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Te
     return {name: tensor for name, tensor in weights.items() if name in trained}
 
 
-def copy_adapter(source: Path, target: Path, base: str) -> None:
-    """Copy an adapter of the model in the folder `base`; does nothing if `source` is not an adapter."""
+def copy_adapter(source: Path, target: Path, base: str, card: Callable[[], str]) -> None:
+    """Copy an adapter of the model in the folder `base`, with a card; does nothing if `source` is not an adapter."""
     if not is_adapter(source):
         return
     config = read_json(source / CONFIG) | {"base_model_name_or_path": name_of_base(base, target)}
-    with atomic.new_folder(target, replaces=tuple(path.name for path in source.iterdir())) as fresh:
+    with atomic.new_folder(target, replaces=(*(path.name for path in source.iterdir()), CARD)) as fresh:
         shutil.copytree(source, fresh, dirs_exist_ok=True)
         _write_json(fresh / CONFIG, config)
+        (fresh / CARD).write_text(card(), encoding="utf-8")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:

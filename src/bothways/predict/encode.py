@@ -118,6 +118,7 @@ def encode(
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
+    text: str | None = None,
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> Vectors:
@@ -126,14 +127,15 @@ def encode(
     A folder of sentence-transformers makes the vector as its own files say: its prompts, pooling, Dense and Normalize
     modules and maximum length. Other folders give the mean over all tokens. `pool` names another pooling, or several
     (see `Pooling`); then, or with other `layers`, there are no Dense and Normalize. A static model, or its folder,
-    gives the mean of its token vectors, for texts of any length, on the CPU. `prompt` is put before every text;
-    `prompt_name` is the name of one of the folder's prompts. For the rest see `Features`.
+    gives the mean of its token vectors, for texts of any length, on the CPU. `text` names the column of a table, if it
+    has no usual name. `prompt` is put before every text; `prompt_name` is the name of one of the folder's prompts. For
+    the rest see `Features`.
 
     `device` is cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. `dtype` is fp32, bf16, fp16, or auto: bf16 on a
     GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
-    texts = texts_of(texts)
+    texts = texts_of(texts, text)
     if isinstance(model, str | Path) and is_static(model):
         model = load_static(model)
     if isinstance(model, StaticModel):
@@ -162,16 +164,17 @@ def encode_tokens(
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
+    text: str | None = None,
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> list[TokenVectors]:
     """A vector for each token of each text, or for each word (the mean of its pieces). Special tokens are left out.
 
-    The default model is the one in the box. For `device` and `dtype` see `encode`.
+    The default model is the one in the box. For `text`, `device` and `dtype` see `encode`.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     engine = Engine(model, device=device, dtype=dtype)
-    texts = texts_of(texts)
+    texts = texts_of(texts, text)
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         found = list(iter_tokens(bar.over(texts), engine, per=per, features=features, tally=tally))
@@ -289,12 +292,12 @@ def text_chunks(
     return read_ahead(read, texts, model.device, share, first)
 
 
-def texts_of(given: Any) -> Any:
-    """The texts of a table in memory: the column with a usual name, such as text or review. Anything else as it is."""
+def texts_of(given: Any, text: str | None = None) -> Any:
+    """The texts of a table in memory: the column `text`, or the one with a usual name. Anything else as it is."""
     if not frame_kind(given):
         return given
     with as_files(given) as (name,):
-        return list(read_texts(Path(name)))
+        return list(read_texts(Path(name), text))
 
 
 def require_several(texts: Iterable[Any]) -> None:

@@ -28,7 +28,7 @@ from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.spans import SpanScores, span_scores
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
-from bothways.text.columns import Columns
+from bothways.text.columns import Columns, in_english
 
 NULL = "null"
 _LONG_ANSWERS = 0.01
@@ -79,6 +79,10 @@ class QuestionAnswering(Task):
         question, context = named_pair(given, ("question", "context"))
         if not isinstance(context, str):
             raise BothwaysError(f"expected a text as context, and {context!r} was given", "bad-input", context)
+        for what, text in (("question", question), ("context", context)):
+            if not text.strip():
+                says = f"the {what} is empty, so there is no answer: expected a question and a text to find it in"
+                raise BothwaysError(says, "empty-text", text)
         return Question("", question, context)
 
     @classmethod
@@ -267,7 +271,7 @@ class QuestionAnswering(Task):
 
 def _holds_question(value: Any) -> bool:
     """Whether a value is SQuAD's, CMRC's, or a row with a question, a context and an answer."""
-    match value:
+    match in_english(value):
         case {"paragraphs": list()} | {"data": list()} | {"context_text": str(), "qas": list()}:
             return True
         case {"question": str(), "context": str(), "answers": _} | {"question": _, "context": _, "answer": _}:

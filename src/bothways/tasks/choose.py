@@ -28,7 +28,7 @@ from bothways.tasks.answer import named_pair
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.text_task import mean_of_windows
-from bothways.text.columns import Columns
+from bothways.text.columns import Columns, in_english
 
 _ENDING = re.compile(r"(?:ending|option|choice)_?\d")
 
@@ -218,7 +218,7 @@ class MultipleChoice(Task):
 
 def _holds_options(value: Any) -> bool:
     """Whether a value is DREAM's, RACE's, CommonsenseQA's, or a row with options."""
-    match value:
+    match value := in_english(value):
         case [list(), list(), *_] | {"article": _, "questions": list(), "options": list()}:
             return True
         case {"question": {"choices": _}}:

@@ -311,7 +311,8 @@ class TextClassification(TextTask):
             if not (columns := find_indicators(counts.files, counts.columns)):
                 return None
             says = f"There is no column of labels, but {len(columns):,} of 0 and 1: {listed(columns)}. Each is a label."
-            return Reconsidered(cls.Settings(), "+".join(columns), Finding("ok", "several labels", says))
+            finding = Finding("ok", "several labels", says, "Leave those out of `label` that are none.")
+            return Reconsidered(cls.Settings(), "+".join(columns), finding)
         if not counts.golds or cls.data_kind(counts) != "single":
             return None
         names = cls.label_counts(counts, "single")

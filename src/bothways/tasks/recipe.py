@@ -42,6 +42,11 @@ class FinetuneData:
         return Columns(self.text or None, self.pair or None, self.label or None)
 
 
+def with_columns(data: FinetuneData, text: str, pair: str, label: str) -> FinetuneData:
+    """The data with these names of columns, where they are not empty."""
+    return replace(data, text=text or data.text, pair=pair or data.pair, label=label or data.label)
+
+
 @dataclass(frozen=True)
 class FinetuneModel:
     """The `[model]` part: the model to start from."""

@@ -29,7 +29,7 @@ def train_vocabulary(
     strip_accents: bool | None = None,
     split_cjk: bool = True,
     minimum: int = 2,
-    field: str | None = None,
+    text: str | None = None,
     most: int = 500_000_000,
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tokenizer:
@@ -51,7 +51,7 @@ def train_vocabulary(
     shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
     # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
     # room for words when a text is full of rare symbols, and a letter may come twice, as x and as ##x.
-    texts = partial(_texts, files, field, on_bytes)
+    texts = partial(_texts, files, text, on_bytes)
     letters, length = _letters(files, texts, shape.backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
     share = min(1.0, most / length)
     if share < 1:

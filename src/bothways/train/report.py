@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.progress import Progress, taken_screen
 from bothways.progress_displays import duration
 from bothways.train.curve import entries
@@ -249,11 +249,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise BothwaysError(
-                "run.tensorboard needs the package tensorboard: pip install 'bothways[track]'",
-                "missing-package",
-                "tensorboard",
-            ) from error
+            raise missing_package("run.tensorboard", "tensorboard") from error
         self._make, self._folder, self._peak = SummaryWriter, folder, math.nan
         self._writer: SummaryWriter | None = None
 
