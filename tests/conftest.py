@@ -49,11 +49,21 @@ SLOW = {
 }  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="files and their tests in another order")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SLOW:
             item.add_marker("slow")
+    seed = config.getoption("--shuffle")
+    if seed is not None:  # the tests of a file stay together: its fixtures are made once
+        draws = random.Random(seed)
+        draws.shuffle(items)
+        places = {path: draws.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: places[item.path])
 
 
 def _no_network(event: str, arguments: tuple[Any, ...]) -> None:
