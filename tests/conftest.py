@@ -1,5 +1,6 @@
 """Shared by all tests: no network, small loud models, a small vocabulary."""
 
+import gc
 import os
 import random
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tensors are tiny: threads would spend their time meeting
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its pool of processes would load torch in each
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import hypothesis
@@ -30,6 +32,7 @@ from helpers import NETWORK, PIECES, TINY, WORDS, make_loud
 from helpers.cli import Done, Run
 
 FSYNC = os.fsync
+gc.disable()  # while tests are collected: what is imported stays, and looking through it takes seconds
 
 hypothesis.settings.register_profile("patient", deadline=None)  # machines that are shared are slow now and then
 hypothesis.settings.load_profile("patient")
@@ -51,6 +54,11 @@ SLOW = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="files and their tests in another order")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it looked through again
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
