@@ -16,10 +16,10 @@ demo: .venv/core  ## the models in the box: blanks, fine-tuning, a search, an an
 	$(BIN)/python examples/demo.py
 
 quick: .venv/dev  ## the tests that take under a minute
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test: .venv/dev  ## all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 matrix: .venv/dev  ## every family, head, variant and kind of file against transformers; a quarter of an hour on two cores
 	cd tests && ../$(BIN)/python -m matrix --workers $(THREADS)

@@ -1,5 +1,6 @@
 """Shared by all tests: no network, small loud models, a small vocabulary."""
 
+import gc
 import os
 import random
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tensors are tiny: threads would spend their time meeting
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its pool of processes would load torch in each
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import hypothesis
@@ -30,6 +32,7 @@ from helpers import NETWORK, PIECES, TINY, WORDS, make_loud
 from helpers.cli import Done, Run
 
 FSYNC = os.fsync
+gc.disable()  # while tests are collected: what is imported stays, and looking through it takes seconds
 
 hypothesis.settings.register_profile("patient", deadline=None)  # machines that are shared are slow now and then
 hypothesis.settings.load_profile("patient")
@@ -49,11 +52,26 @@ SLOW = {
 }  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="files and their tests in another order")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it looked through again
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SLOW:
             item.add_marker("slow")
+    seed = config.getoption("--shuffle")
+    if seed is not None:  # the tests of a file stay together: its fixtures are made once
+        draws = random.Random(seed)
+        draws.shuffle(items)
+        places = {path: draws.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: places[item.path])
 
 
 def _no_network(event: str, arguments: tuple[Any, ...]) -> None:

@@ -244,6 +244,7 @@ def test_languages_are_those_of_the_base(base: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- the aggregation of tags
 
 
+@pytest.mark.slow
 def test_the_aggregation_of_a_tagger_gives_our_entities(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """The card says "first"; the tokens after the first of a word were never trained, and "simple" reads them."""
     folder = base_model(tmp_path / "base", tokenizer)

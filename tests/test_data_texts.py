@@ -441,6 +441,7 @@ def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content
     assert all(example.where.startswith("standard input, line ") for example in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.txt"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     tab = "," if name == "a.csv" else "\t"

@@ -707,6 +707,7 @@ def test_columns_by_name_are_in_the_command(tmp_path: Path) -> None:
     assert "--text words --label kind" in found.command
 
 
+@pytest.mark.slow
 def test_memory_does_not_hold_the_texts(tmp_path: Path) -> None:
     """2 MB of text, of which about 25 bytes a row are kept."""
     rows = [(f"{i} " + "the cat sleeps " * 130, ("good", "bad")[i % 2]) for i in range(1_000)]

@@ -58,6 +58,7 @@ def test_a_text_that_is_null_is_an_empty_one(tmp_path: Path, name: str) -> None:
     assert list(read_texts(path, "body")) == ["one", "", "two"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.TXT", "a.TXT.GZ", *KINDS, *PACKED])
 def test_the_meter_counts_the_bytes_of_the_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -185,6 +186,7 @@ def peak(action: Callable[[], Any]) -> int:
     return highest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv.gz", "a.tsv", "one-line.txt", "one-document.txt"]
 )

@@ -457,6 +457,7 @@ LEAVES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_msgpack_as_its_own_package_writes_it(value: Any) -> None:

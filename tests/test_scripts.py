@@ -155,6 +155,7 @@ VERBS = {
 """All that read texts, but for those of fine-tuned models, which read them as `finetune` does."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_says_so_once(verb: str, english: Model, tmp_path: Path, run: Run) -> None:
     texts = [f"{CHINESE}{place}" for place in ("上海", "广州", "深圳", "天津", "武汉", "成都")]
