@@ -5,6 +5,7 @@ T texts · N tokens of all of them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -12,12 +13,15 @@ import numpy as np
 import tokenizers
 
 from bothways.engine.sequences import Indices, Sequences, ragged
-from bothways.engine.tokens import NO_TEXT, Tokens
+from bothways.engine.tokens import NO_TEXT, Tokens, joined
 from bothways.model.readable import check_readable
 from bothways.text.encoding import TextInput
+from bothways.text.pieces import Cutter, ids_in_pieces, require_whole, whole_ids
 from bothways.text.tokenizer import Tokenizer
-from bothways.text.word_cache import Ids
+from bothways.text.word_cache import Ids, ids_of
 
+LONG = 2**17
+"""Longer texts are tokenized in pieces."""
 _SEVERAL = 16
 """Fewer texts are tokenized each by itself, which takes less time then."""
 
@@ -31,6 +35,44 @@ class TokenIds:
 
     def __call__(self, texts: Sequence[TextInput], has_offsets: bool = False) -> Tokens:
         check_readable(texts, self.tokenizer)
+        long = [i for i, text in enumerate(texts) if characters_of(text) > LONG]
+        if not long:
+            return self._encoded(texts, has_offsets)
+        found = [self._in_pieces(texts[i], has_offsets) for i in long]
+        if len(texts) == 1:
+            return found[0]
+        others = list(texts)
+        for i in long:
+            others[i] = "" if isinstance(texts[i], str) else ("", "")
+        return self._encoded(others, has_offsets).replaced(long, joined(found))
+
+    def _in_pieces(self, text: TextInput, has_offsets: bool) -> Tokens:
+        """One long text, or a pair with one."""
+        parts = [text] if isinstance(text, str) else list(text)
+        frame = self.frame(len(parts))
+        if frame is None:
+            require_whole(characters_of(text))
+            return self._from_encodings([text], has_offsets)
+        found = [whole_ids(self.stream([part], has_offsets)) for part in parts]
+        return frame.around(found, self.has_segments and frame.has_segments)
+
+    def stream(self, blocks: Iterable[str], has_offsets: bool = False) -> Iterator[Ids]:
+        """The tokens of one text of any length, given in consecutive blocks, without special tokens: some at a time."""
+        return ids_in_pieces(blocks, self.cutter, self.plain, has_offsets)
+
+    @cached_property
+    def cutter(self) -> Cutter:
+        """Where long texts can be cut."""
+        return Cutter.of(self.tokenizer.backend)
+
+    def plain(self, texts: Sequence[str], has_offsets: bool = False) -> Ids:
+        """The tokens of texts, without special tokens."""
+        if self.tokenizer.words is not None:
+            return self.tokenizer.words.ids(texts, has_offsets)
+        return ids_of(self.tokenizer.raw_batch(texts, specials=False, has_offsets=has_offsets), has_offsets)
+
+    def _encoded(self, texts: Sequence[TextInput], has_offsets: bool) -> Tokens:
+        """Texts that are not long."""
         kinds, words = set(map(type, texts)), self.tokenizer.words if len(texts) >= _SEVERAL else None
         frame = self.frame(1 if kinds == {str} else 2) if kinds in ({str}, {tuple}) else None
         if words is None or frame is None:
@@ -119,6 +161,11 @@ class _Frame:
                 ranges[:, number] = np.stack([at, at + own.lengths], 1) - starts[:, None]
                 at = at + own.lengths
         return Tokens(Sequences(ids, lengths, segments if has_segments else None), ranges, offsets)
+
+
+def characters_of(text: TextInput) -> int:
+    """Those of both texts of a pair."""
+    return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
 def _ranges_of(encoding: tokenizers.Encoding, frame: _Frame | None) -> list[tuple[int, int]]:
