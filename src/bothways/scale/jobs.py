@@ -132,7 +132,7 @@ class EncodeJob:
 
 
 def vector_blocks(
-    texts: Iterable[str],
+    texts: Iterable[Any],
     engine: "Engine",
     per: Per,
     recipe: "TextRecipe | None",

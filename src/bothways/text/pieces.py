@@ -1,9 +1,9 @@
 """Long texts in pieces, with the same tokens as the whole: memory does not grow with the length of a text.
 
-A tokenizer first divides a text into words, and each word into tokens by itself. So a text can be cut between two words,
-where no step before that looks across: at a single space between two letters or digits; for BERT's WordPiece also beside
-Chinese characters and punctuation. Each piece is tokenized with the word before it, whose tokens are dropped then: what
-a tokenizer does to the beginning of a text, such as adding a space, is not done in its middle.
+A tokenizer first divides a text into words, and each word into tokens by itself. So a text can be cut between two
+words, where no step before that looks across: at a single space between two letters or digits; for BERT's WordPiece
+also beside Chinese characters and punctuation. Each piece is tokenized with the word before it, whose tokens are then
+dropped: what a tokenizer does to the beginning of a text, such as adding a space, is not done in its middle.
 
 Whether a tokenizer allows this is read from its steps, all of which must be known here. Texts that cannot be cut are
 tokenized whole, up to `LONGEST_WHOLE` characters.
@@ -161,8 +161,8 @@ def require_whole(characters: int) -> None:
     """Refuse so many characters without a place to cut."""
     if characters > LONGEST_WHOLE:
         raise BothwaysError(
-            f"a text has {LONGEST_WHOLE:,} characters in which this model's tokenizer allows no cut, such as between two "
-            "words, and that many at most are tokenized at once: put spaces or line ends into it, or leave it out",
+            f"a text has {LONGEST_WHOLE:,} characters in which this model's tokenizer allows no cut, such as between "
+            "two words, and that many at most are tokenized at once: put spaces into it, or leave it out",
             "too-long",
             characters,
         )
@@ -180,7 +180,7 @@ def _is_stable(character: str) -> bool:
     """Whether a normalizer keeps a character apart from its neighbours."""
     if character.isascii():
         return True
-    is_jamo = "\u1100" <= character <= "\u11ff" or "\ua960" <= character <= "\ua97f" or "\ud7b0" <= character
+    is_jamo = "\u1100" <= character <= "\u11ff" or "\ua960" <= character <= "\ua97f" or character >= "\ud7b0"
     return not is_jamo and unicodedata.is_normalized("NFKC", character)
 
 
@@ -227,12 +227,12 @@ def _splits_at_spaces(step: dict[str, Any]) -> bool:
         case "Metaspace":
             return bool(step.get("split", True))
         case "Split":
-            return step["pattern"] == {"String": " "} and not step["invert"] and step["behavior"] == "Removed"
+            return bool(step["pattern"] == {"String": " "}) and not step["invert"] and step["behavior"] == "Removed"
     return step["type"] in _SPLIT_AT_SPACES
 
 
 def _is_local(step: dict[str, Any]) -> bool:
     """Whether a step looks at single characters, so that words stay apart."""
     if step["type"] == "Split":
-        return step["pattern"] == {"Regex": "."}
+        return bool(step["pattern"] == {"Regex": "."})
     return step["type"] == "ByteLevel" or step["type"] in _LOCAL
