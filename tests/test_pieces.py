@@ -1,25 +1,35 @@
 """Long texts are tokenized in pieces, with the tokens of the whole, and in memory that does not grow with them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from bothways.engine import token_ids
 from bothways.engine.token_ids import TokenIds
-from bothways.text import pieces
+from bothways.text import pieces, plain_ids
 from bothways.text.tokenizer import Tokenizer
-from helpers import PIECES, ROBERTA, TEXT, byte_level, refused
-from test_older_tokenizers import write
+from helpers import PIECES, ROBERTA, byte_level
 from test_tokenizer import ALPHABETS, FIXED
 
-WORDS = ["the", "Cat", "walking", "Paris", "北京", "中国的首都是北京", "naïve", "über", "don't", "1,234.56", "[MASK]", "C++", "x" * 70]
+WORDS = [
+    "the",
+    "Cat",
+    "walking",
+    "Paris",
+    "北京",
+    "中国的首都是北京",
+    "naïve",
+    "über",
+    "don't",
+    "1,234.56",
+    "[MASK]",
+    "C++",
+    "x" * 70,
+]
 SEPARATORS = ["", " ", " ", " ", "  ", "\n", "\u3000", "，", "。", "!!!", " \t"]
 WIDE = st.lists(
     st.tuples(
@@ -50,11 +60,20 @@ def with_added(words: list[AddedToken]) -> Tokenizer:
 
 def unigram(normalizer: Any, splitter: Any) -> Tokenizer:
     letters = sorted({*"abcdefghijklmnopqrstuvwxyzABC中国北京的。，0123456789!"})
-    rows = [("[UNK]", 0.0), ("[CLS]", 0.0), ("[SEP]", 0.0), ("[MASK]", 0.0), ("▁", -3.0), *((one, -5.0) for one in letters)]
+    rows = [
+        ("[UNK]", 0.0),
+        ("[CLS]", 0.0),
+        ("[SEP]", 0.0),
+        ("[MASK]", 0.0),
+        ("▁", -3.0),
+        *((one, -5.0) for one in letters),
+    ]
     rows += [("▁the", -2.0), ("▁w", -2.5), ("alking", -3.5), ("▁中", -4.0), ("北京", -4.0), ("at", -3.0), ("▁1", -3.0)]
     backend = Backend(models.Unigram(rows, 0))
     backend.normalizer, backend.pre_tokenizer = normalizer, splitter
-    backend.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
     backend.add_special_tokens([AddedToken(name, lstrip=name == "[MASK]") for name in ("[CLS]", "[SEP]", "[MASK]")])
     return Tokenizer(backend)
 
@@ -98,7 +117,7 @@ MADE = {name: make() for name, make in TOKENIZERS.items()}
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE", 24)
     monkeypatch.setattr(pieces, "_NEAR", (8, 16))
-    monkeypatch.setattr(token_ids, "LONG", 24)
+    monkeypatch.setattr(plain_ids, "LONG", 24)
 
 
 def same_as_whole(tokenizer: Tokenizer, text: str) -> int:

@@ -72,7 +72,7 @@ class LongReader:
         counts = Tally(texts=1, tokens=len(self.before) + len(self.after))
         room = reader.length - counts.tokens
         blocks = (block for some in ([prompt], blocks_of(text)) for block in some if block)
-        ids = self._counted((found.ids for found in reader.token_ids.stream(blocks)), counts, room)
+        ids = self._counted((found.ids for found in reader.token_ids.plain.stream(blocks)), counts, room)
         yield from self._chunks(self._windows(ids, room))
         counts.windows = self.windows
         counts.in_windows = int(self.windows > 1)

@@ -5,7 +5,6 @@ T texts · N tokens of all of them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -16,12 +15,11 @@ from bothways.engine.sequences import Indices, Sequences, ragged
 from bothways.engine.tokens import NO_TEXT, Tokens, joined
 from bothways.model.readable import check_readable
 from bothways.text.encoding import TextInput
-from bothways.text.pieces import Cutter, ids_in_pieces, require_whole, whole_ids
+from bothways.text.pieces import require_whole
+from bothways.text.plain_ids import LONG, PlainIds
 from bothways.text.tokenizer import Tokenizer
-from bothways.text.word_cache import Ids, ids_of
+from bothways.text.word_cache import Ids
 
-LONG = 2**17
-"""Longer texts are tokenized in pieces."""
 _SEVERAL = 16
 """Fewer texts are tokenized each by itself, which takes less time then."""
 
@@ -30,7 +28,7 @@ class TokenIds:
     """Encodes texts, or pairs of texts, as the tokenizer does. Several threads may share one."""
 
     def __init__(self, tokenizer: Tokenizer, has_segments: bool) -> None:
-        self.tokenizer, self.has_segments = tokenizer, has_segments
+        self.tokenizer, self.has_segments, self.plain = tokenizer, has_segments, PlainIds(tokenizer)
         self._frames: dict[int, _Frame | None] = {}
 
     def __call__(self, texts: Sequence[TextInput], has_offsets: bool = False) -> Tokens:
@@ -53,23 +51,8 @@ class TokenIds:
         if frame is None:
             require_whole(characters_of(text))
             return self._from_encodings([text], has_offsets)
-        found = [whole_ids(self.stream([part], has_offsets)) for part in parts]
+        found = [self.plain.any_length([part], has_offsets) for part in parts]
         return frame.around(found, self.has_segments and frame.has_segments)
-
-    def stream(self, blocks: Iterable[str], has_offsets: bool = False) -> Iterator[Ids]:
-        """The tokens of one text of any length, given in consecutive blocks, without special tokens: some at a time."""
-        return ids_in_pieces(blocks, self.cutter, self.plain, has_offsets)
-
-    @cached_property
-    def cutter(self) -> Cutter:
-        """Where long texts can be cut."""
-        return Cutter.of(self.tokenizer.backend)
-
-    def plain(self, texts: Sequence[str], has_offsets: bool = False) -> Ids:
-        """The tokens of texts, without special tokens."""
-        if self.tokenizer.words is not None:
-            return self.tokenizer.words.ids(texts, has_offsets)
-        return ids_of(self.tokenizer.raw_batch(texts, specials=False, has_offsets=has_offsets), has_offsets)
 
     def _encoded(self, texts: Sequence[TextInput], has_offsets: bool) -> Tokens:
         """Texts that are not long."""

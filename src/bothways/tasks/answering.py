@@ -23,6 +23,9 @@ from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Task
 from bothways.tasks.text_task import TextTask
 from bothways.text.long_text import line_too_long
 
+_HELD = 2**21
+"""Characters of an example whose answer needs all outputs together, such as tags or pairs: some 300 MB."""
+
 
 def decode_all(
     task: Task,
@@ -49,7 +52,7 @@ def decode_all(
                 first += 1
                 yield _decode_long(task, example, first, run_all)
         else:
-            chunks = read_ahead(task.encode, some, device, first=first)
+            chunks = read_ahead(task.encode, map(_require_held, some), device, first=first)
             for chunk, outputs in run_all(chunks, one_per_token if task.per_token else one_each):
                 first += len(chunk)
                 yield from zip(chunk, task.decode_chunk(chunk, outputs), strict=True)
@@ -63,6 +66,18 @@ def _require_finite(found: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
             "not-finite",
         )
     return found
+
+
+def _require_held(example: Any) -> Any:
+    """Refuse an example that is too long to be answered as a whole."""
+    if (size := getattr(example, "characters", 0)) > _HELD:
+        raise BothwaysError(
+            f"{example.where or 'an input'} has {size:,} characters, and this task reads an input as a whole, of at "
+            f"most {_HELD:,}: divide it",
+            "too-long",
+            size,
+        )
+    return example
 
 
 def _streams(example: Any, task: Task) -> bool:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from bothways.errors import BothwaysError
 
-LONGEST_LINE = 2**24
+LONGEST_LINE = 2**23
 """Characters of a line that is held in memory, and so of a text that something needs whole."""
+LONGEST_WHOLE = 2**26
+"""Characters of a file that is read as a whole, such as .json."""
 LONGEST_TEXT = 2**31
 """Bytes of a text that streams; beyond, a damaged or compressed file would fill the disk."""
 _BLOCK = 2**16  # bytes

@@ -141,14 +141,6 @@ def ids_in_pieces(blocks: Iterable[str], cutter: Cutter, encode: Encode, has_off
         yield Ids(found.ids[rows], np.array([len(rows)]), found.offsets[rows] + shifts[:, None])
 
 
-def whole_ids(parts: Iterable[Ids]) -> Ids:
-    """The tokens of a text from those of its pieces."""
-    found = list(parts)
-    offsets = [some.offsets.astype(np.int32) for some in found if some.offsets is not None]
-    ids = np.concatenate([some.ids for some in found])
-    return Ids(ids, np.array([len(ids)]), np.concatenate(offsets) if offsets else None)
-
-
 def _in_parts(blocks: Iterable[str]) -> Iterator[str]:
     for block in blocks:
         if len(block) <= PIECE:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from bothways.errors import BothwaysError
 from bothways.text.frames import frame_name, is_frame
 from bothways.text.guess_encoding import SAMPLE, guess_encoding, marked_encoding
-from bothways.text.long_text import LONGEST_LINE, LongText, line_too_long
+from bothways.text.long_text import LONGEST_LINE, LONGEST_WHOLE, LongText, line_too_long
 
 STDIN = Path("-")
 _BLOCK = 2**15  # bytes
@@ -89,6 +89,22 @@ def refuse_long(path: Path, lines: Iterable[object]) -> Iterator[str]:
         if not isinstance(line, str):
             raise line_too_long(f"{name_of(path)}, line {number}")
         yield line
+
+
+def read_whole(path: Path, longest: int = LONGEST_WHOLE) -> str:
+    """The text of a file that something needs whole."""
+    held, size = list[str](), 0
+    for block in read_blocks(path, Meter()):
+        held.append(block)
+        size += len(block)
+        if size > longest:
+            raise BothwaysError(
+                f"{name_of(path)} has more than {longest:,} characters, and a file of its kind is read as a whole, of "
+                "at most that many: divide it into several, or save its rows as .jsonl, which streams",
+                "too-long-file",
+                path,
+            )
+    return "".join(held)
 
 
 def read_any_lines(path: Path, meter: Meter | None = None) -> Iterator[str | LongText]:
