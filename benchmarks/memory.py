@@ -65,7 +65,7 @@ def make_model(folder: Path) -> None:
     shape = EncoderConfig(
         vocab_size=len(pieces), width=32, layers=2, num_heads=2, ffn_width=64, positions=Learned(64), init_std=0.2
     )
-    checkpoint.save(Model.new(ModelConfig(shape), Tokenizer.from_pieces(pieces)), folder)
+    checkpoint.save(Model.new(ModelConfig(shape, ("masked",)), Tokenizer.from_pieces(pieces)), folder)
 
 
 def write_lines(file: Path, count: int) -> None:
@@ -135,7 +135,7 @@ def long_commands(model: Path, text: Path, home: Path) -> dict[str, list[str]]:
         "predict --long cut": ["predict", str(text), "--long", "cut", *tuned],
         "evaluate": ["evaluate", table, *tuned],
         "fill": ["fill", "-", *use],
-        "pack": ["pack", str(text), "--tokenizer", str(model), "--out", str(home / "packed")],
+        "pack": ["pack", str(text), "--model", str(model), "--out", str(home / "packed")],
         "doctor": ["doctor", table, *use],
         "vocab train": ["vocab", "train", str(text), "--out", str(home / "vocabulary"), "--size", "500"],
     }
