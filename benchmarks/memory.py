@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,12 +146,13 @@ def measure(arguments: list[str], given: Path, seconds: float) -> Measured:
         child = subprocess.Popen(
             [sys.executable, "-m", "bothways", *arguments], stdin=text, stdout=subprocess.DEVNULL, stderr=said
         )
-        own, is_stopped = float("nan"), False
+        own, peak, is_stopped = float("nan"), float("nan"), False
         while True:
             pid, status, used = os.wait4(child.pid, os.WNOHANG)
             if pid:
                 break
-            own = max((own, *anonymous(child.pid)), key=lambda size: size if size == size else -1.0)
+            own = larger(own, status_of(child.pid, "RssAnon:"))
+            peak = larger(peak, status_of(child.pid, "VmHWM:"))
             if time.perf_counter() - begun > seconds and not is_stopped:
                 is_stopped = True
                 child.terminate()
@@ -162,18 +162,23 @@ def measure(arguments: list[str], given: Path, seconds: float) -> Measured:
         errors = said.read().decode().strip()
     if child.returncode not in (0, 1) and not is_stopped:
         raise SystemExit(f"{' '.join(arguments)} failed:\n{errors}")
-    unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes on macOS, KiB elsewhere
+    if peak != peak:  # what the system tells at the end may be the size of this process, which was forked
+        peak = used.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)  # bytes on macOS, KiB elsewhere
     ended = "stopped" if is_stopped else "done" if child.returncode == 0 else errors.splitlines()[-1]
-    return Measured(time.perf_counter() - begun, used.ru_maxrss / unit, own, ended)
+    return Measured(time.perf_counter() - begun, peak, own, ended)
 
 
-def anonymous(pid: int) -> Iterator[float]:
-    """MiB of a process that are not from files, if the system tells."""
+def status_of(pid: int, name: str) -> float:
+    """MiB of a process, as Linux tells; nan elsewhere."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return
-    yield from (int(line.split()[1]) / 2**10 for line in lines if line.startswith("RssAnon:"))
+        return float("nan")
+    return max((int(line.split()[1]) / 2**10 for line in lines if line.startswith(name)), default=float("nan"))
+
+
+def larger(first: float, second: float) -> float:
+    return second if first != first or second > first else first
 
 
 def main() -> None:

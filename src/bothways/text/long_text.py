@@ -26,6 +26,9 @@ class LongText:
         self.beginning = beginning[:_BEGINNING]
         self.add(beginning)
 
+    def __del__(self) -> None:
+        self._file.close()
+
     def add(self, block: str) -> None:
         """Put more text at its end."""
         written = block.encode("utf-8", "surrogatepass")
