@@ -196,6 +196,7 @@ def encode_blocks(
     """
     pooling, model = recipe.pooling, engine.model
     require_several(texts)
+    recipe.features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
 
     def pooled(batch: Batch, chunk: TextChunk | WindowChunk, picked: Indices) -> Tensor:
         part = pooling.partial(_states(batch, engine, recipe.features), _counted(batch, chunk, picked, recipe.skipped))
