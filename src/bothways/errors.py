@@ -22,6 +22,12 @@ class StoppedError(BothwaysError):
     """A run was asked to stop, by Ctrl-C or a signal, and has saved: the same call goes on from there."""
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: torch has errors of its own for it."""
+    own = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and own)
+
+
 def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a value that is none of those allowed: a misspelt choice must not mean another one."""
     if value not in allowed:

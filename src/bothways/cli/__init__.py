@@ -37,7 +37,7 @@ from bothways.cli import (
 )
 from bothways.cli.app import App
 from bothways.cli.output import show_warnings, with_options
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, is_out_of_memory
 
 app = App(
     name="bothways",
@@ -95,6 +95,13 @@ def main() -> None:
         app()
     except BothwaysError as error:
         typer.echo(f"bothways: {with_options(str(error))}", err=True)
+        sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        first = (str(error).splitlines() or [""])[0][:200]
+        says = "there is not enough memory for this: use shorter texts, a smaller batch or a smaller model"
+        typer.echo(f"bothways: {says}{first and f' ({first})'}", err=True)
         sys.exit(1)
     except OSError as error:
         typer.echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", err=True)

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -218,8 +218,10 @@ def predict(
         else:
             for example, answer in answers:
                 note_without_label(predictor, example, answer, notes)
-                line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
-                sys.stdout.write(line + "\n")
+                if as_json:
+                    sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                else:
+                    sys.stdout.writelines(_line(predictor.task, example, answer))
     sys.stdout.flush()
     _say_counts(notes, predictor.tally)
 
@@ -355,6 +357,14 @@ def _print_marked(predictor: "Predictor", answers: Iterable[tuple[Any, Any]]) ->
         print_marked(marked(type(predictor.task), vars(example), answer), colours)
 
 
-def _line(task: "Task", example: Any, answer: Any) -> str:
+def _line(task: "Task", example: Any, answer: Any) -> Iterator[str]:
     """The answers with their scores, or -, then the text; separated by tabs."""
-    return "\t".join([task.shown(answer), *(" ".join(text.split()) for text in task.shown_texts(example))])
+    from bothways.data.examples import LongInput
+
+    yield task.shown(answer)
+    if isinstance(example, LongInput):
+        yield "\t"
+        yield from (re.sub(r"\s", " ", block) for block in example.text.blocks())
+    else:
+        yield from ("\t" + " ".join(text.split()) for text in task.shown_texts(example))
+    yield "\n"

@@ -13,11 +13,12 @@ import tokenizers
 
 from bothways.data.words import Place
 from bothways.engine.reads import Part, Read, Reads, View, with_views
-from bothways.engine.token_ids import TokenIds
+from bothways.engine.token_ids import TokenIds, characters_of
 from bothways.engine.tokens import Tokens
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
 from bothways.text.encoding import TextInput
+from bothways.text.pieces import LONGEST_WHOLE
 from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
@@ -157,7 +158,17 @@ class Reader:
         return found
 
     def _encodings(self, texts: Sequence[TextInput]) -> list[tokenizers.Encoding]:
-        """As the tokenizer makes them; what is cut has no more tokens than are read."""
+        """As the tokenizer makes them; what is cut has no more tokens than are read.
+
+        They are large, so that there are none of very long texts.
+        """
+        if (longest := max(map(characters_of, texts), default=0)) > LONGEST_WHOLE:
+            raise BothwaysError(
+                f"a text has {longest:,} characters, and vectors of tokens and words are made of at most "
+                f"{LONGEST_WHOLE:,}: divide it into lines",
+                "too-long",
+                longest,
+            )
         found = self.tokenizer.raw_batch(texts)
         for i, encoding in enumerate(found):
             if self.settings.long == "cut" and len(encoding) > self.length:
@@ -184,13 +195,7 @@ class Reader:
         outside = len(read) - len(inside)
         room = self.length - outside
         if self.settings.long == "error":
-            raise BothwaysError(
-                f"text {number:,} has {len(read):,} tokens and this model reads at most {self.length}: set "
-                f"{self.long_setting} to window to read it in windows, or to cut to drop "
-                f"{len(read) - self.length:,} tokens",
-                "too-long",
-                (number, len(read)),
-            )
+            raise too_many_tokens(number, len(read), self)
         if room < self.length // 8:
             raise BothwaysError(
                 f"pair {number:,} has {outside:,} tokens beside the text that is read in windows, and this model reads "
@@ -204,6 +209,16 @@ class Reader:
             rows = np.r_[: inside.start, start:end, inside.stop : len(read)]
             window = TextWindow(start, end, inside.start + w.own, inside.start + w.own_end)
             yield View(ids[rows], segments[rows], w.start, window)
+
+
+def too_many_tokens(number: int, length: int, reader: Reader) -> BothwaysError:
+    """The error for a text of this length in tokens."""
+    return BothwaysError(
+        f"text {number:,} has {length:,} tokens and this model reads at most {reader.length}: set "
+        f"{reader.long_setting} to window to read it in windows, or to cut to drop {length - reader.length:,} tokens",
+        "too-long",
+        (number, length),
+    )
 
 
 def _count_empty(texts: Sequence[TextInput]) -> int:

@@ -6,7 +6,8 @@ N tokens in a batch · S sequences of a chunk · W width of the result.
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine, one_per_token
+from bothways.engine.long_reader import LongReader, WindowChunk, streams
 from bothways.engine.reader import Reader, Tally, WindowSettings
 from bothways.engine.reads import Reads
 from bothways.engine.sequences import Indices, Sequences, on_device, ragged
@@ -24,13 +26,15 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
-from bothways.model.pooling import Counted, Partial
+from bothways.model.pooling import Counted
 from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode_options import Combine, Long, Per, Pool
 from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe, warn_of_prompts
+from bothways.predict.pooled_windows import joined, vector_of_windows
 from bothways.progress import notebook_progress
 from bothways.text.files import read_texts
 from bothways.text.frames import as_files, frame_kind
+from bothways.text.long_text import LongText
 from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
@@ -74,6 +78,10 @@ class TextChunk:
     @property
     def sequences(self) -> Sequences:
         return self.reads.sequences
+
+    @property
+    def has_windows(self) -> bool:
+        return self.reads.has_windows
 
     @cached_property
     def kept(self) -> tuple[Indices, Indices, Indices]:
@@ -183,7 +191,7 @@ def encode_tokens(
 
 
 def encode_blocks(
-    texts: Iterable[str], engine: Engine, recipe: TextRecipe, tally: Tally, first: int = 0
+    texts: Iterable[str | LongText], engine: Engine, recipe: TextRecipe, tally: Tally, first: int = 0
 ) -> Iterator[Vectors]:
     """`encode` as a stream, in constant memory: the vectors of some texts at a time.
 
@@ -191,28 +199,31 @@ def encode_blocks(
     """
     pooling, model = recipe.pooling, engine.model
     require_several(texts)
-    prompted = (recipe.prompt + _require_text(text) for text in texts) if recipe.prompt else texts
+    recipe.features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
 
-    def pooled(batch: Batch, chunk: TextChunk, picked: Indices) -> Tensor:
+    def pooled(batch: Batch, chunk: TextChunk | WindowChunk, picked: Indices) -> Tensor:
         part = pooling.partial(_states(batch, engine, recipe.features), _counted(batch, chunk, picked, recipe.skipped))
-        if not chunk.reads.has_windows:
+        if not chunk.has_windows:
             return recipe.finish(pooling.finish(part))
         return torch.cat([part.values.flatten(1), part.weights], 1)
 
-    chunks = text_chunks(prompted, model, recipe.features, tally, first, recipe.max_length)
-    for chunk, rows in engine.run(chunks, pooled):
-        yield _joined(chunk, rows, recipe, model.device) if chunk.reads.has_windows else rows
+    for is_long, some in groupby(texts, streams):
+        if is_long:
+            for text in some:
+                reader = text_reader(model, recipe.features, tally, recipe.max_length)
+                windows = LongReader(reader, first + 1)(text, recipe.prompt)
+                yield vector_of_windows(engine.run(windows, pooled), recipe, model.device)
+                first += 1
+        else:
+            prompted = map(partial(_prompted, prompt=recipe.prompt), some)
+            chunks = text_chunks(prompted, model, recipe.features, tally, first, recipe.max_length)
+            for chunk, rows in engine.run(chunks, pooled):
+                yield joined(rows, chunk.reads.counts, recipe, model.device) if chunk.has_windows else rows
+                first += len(chunk.texts)
 
 
-def _joined(chunk: TextChunk, rows: Vectors, recipe: TextRecipe, device: torch.device) -> Vectors:
-    """The vectors of texts, from the pooled values and weights of their windows."""
-    modes, counts = len(recipe.pooling.modes), torch.from_numpy(chunk.reads.counts).to(device)
-    with torch.inference_mode():
-        found = torch.from_numpy(rows).to(device)
-        part = Partial(found[:, :-modes].unflatten(1, (modes, -1)), found[:, -modes:])
-        vectors = recipe.finish(recipe.pooling.finish(recipe.pooling.merged(part, counts)))
-    joined: Vectors = vectors.float().cpu().numpy()
-    return joined
+def _prompted(text: Any, prompt: str) -> str:
+    return prompt + _require_text(text) if prompt else text
 
 
 def iter_tokens(
@@ -226,7 +237,7 @@ def iter_tokens(
 
     chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=True, share=_TOKEN_SHARE)
     for chunk, found in engine.run(chunks, states, one_per_token):
-        begin, rows = 0, found[chunk.own] if chunk.reads.has_windows else found
+        begin, rows = 0, found[chunk.own] if chunk.has_windows else found
         for text, encoding in zip(chunk.texts, map(Encoding, chunk.reads.encodings), strict=True):
             yield _by_token(text, encoding, rows[begin : begin + len(encoding)], per)
             begin += len(encoding)
@@ -273,10 +284,7 @@ def text_chunks(
 ) -> Iterator[TextChunk]:
     """Chunks of texts as the model reads them. `share`: of their usual size."""
     require_several(texts)
-    features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
-    settings = WindowSettings(max_length, long=features.long)
-    reader = Reader(model, settings, long_setting="`long`", has_offsets=has_offsets)
-    reader.tally = tally
+    reader = text_reader(model, features, tally, max_length, has_offsets)
 
     def read(some: list[str], before: int) -> TextChunk:
         if set(map(type, some)) != {str}:
@@ -290,6 +298,16 @@ def text_chunks(
         return TextChunk(some, reads)
 
     return read_ahead(read, texts, model.device, share, first)
+
+
+def text_reader(
+    model: Model, features: Features, tally: Tally, max_length: int = 0, has_offsets: bool = False
+) -> Reader:
+    features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
+    settings = WindowSettings(max_length, long=features.long)
+    reader = Reader(model, settings, long_setting="`long`", has_offsets=has_offsets)
+    reader.tally = tally
+    return reader
 
 
 def texts_of(given: Any, text: str | None = None) -> Any:
@@ -330,10 +348,10 @@ def _states(batch: Batch, engine: Engine, features: Features) -> Tensor:
     return features.combined(states).float()
 
 
-def _counted(batch: Batch, chunk: TextChunk, picked: Indices, skipped: int) -> Counted:
+def _counted(batch: Batch, chunk: TextChunk | WindowChunk, picked: Indices, skipped: int) -> Counted:
     """The tokens that are pooled: of a window those that are its own, and none of the first `skipped` of a text."""
     whole = Counted.whole(batch)
-    if not skipped and not chunk.reads.has_windows:
+    if not skipped and not chunk.has_windows:
         return whole
     first, stop, shift = (array[picked] for array in chunk.kept)
     lengths = chunk.sequences.lengths[picked]

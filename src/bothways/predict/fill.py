@@ -20,6 +20,7 @@ from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.readable import check_readable
 from bothways.predict.places import Places, log_probabilities, most_probable, places_of
+from bothways.text.plain_ids import LONG, PlainIds
 from bothways.text.tokenizer import Encoding, Tokenizer
 
 _PLAIN = ("WordPiece", "WordLevel")
@@ -122,13 +123,13 @@ def _masked(texts: Sequence[str], before: int, model: Model, top: int) -> Iterat
     for text in texts:
         if not isinstance(text, str):
             raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+        if len(text) > LONG and (tokens := len(PlainIds(tokenizer).any_length([text]).ids)) > limit:
+            raise _too_long(before + 1 + texts.index(text), tokens, limit)
     mask = tokenizer.id(tokenizer.mask or "")
     check_readable([text.replace(tokenizer.mask or "", " ") for text in texts], tokenizer)
     for number, (text, encoding) in enumerate(zip(texts, tokenizer.batch(texts), strict=True), before + 1):
         if len(encoding) > limit:
-            length = len(encoding)
-            says = f"text {number} has {length} tokens and this model reads {limit}: {length - limit} too many"
-            raise BothwaysError(says, "too-long", (length, limit))
+            raise _too_long(number, len(encoding), limit)
         places = [i for i, token in enumerate(encoding.ids) if token == mask]
         if not places:
             where = f"in text {number}" if number > 1 else ""
@@ -142,6 +143,11 @@ def _masked(texts: Sequence[str], before: int, model: Model, top: int) -> Iterat
                 f"`top` is {top}, and a text with several masks gets at most {_MAX_BEAM} answers", "out-of-range", top
             )
         yield _Masked(text, encoding, _lists(text, encoding, places, tokenizer))
+
+
+def _too_long(number: int, length: int, limit: int) -> BothwaysError:
+    says = f"text {number} has {length} tokens and this model reads {limit}: {length - limit} too many"
+    return BothwaysError(says, "too-long", (length, limit))
 
 
 def _require(model: Model) -> Tokenizer:

@@ -106,7 +106,7 @@ class EncodeJob:
         from bothways.model.load import load
         from bothways.predict.features import Features, text_recipe
         from bothways.predict.vectors import write_vectors
-        from bothways.text.files import read_texts
+        from bothways.text.files import read_any_texts, read_texts
 
         engine = Engine(load(self.model, base=self.base), device=device, dtype=self.dtype)
         model = engine.model
@@ -114,7 +114,8 @@ class EncodeJob:
         pool = list(self.pool) if self.pool else None
         recipe = text_recipe(model, features, pool, self.prompt, self.prompt_name) if self.per == "text" else None
         width = (recipe or features).width(model.config.encoder)
-        cursor = Cursor(lambda file: read_texts(Path(file), self.field))
+        read = read_any_texts if self.per == "text" else read_texts
+        cursor = Cursor(lambda file: read(Path(file), self.field))
 
         def run(unit: Unit) -> Counts:
             cursor.seek(unit.file, unit.first)
@@ -132,7 +133,7 @@ class EncodeJob:
 
 
 def vector_blocks(
-    texts: Iterable[str],
+    texts: Iterable[Any],
     engine: "Engine",
     per: Per,
     recipe: "TextRecipe | None",

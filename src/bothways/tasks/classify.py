@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bothways.data.examples import Text
+from bothways.data.examples import LongInput, Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
 from bothways.data.label_checks import check_balance, check_known, check_spelling, listed
 from bothways.data.label_meaning import check_meaning
@@ -21,7 +21,7 @@ from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, labe
 from bothways.data.notes import Notes
 from bothways.data.several_labels import evident_separator
 from bothways.data.sources import ROWS, find_sources, first_rows
-from bothways.data.texts import find_indicators, read_texts_labelled
+from bothways.data.texts import find_indicators, read_any_inputs, read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError, require_choice
@@ -121,6 +121,10 @@ class TextClassification(TextTask):
         if known is None or known.kind != "multi":
             return read_texts_labelled(files, columns, "auto", notes)
         return read_texts_labelled(files, columns, "multi", notes, known.separator)
+
+    @classmethod
+    def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Text | LongInput]:
+        return read_any_inputs(file, columns, notes)
 
     def known_columns(self, files: Sequence[str], columns: Columns) -> Columns:
         """Of several labels, the columns that have their names, if there is no column of labels."""

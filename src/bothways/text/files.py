@@ -17,7 +17,8 @@ from bothways.text.arrow import dataset_folder, pyarrow
 from bothways.text.columns import Columns, find_text, names_without_header
 from bothways.text.excel import require_openpyxl
 from bothways.text.frames import is_frame
-from bothways.text.streams import COMPRESSED, peek_stdin, read_blocks, read_whole_lines
+from bothways.text.long_text import LongText
+from bothways.text.streams import COMPRESSED, peek_stdin, read_any_lines, read_blocks, read_whole_lines
 from bothways.text.streams import STDIN as STDIN
 from bothways.text.streams import Meter as Meter
 from bothways.text.streams import name_of as name_of
@@ -107,6 +108,11 @@ def read_texts(path: Path, field: str | None = None, meter: Meter | None = None)
     """
     kind = _require_kind(path)
     yield from read_lines(path, meter) if kind == ".txt" else _row_texts(path, kind, field, meter or Meter())
+
+
+def read_any_texts(path: Path, field: str | None = None, meter: Meter | None = None) -> Iterator[str | LongText]:
+    """As `read_texts`, with lines of .txt of any length."""
+    yield from read_any_lines(path, meter) if _require_kind(path) == ".txt" else read_texts(path, field, meter)
 
 
 def read_documents(

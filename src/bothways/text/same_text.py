@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-_KEPT = re.compile(r"[^\W_]|(?<=\d)[.,:/-](?=\d)")
+_KEPT = re.compile(r"[^\W_]+|(?<=\d)[.,:/-](?=\d)")
 """Letters and digits, and what separates the digits of a number."""
 
 
