@@ -21,9 +21,14 @@ NAME = "bothways"
 
 def component(found: Distribution, kind: str) -> dict[str, Any]:
     """One entry: name, version, its address as a package, its licence if it names one."""
-    facts = found.metadata
+    facts: Any = found.metadata  # an e-mail message, which its protocol tells only a part of
     address = _address(found)
-    entry = {"type": kind, "bom-ref": address, "name": canonical(facts["Name"]), "version": found.version}
+    entry: dict[str, Any] = {
+        "type": kind,
+        "bom-ref": address,
+        "name": canonical(facts["Name"]),
+        "version": found.version,
+    }
     if summary := facts.get("Summary"):
         entry["description"] = summary
     licence = facts.get("License-Expression") or ""
