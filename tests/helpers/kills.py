@@ -76,9 +76,7 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()  # ends the server, and closes both pipes
 
 
 def digests(folder: Path, varies: tuple[str, ...] = ()) -> dict[str, str]:
