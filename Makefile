@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 THREADS := $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test matrix check docs bench clean
+.PHONY: help setup demo quick test matrix kills newest check audit sbom hashes locked docs bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -24,10 +24,34 @@ test: .venv/dev  ## all tests
 matrix: .venv/dev  ## every family, head, variant and kind of file against transformers; a quarter of an hour on two cores
 	cd tests && ../$(BIN)/python -m matrix --workers $(THREADS)
 
-check: .venv/dev  ## lint, format, types
+kills: .venv/dev  ## every command that writes, killed at 50 moments of its work; an hour on two cores
+	MOMENTS=50 $(BIN)/python -m pytest -n auto tests/test_kills.py
+
+newest:  ## all tests with the newest versions that pyproject.toml allows, in .venv-newest
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable '.[dev]'
+	.venv-newest/bin/python -m pip freeze --exclude-editable
+	.venv-newest/bin/python -m pytest -n auto
+
+check: .venv/dev audit  ## lint, format, types, known vulnerabilities
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: .venv/dev  ## known vulnerabilities of the installed packages, where a database can be reached
+	$(BIN)/python tools/audit.py
+
+sbom: .venv/core  ## the software bill of materials of .venv, as CycloneDX
+	$(BIN)/python tools/sbom.py --out build/bothways.cdx.json
+
+hashes: .venv/dev  ## hashes/ anew from constraints.txt: make hashes INDEX=address of a package index
+	$(BIN)/python tools/hashes.py --index $(INDEX)
+
+locked: .venv/pip  ## .venv as constraints.txt says, each file but torch's compared with its hash
+	$(PIP) --require-hashes --no-deps --requirement hashes/dev.txt
+	$(PIP) --no-deps torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch .venv/core .venv/dev
 
 docs: .venv/dev  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
@@ -36,7 +60,7 @@ bench: .venv/dev  ## ratios against transformers on this machine; see benchmarks
 	$(BIN)/python benchmarks/encoder.py
 
 clean:  ## remove what make built
-	rm -rf .venv site build src/*.egg-info
+	rm -rf .venv .venv-newest site build src/*.egg-info
 
 .venv/pip: 
 	$(PYTHON) -m venv .venv

@@ -1,5 +1,6 @@
 """The benchmarks run: tiny models, a step or two. What they measure here means nothing."""
 
+import dataclasses
 import importlib.util
 import io
 import json
@@ -332,3 +333,18 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     row = capsys.readouterr().out.splitlines()[-1].split("|")
     assert [cell.strip() for cell in row[1:3]] == ["encode", "30"]
     assert float(row[3].replace(",", "")) > 50
+
+
+def test_soak(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A round works, and what grows is found."""
+    soak = loaded("soak")
+    monkeypatch.setattr(sys, "argv", ["soak.py", "--minutes", "0", "--rows", "1"])
+    with pytest.raises(SystemExit) as stopped:
+        soak.main()
+    assert stopped.value.code == 0
+    assert "flat" in capsys.readouterr().out
+    flat = [soak.Sample(float(i), i, 400.0 + i % 2, 4, 12) for i in range(100)]
+    assert soak.problems(flat) == []
+    for name in ("resident", "threads", "descriptors"):
+        grown = [dataclasses.replace(one, **{name: getattr(one, name) + one.rounds // 10}) for one in flat]
+        assert len(soak.problems(grown)) == 1, name

@@ -139,9 +139,9 @@ def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None 
             found.task,
         )
     config = task_config(load(folder, base=base))
-    config = replace(
-        config, temperature=found.temperature or config.temperature, thresholds=found.thresholds or config.thresholds
-    )
+    # Six digits: fitted again to a calibrated model, the temperature differs in the last ones.
+    temperature = float(f"{found.temperature or config.temperature:.6g}")
+    config = replace(config, temperature=temperature, thresholds=found.thresholds or config.thresholds)
     rewrite_config(folder, config)
     return config
 
