@@ -412,7 +412,12 @@ def test_a_killed_run_of_a_small_file_goes_on_where_it_was(
     assert len(kept) == 3
     again: list[int] = []
     read = Cursor.take
-    monkeypatch.setattr(Cursor, "take", lambda self, rows: (again.append(self._row), read(self, rows))[1])
+
+    def take(self: Cursor[Any], rows: int) -> Any:
+        again.append(self._row)
+        return read(self, rows)
+
+    monkeypatch.setattr(Cursor, "take", take)
     assert work(out).tally == whole.tally
     assert again[0] == sum(counts["rows"] for counts in kept), "the rows that were done are not done again"
     assert out.read_bytes() == expected.read_bytes()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from bothways.scale.units import GOES_ON, Counts
 
 T = TypeVar("T")
+Result = TypeVar("Result")
 SECONDS = 20.0
 """A turn ends after so many, at the end of what the engine reads at a time."""
 
@@ -35,7 +36,7 @@ class Turn(Iterable[T]):
             yield row
         self._is_cut = True
 
-    def answers(self, results: Iterable[T], rows: Callable[[T], int] = lambda _: 1) -> Iterator[T]:
+    def answers(self, results: Iterable[Result], rows: Callable[[Result], int] = lambda _: 1) -> Iterator[Result]:
         """The results as they come. `rows`: the number of rows that one of them is of."""
         for result in results:
             self._answered += rows(result)
