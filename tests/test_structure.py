@@ -31,6 +31,7 @@ ORDER = [
     ["predict"],
     ["search"],
     ["scale"],
+    ["page"],
     ["cli", "__main__"],
 ]
 ALLOWED = {

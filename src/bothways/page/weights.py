@@ -29,8 +29,10 @@ class Weights:
 
     def __init__(self, model: Model, base: "Weights | None" = None) -> None:
         """`base`: those of the encoder that this model adapts."""
-        state = {name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()}
-        self.known = {_digest(array): (name, array) for name, array in state.items()}
+        self.state: dict[str, Array] = {
+            name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()
+        }
+        self.names = {_digest(array): name for name, array in self.state.items()}
         self.stored: dict[str, Array] = {}
         """What the file of this model holds."""
         self.base = base
@@ -42,7 +44,7 @@ class Weights:
             if tensor.data_type != TensorProto.FLOAT or np.prod(tensor.dims, dtype=int) < _SMALL:
                 continue
             array = numpy_helper.to_array(tensor)
-            name, _ = self.known.get(_digest(array), (f"{output}.{tensor.name}", array))
+            name = self.names.get(_digest(array), f"{output}.{tensor.name}")
             self._store(name, array)
             names.append(name)
             tensor.ClearField("raw_data")
@@ -55,19 +57,13 @@ class Weights:
         safetensors.numpy.save_file(dict(sorted(self.stored.items())), file)
 
     def _store(self, name: str, array: Array) -> None:
-        theirs = self.base.array(name) if self.base is not None else None
+        theirs = self.base.state.get(name) if self.base is not None and name in self.base.stored else None
         if theirs is None or theirs.shape != array.shape:
             self.stored[name] = half(array)
         elif not np.array_equal(theirs, array):
             factors = low_rank(array - theirs)
             parts = {"": array} if factors is None else dict(zip((".up", ".down"), factors, strict=True))
             self.stored |= {name + part: half(values) for part, values in parts.items()}
-
-    def array(self, name: str) -> Array | None:
-        """A tensor of this model, if a graph of it has that tensor."""
-        if name not in self.stored:
-            return None
-        return next(array for own, array in self.known.values() if own == name)
 
 
 def low_rank(change: Array) -> tuple[Array, Array] | None:

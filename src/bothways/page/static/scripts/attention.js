@@ -117,17 +117,21 @@ function drawCells(context, weights, size, room, cell) {
 
 /** The large picture, with its tokens on the left and on top. */
 function drawMap(canvas, weights, tokens) {
-  const size = tokens.length, room = 130, cell = Math.max(12, Math.min(36, Math.floor(900 / size)));
-  canvas.width = canvas.height = room + size * cell;
+  const size = tokens.length, cell = Math.max(12, Math.min(36, Math.floor(900 / size)));
+  const context = canvas.getContext("2d"), style = getComputedStyle(document.body);
+  const font = `${Math.min(18, Math.max(11, cell * 0.6))}px ${style.fontFamily}`;
+  const names = tokens.map(({ text }) => (text.length > 12 ? `${text.slice(0, 11)}…` : text));
+  context.font = font;
+  const room = Math.ceil(Math.max(...names.map((name) => context.measureText(name).width))) + 14;
+  canvas.width = canvas.height = room + size * cell; // this clears the font too
   canvas.style.maxWidth = `${canvas.width}px`;
   canvas.dataset.room = room;
-  const context = canvas.getContext("2d"), style = getComputedStyle(document.body);
   drawCells(context, weights, size, room, cell);
   context.fillStyle = style.color;
-  context.font = `${Math.min(18, Math.max(11, cell * 0.6))}px ${style.fontFamily}`;
+  context.font = font;
   context.textBaseline = "middle";
-  tokens.forEach(({ text }, i) => {
-    const shown = text.length > 12 ? `${text.slice(0, 11)}…` : text, middle = room + (i + 0.5) * cell;
+  names.forEach((shown, i) => {
+    const middle = room + (i + 0.5) * cell;
     context.textAlign = "right";
     context.fillText(shown, room - 8, middle);
     context.save();

@@ -56,6 +56,7 @@ function finish({ id, found, error, took }) {
   if (found) state.took = took;
   showResult(panel);
   showSpeed();
+  if (!panel.root.hidden) panel.result.scrollIntoView({ block: "nearest" }); // on a phone it is below the form
 }
 
 // ---------------------------------------------------------------------- results
@@ -107,7 +108,7 @@ function makePanel(tab) {
   panel.button.disabled = [...state.waiting.values()].some((waiting) => waiting.panel === old);
   const actions = make("div", { class: "actions" }, panel.button);
   if (tab === "fill") actions.append(make("button", { type: "button", onclick: () => insertMask(panel.fields.text) }, says().blank));
-  actions.append(make("span", { class: "hint" }, says().keys));
+  actions.append(make("span", { class: "hint keys" }, says().keys));
   panel.examples = make("div", { class: "examples" });
   panel.result = make("div", { class: "card result", "aria-live": "polite", id: `${tab}-result` });
   const form = make(

@@ -27,6 +27,7 @@ export const RESULTS = {
     const chosen = results.filter((result) => result.chosen).map(({ label }) => label);
     const found = [make("p", { class: "answer" }, chosen.join(", ") || says.noLabel), bars(results.slice(0, SHOWN).map(row))];
     if (results.length > SHOWN) found.push(...moreRows(results.slice(SHOWN).map(row), results.length, says));
+    if (kind === "multi") found.push(make("p", { class: "hint" }, says.thresholds));
     return found;
   },
 

@@ -9,7 +9,7 @@ export const TEXTS = {
     fillHint: "Write [MASK] where a word is missing.", blank: "Insert [MASK]", linesHint: "One sentence on each line.",
     waiting: "The answer appears here. The model is loaded with the first one.",
     loading: "Loading the model", computing: "Computing …", keys: "Ctrl + Enter",
-    more: "Show all {count}", fewer: "Show fewer", threshold: "threshold {value}", noLabel: "No label reaches its threshold.",
+    more: "Show all {count}", fewer: "Show fewer", threshold: "threshold {value}", thresholds: "A line marks the threshold above which a label is given.", noLabel: "No label reaches its threshold.",
     noAnswer: "The text does not say.", noTags: "No entities were found.", others: "Other answers", best: "Best",
     heads: "Layers and heads", layer: "Layer", head: "Head", headName: "Layer {layer}, head {head}",
     headsHint: "Layers run from left to right, heads from top to bottom. Arrow keys move.",
@@ -46,7 +46,7 @@ export const TEXTS = {
     fillHint: "在缺词的地方写上 [MASK]，中文一个 [MASK] 代表一个字。", blank: "插入 [MASK]", linesHint: "每行一句。",
     waiting: "结果会显示在这里。第一次使用时加载模型。",
     loading: "正在加载模型", computing: "正在计算……", keys: "Ctrl + Enter",
-    more: "显示全部 {count} 项", fewer: "收起", threshold: "阈值 {value}", noLabel: "没有标签达到阈值。",
+    more: "显示全部 {count} 项", fewer: "收起", threshold: "阈值 {value}", thresholds: "竖线是阈值，超过它才给出该标签。", noLabel: "没有标签达到阈值。",
     noAnswer: "文中没有答案。", noTags: "没有找到实体。", others: "其他答案", best: "最佳",
     heads: "层与注意力头", layer: "层", head: "头", headName: "第 {layer} 层第 {head} 头",
     headsHint: "从左到右是各层，从上到下是各个头，可用方向键移动。",
@@ -81,11 +81,11 @@ export const TEXTS = {
 export const EXAMPLES = {
   fill: {
     en: [
-      { text: "The capital of France is [MASK]." },
-      { text: "She opened the window because it was too [MASK] in the room." },
+      { text: "He poured the hot [MASK] into a cup." },
+      { text: "In winter the lake is covered with [MASK]." },
       { text: "He [MASK] the letter and put it in his [MASK]." },
     ],
-    zh: [{ text: "法国的首都是巴[MASK]。" }, { text: "今天天气很[MASK]，我们去公园散步吧。" }, { text: "他每天早上都喝一杯[MASK][MASK]。" }],
+    zh: [{ text: "今天天气很[MASK]，我们去公园散步吧。" }, { text: "北京是中国的[MASK]都。" }, { text: "我们坐[MASK][MASK]去上海。" }],
   },
   attention: {
     en: [{ text: "The animal didn't cross the street because it was too tired." }, { text: "The keys to the old cabinet are on the table." }],
