@@ -2,13 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+ORT_WEB := 1.30.0
+RUNTIME := src/bothways/page/static/runtime
 THREADS := $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test matrix kills newest check audit sbom hashes locked docs bench clean
+<<<<<<< HEAD
+.PHONY: help setup demo quick test matrix kills page-test page-vendor newest check audit sbom hashes locked docs bench clean
+=======
+.PHONY: help setup demo quick test matrix page-test page-vendor check docs bench clean
+>>>>>>> page
 
 help:  ## what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: .venv/dev  ## build .venv with everything that tests and docs need
 
@@ -24,6 +30,7 @@ test: .venv/dev  ## all tests
 matrix: .venv/dev  ## every family, head, variant and kind of file against transformers; a quarter of an hour on two cores
 	cd tests && ../$(BIN)/python -m matrix --workers $(THREADS)
 
+<<<<<<< HEAD
 kills: .venv/dev  ## every command that writes, killed at 50 moments of its work; an hour on two cores
 	MOMENTS=50 $(BIN)/python -m pytest -n auto tests/test_kills.py
 
@@ -33,7 +40,24 @@ newest:  ## all tests with the newest versions that pyproject.toml allows, in .v
 	.venv-newest/bin/python -m pip freeze --exclude-editable
 	.venv-newest/bin/python -m pytest -n auto
 
+=======
+page-test: .venv/dev build/page-test  ## the page of `bothways page` in Chromium, with screenshots in build/page-test/; needs node and chromium
+	$(BIN)/python tests/browser/page.py --out build/page-test
+
+build/page-test: tests/browser/drive.mjs
+	npm install --no-save --no-audit --no-fund --silent --prefix $@ playwright-core@1.65.1
+	@touch $@
+
+page-vendor: .venv/dev  ## take the page's ONNX Runtime from npm, at the version of the Makefile
+	rm -rf build/ort && mkdir -p build/ort $(RUNTIME)
+	cd build/ort && npm pack --silent onnxruntime-web@$(ORT_WEB) && tar xzf *.tgz
+	sed '/^\/\/# sourceMappingURL/d' build/ort/package/dist/ort.wasm.bundle.min.mjs > $(RUNTIME)/ort.js
+	gzip -9 -n -c build/ort/package/dist/ort-wasm-simd-threaded.wasm > $(RUNTIME)/ort.wasm.gz
+	$(BIN)/python -c "import onnxruntime, pathlib, shutil, sys; home = pathlib.Path(onnxruntime.__file__).parent; \
+		[shutil.copyfile(home / name, pathlib.Path(sys.argv[1], name)) for name in ('LICENSE', 'ThirdPartyNotices.txt')]" $(RUNTIME)
+
 check: .venv/dev audit  ## lint, format, types, known vulnerabilities
+>>>>>>> page
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

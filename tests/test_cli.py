@@ -254,6 +254,7 @@ COMPUTES_NOTHING = {
     "convert": "copies weights",
     "export": "copies weights, and runs a few tokens",
     "models": "shows a list",
+    "page": "copies weights",
     "pack": "tokenizes",
     "search compact": "copies rows",
     "search delete": "marks rows",

@@ -100,7 +100,7 @@ def test_examples_run(
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
-        for target in re.findall(r"^make (\w+)|`make (\w+)`", page.read_text(encoding="utf-8"), re.MULTILINE):
+        for target in re.findall(r"^make ([\w-]+)|`make ([\w-]+)`", page.read_text(encoding="utf-8"), re.MULTILINE):
             name = target[0] or target[1]
             assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"{page.name}: make {name}"
 

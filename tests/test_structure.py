@@ -32,6 +32,7 @@ ORDER = [
     ["predict"],
     ["search"],
     ["scale"],
+    ["page"],
     ["cli", "__main__"],
 ]
 ALLOWED = {

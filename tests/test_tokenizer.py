@@ -1,7 +1,6 @@
 """The tokenizer: transformers' ids, offsets into the original text, truncation that is reported."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from bothways.text.tokenizer import Tokenizer
 from helpers import PIECES, refused
-from helpers.strings import ALPHABETS, FIXED
-
-
-def many_strings(count: int = 12_000) -> list[str]:
-    """Strings of every kind, mixed: the same at each run."""
-    draws = random.Random(0)
-    kinds = list(ALPHABETS.values())
-    words = [*PIECES[104:], "Paris", "FRANCE", "Unbelievable", "walking"]
-    found = list(FIXED)
-    while len(found) < count:
-        parts = []
-        for _ in range(draws.randint(0, 12)):
-            if draws.random() < 0.5:
-                parts.append(draws.choice(words))
-            else:
-                parts.append("".join(draws.choices(draws.choice(kinds), k=draws.randint(1, 9))))
-        found.append(draws.choice(["", " "]).join(parts))
-    found += ["".join(draws.choices("".join(kinds), k=draws.randint(90, 400))) for _ in range(200)]
-    return found
+from helpers.strings import many_strings
 
 
 @pytest.mark.parametrize("options", [

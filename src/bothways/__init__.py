@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from bothways.model.vocabulary import Shrunk as Shrunk
     from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
     from bothways.model.vocabulary import shrink_vocabulary as shrink_vocabulary
+    from bothways.page.write import Page as Page
+    from bothways.page.write import write_page as write_page
     from bothways.predict.bertscore import BertScores as BertScores
     from bothways.predict.bertscore import bert_score as bert_score
     from bothways.predict.classifier import Classifier as Classifier
@@ -131,6 +133,7 @@ _MODULES = {
     "export.folder": "Exported export_onnx",
     "engine.reader": "Tally",
     "engine.threads": "set_threads",
+    "page.write": "Page write_page",
     "predict.bertscore": "BertScores bert_score",
     "predict.classifier": "Classifier",
     "predict.encode": "TokenVectors encode encode_tokens",

@@ -1,4 +1,8 @@
-"""Strings of every kind: what a tokenizer has to get right."""
+"""Strings of every kind, with which tokenizers are compared."""
+
+import random
+
+from helpers import PIECES
 
 ALPHABETS = {
     "latin": "abcdefghijklmnopqrstuvwxyz",
@@ -21,3 +25,21 @@ FIXED = [
     "don't won't it's", "1,234.56%", "http://example.org/a?b=c#d", "C++ & C#", "naïve café Ångström", "I\u0307stanbul İstanbul",
     "北京is the capital of中国。", "法国的首都是[MASK]。", "😀😀", "##ing ##", "ﬁ ﬂ ﬃ", "ＡＢＣ１２３", "\u0130", "ǅ", "a\u0300\u0301\u0302",
 ]  # fmt: skip
+
+
+def many_strings(count: int = 12_000) -> list[str]:
+    """Strings of every kind, mixed: the same at each run."""
+    draws = random.Random(0)
+    kinds = list(ALPHABETS.values())
+    words = [*PIECES[104:], "Paris", "FRANCE", "Unbelievable", "walking"]
+    found = list(FIXED)
+    while len(found) < count:
+        parts = []
+        for _ in range(draws.randint(0, 12)):
+            if draws.random() < 0.5:
+                parts.append(draws.choice(words))
+            else:
+                parts.append("".join(draws.choices(draws.choice(kinds), k=draws.randint(1, 9))))
+        found.append(draws.choice(["", " "]).join(parts))
+    found += ["".join(draws.choices("".join(kinds), k=draws.randint(90, 400))) for _ in range(200)]
+    return found

@@ -26,6 +26,7 @@ from bothways.cli import (
     mine,
     models,
     pack,
+    page,
     predict,
     pretrain,
     rerank,
@@ -49,6 +50,7 @@ app.add_typer(vocab.app, name="vocab")
 app.command()(info.info)
 app.command()(convert.convert)
 app.command()(export.export)
+app.command()(page.page)
 app.command()(fill.fill)
 app.command()(encode.encode)
 app.command()(similar.similar)

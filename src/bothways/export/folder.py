@@ -69,7 +69,7 @@ def export_onnx(
     require_choice("`precision`", precision, tuple(FILES))
     if tables is not None:
         require_choice("`tables`", tables, TABLES)
-    _require_onnx()
+    require_onnx()
     from bothways.export.onnx import GraphSettings, build
 
     source = None if isinstance(model, Model) else Path(model)
@@ -170,7 +170,7 @@ def _is_export_of(out: Path, model: Model) -> bool:
     return True
 
 
-def _require_onnx() -> None:
+def require_onnx() -> None:
     """Refuse to export without the package, which an extra installs."""
     try:
         import onnx  # noqa: F401
