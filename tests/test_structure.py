@@ -31,6 +31,7 @@ ORDER = [
     ["predict"],
     ["search"],
     ["scale"],
+    ["serve"],
     ["cli", "__main__"],
 ]
 ALLOWED = {
@@ -52,6 +53,8 @@ ALLOWED = {
     "pypdf",
     "mlflow",
     "wandb",
+    "starlette",
+    "uvicorn",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}
