@@ -43,7 +43,7 @@ SLOW = {
     "test_distill", "test_estimators", "test_fairseq", "test_families", "test_families_tasks", "test_finetune", "test_fit",
     "test_google", "test_late_interaction", "test_lora", "test_lora_peft", "test_matrix", "test_older_tokenizers", "test_one_score", "test_pack",
     "test_predictor", "test_pretrain", "test_pretrain_lora", "test_published_families", "test_ranking_losses", "test_recipe_keys",
-    "test_references", "test_rerank", "test_rtd", "test_scale", "test_scoring_classification", "test_search", "test_sentence_folders", "test_settings_of_others",
+    "test_references", "test_rerank", "test_rtd", "test_scale", "test_serve", "test_scoring_classification", "test_search", "test_sentence_folders", "test_settings_of_others",
     "test_stories", "test_suites", "test_tasks_classifier", "test_tokenizer_settings",
     "test_tasks_folders", "test_vocab_extend", "test_vocab_shrink",
 }  # fmt: skip

@@ -97,7 +97,7 @@ class Held:
 
             return replace(asked, work=replace(asked.work, run=held))
 
-        model.embed = embed  # type: ignore[method-assign]
+        model.embed = embed  # type: ignore[method-assign, assignment]
 
     def wait(self) -> None:
         """Until a batch has begun."""
