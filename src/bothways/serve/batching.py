@@ -121,6 +121,7 @@ class Batcher:
             _run_batch(batch)
             count = sum(last - first for _, first, last in batch)
             self._on_batch(self.name, count, tokens, time.monotonic() - started)
+            del batch  # its results are not kept while the thread waits for the next one
 
     def _next(self) -> "list[_Part]":
         """The parts of the next batch; waits for one. Empty once the queue is closed and done."""
