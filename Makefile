@@ -7,11 +7,7 @@ RUNTIME := src/bothways/page/static/runtime
 THREADS := $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
 .PHONY: help setup demo quick test matrix kills page-test page-vendor newest check audit sbom hashes locked docs bench clean
-=======
-.PHONY: help setup demo quick test matrix page-test page-vendor check docs bench clean
->>>>>>> page
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,7 +26,6 @@ test: .venv/dev  ## all tests
 matrix: .venv/dev  ## every family, head, variant and kind of file against transformers; a quarter of an hour on two cores
 	cd tests && ../$(BIN)/python -m matrix --workers $(THREADS)
 
-<<<<<<< HEAD
 kills: .venv/dev  ## every command that writes, killed at 50 moments of its work; an hour on two cores
 	MOMENTS=50 $(BIN)/python -m pytest -n auto tests/test_kills.py
 
@@ -40,7 +35,6 @@ newest:  ## all tests with the newest versions that pyproject.toml allows, in .v
 	.venv-newest/bin/python -m pip freeze --exclude-editable
 	.venv-newest/bin/python -m pytest -n auto
 
-=======
 page-test: .venv/dev build/page-test  ## the page of `bothways page` in Chromium, with screenshots in build/page-test/; needs node and chromium
 	$(BIN)/python tests/browser/page.py --out build/page-test
 
@@ -57,7 +51,6 @@ page-vendor: .venv/dev  ## take the page's ONNX Runtime from npm, at the version
 		[shutil.copyfile(home / name, pathlib.Path(sys.argv[1], name)) for name in ('LICENSE', 'ThirdPartyNotices.txt')]" $(RUNTIME)
 
 check: .venv/dev audit  ## lint, format, types, known vulnerabilities
->>>>>>> page
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ import bothways
 from bothways import EncoderConfig, Model, ModelConfig
 from bothways.cli import main
 from bothways.model.config import Learned
+from bothways.serve.service import Service
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,7 +30,13 @@ SHORT = {
 MINUTES = re.compile(r"(?<=run\.minutes=)[\d.]+")
 
 
+def open_only(models: Any, indexes: Any, *, settings: Any, device: Any, dtype: Any, **_: Any) -> None:
+    """In place of a server, which would run until it is stopped: its models and indexes are opened."""
+    Service.open(models, indexes, settings, device, dtype).close()
+
+
 def run_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bothways.serve.server.run_server", open_only)
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as stop:
         main()

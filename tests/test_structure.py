@@ -33,6 +33,7 @@ ORDER = [
     ["search"],
     ["scale"],
     ["page"],
+    ["serve"],
     ["cli", "__main__"],
 ]
 ALLOWED = {
@@ -54,6 +55,8 @@ ALLOWED = {
     "pypdf",
     "mlflow",
     "wandb",
+    "starlette",
+    "uvicorn",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}

@@ -31,6 +31,7 @@ from bothways.cli import (
     pretrain,
     rerank,
     search,
+    serve,
     similar,
     static,
     suite,
@@ -70,6 +71,7 @@ app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)
 app.command()(rerank.rerank)
 app.add_typer(search.app, name="search")
+app.command()(serve.serve)
 app.command()(suite.glue)
 app.command()(suite.squad)
 app.command()(suite.conll)

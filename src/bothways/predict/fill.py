@@ -201,9 +201,23 @@ def _is_word_character(character: str) -> bool:
     return character.isalnum() and not is_cjk(character)
 
 
+def fills_at_most(masks: int, top: int) -> int:
+    """How many times a text with so many masks is read to fill them.
+
+    >>> fills_at_most(1, top=5), fills_at_most(3, top=5)
+    (1, 81)
+    """
+    return 1 if masks == 1 else 1 + (masks - 1) * _width(masks, top) + masks * _width(masks, top)
+
+
+def _width(masks: int, top: int) -> int:
+    """The number of guesses that the beam search keeps."""
+    return top if masks == 1 else min(max(2 * top, 16), _MAX_BEAM)
+
+
 def _beam(engine: Engine, blanks: Sequence[_Masked], top: int, excluded: Tensor) -> list[list[_Guess]]:
     """For each text, the most probable ways to fill all its masks: as many as `top`, more for several masks."""
-    widths = [top if len(blank.masks) == 1 else min(max(2 * top, 16), _MAX_BEAM) for blank in blanks]
+    widths = [_width(len(blank.masks), top) for blank in blanks]
     found = [[_Guess()] for _ in blanks]
     ask = most_probable(engine, max(widths, default=1), excluded)
     for filled in range(max((len(blank.masks) for blank in blanks), default=0)):

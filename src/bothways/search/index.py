@@ -213,6 +213,11 @@ class Index:
         return sum(len(segment.vectors) for segment in self._segments)
 
     @property
+    def model(self) -> str | None:
+        """The name of the model that made it, as `load` takes it; "" if it was given in Python, None is the default."""
+        return self._manifest.settings.model
+
+    @property
     def width(self) -> int:
         """The width of the vectors."""
         return self._manifest.width

@@ -133,7 +133,13 @@ class SentenceVectors(Task):
         relations = tuple(sorted(names)) if kind == "relations" else ()
         pooling: tuple[PoolingMode, ...] = (settings.pooling,) if settings.pooling else ()
         options = EmbedOptions(
-            kind, relations, pooling, settings.normalize, settings.query_prompt, settings.document_prompt
+            kind,
+            relations,
+            pooling,
+            settings.normalize,
+            settings.query_prompt,
+            settings.document_prompt,
+            settings.matryoshka,
         )
         return TaskConfig(cls.name, window, options=options), ()
 

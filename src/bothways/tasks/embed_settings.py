@@ -153,6 +153,8 @@ class EmbedOptions:
     normalize: bool = True
     query_prompt: str = ""
     document_prompt: str = ""
+    matryoshka: tuple[int, ...] = ()
+    """The lengths to which vectors may be cut: they were trained at these lengths too."""
 
 
 def by_source(examples: Iterable[Related]) -> dict[str, list[Related]]:
