@@ -26,6 +26,7 @@ from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
 from bothways.progress import Watch
+from bothways.ranges import Bounded, Positive
 from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.encoded import EncodedChunk as EncodedChunk
 from bothways.tasks.encoded import EncodedExample as EncodedExample
@@ -42,16 +43,15 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(Bounded):
     """The task of a fine-tuned folder, as config.json stores it under "bothways"."""
 
     task: str
     window: WindowSettings = field(default_factory=WindowSettings)
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Logits are divided by it, to calibrate the probabilities."""
     thresholds: dict[str, float] = field(default_factory=dict)
-    """Multi-label: the lowest probability at which each label is predicted. Question answering: "null" is the score
-    difference above which there is no answer."""
+    """Multi-label: the lowest probability of each label. Answers: "null", the score above which there is none."""
     options: Any = field(default_factory=Nothing)
     """An instance of the task's `Options`."""
 
