@@ -1,7 +1,6 @@
 """bothways predict"""
 
 import glob
-import json
 import os
 import re
 import sys
@@ -29,9 +28,11 @@ from bothways.cli.options import (
     answering,
 )
 from bothways.cli.output import (
+    echo,
     file_progress,
     parts_progress,
     print_json,
+    print_json_line,
     print_table,
     say,
     shorten,
@@ -42,6 +43,7 @@ from bothways.errors import BothwaysError
 from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Progress
 from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat
+from bothways.text.same_text import is_blank
 
 if TYPE_CHECKING:
     from bothways.data.notes import Notes
@@ -201,7 +203,7 @@ def predict(
         examples = predictor.task.read_inputs(given[0], data.columns, notes)
         if os.path.isdir(given[0]):
             say(f"{given[0]} is a folder: the lines and rows of its files are the texts")
-    elif not all(word.strip() for word in given):
+    elif any(map(is_blank, given)):
         raise BothwaysError("a text is empty: there is nothing to predict", "empty-text")
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
@@ -216,8 +218,10 @@ def predict(
         else:
             for example, answer in answers:
                 note_without_label(predictor, example, answer, notes)
-                line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
-                sys.stdout.write(line + "\n")
+                if as_json:
+                    print_json_line(answer)
+                else:
+                    echo(_line(predictor.task, example, answer), flush=False)
     sys.stdout.flush()
     _say_counts(notes, predictor.tally)
 
@@ -279,7 +283,7 @@ def _ask(
     marked = zip(titled, map(_in_passage, asked.answers), strict=True)
     if as_json:
         for answer in asked.answers:
-            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            print_json_line(answer)
         sys.stdout.flush()
     elif html:
         write_page(html, predictor, marked)

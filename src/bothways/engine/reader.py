@@ -19,6 +19,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
 from bothways.ranges import Bounded, Count
 from bothways.text.encoding import TextInput
+from bothways.text.same_text import is_blank
 from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
@@ -206,10 +207,7 @@ class Reader:
 
 def _count_empty(texts: Sequence[TextInput]) -> int:
     """The number of empty texts, and of pairs with an empty text."""
-    return sum(
-        not text or text.isspace() if isinstance(text, str) else not all(part.strip() for part in text)
-        for text in texts
-    )
+    return sum(is_blank(text) if isinstance(text, str) else any(map(is_blank, text)) for text in texts)
 
 
 def split_points(texts: Sequence[str], words: Sequence[Sequence[Place]], tokens: Tokens) -> dict[int, tuple[int, ...]]:

@@ -32,6 +32,7 @@ from bothways.tasks.encoded import EncodedChunk as EncodedChunk
 from bothways.tasks.encoded import EncodedExample as EncodedExample
 from bothways.tasks.encoded import Sample as Sample
 from bothways.text.columns import Columns
+from bothways.text.same_text import is_blank
 
 Outputs = NDArray[np.float32]
 Targets = Mapping[str, Tensor]
@@ -328,7 +329,7 @@ class Task(ABC):
     @classmethod
     def is_empty(cls, example: Any) -> bool:
         """Whether a text that the task needs is empty."""
-        return not all(text.strip() for text in cls.texts_of(example))
+        return any(map(is_blank, cls.texts_of(example)))
 
     @classmethod
     def shared_text(cls, example: Any) -> str | None:

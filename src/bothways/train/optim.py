@@ -7,7 +7,7 @@ encoder's blocks by orthogonalised momentum and leaves the rest to AdamW.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -57,13 +57,17 @@ class OptimSettings(Bounded):
         require_range("optim.betas", self.betas, len(self.betas) == 2, "two numbers, 0 or more and below 1")
 
 
-def lr_factor(settings: OptimSettings, step: int, done: float) -> float:
+def lr_factor(settings: OptimSettings, step: int, done: float, steps: int = 0) -> float:
     """The factor of the peak learning rate: `step` counts from 0, `done` is the progress from 0 to 1.
+
+    A warm-up that is shorter than one of the `steps` of the run is none: its only step would have the rate 0.
 
     >>> from bothways.train.optim import OptimSettings, lr_factor
     >>> [round(lr_factor(OptimSettings(warmup=0.5), step, step / 4), 2) for step in range(5)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
+    if 0 < settings.warmup * steps < 1 and settings.warmup < 1:
+        settings = replace(settings, warmup=0.0)
     in_steps = settings.warmup >= 1
     warm = min(1.0, (step + 1) / settings.warmup if in_steps else _share(done, settings.warmup))
     if settings.schedule == "constant":
