@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 THREADS := $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test matrix check docs bench clean
+.PHONY: help setup demo quick test matrix check docs fuzz bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -31,6 +31,9 @@ check: .venv/dev  ## lint, format, types
 
 docs: .venv/dev  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+fuzz: .venv/dev  ## random and damaged inputs, each in a process with limits; ten minutes
+	$(BIN)/python tests/fuzz.py --minutes 10
 
 bench: .venv/dev  ## ratios against transformers on this machine; see benchmarks/ for the GPU
 	$(BIN)/python benchmarks/encoder.py

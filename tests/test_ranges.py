@@ -97,6 +97,8 @@ def test_no_number_of_a_recipe_is_unbounded(kind: type) -> None:
         "run.seed=36893488147419103232",
         "run.minutes=inf",
         "run.minutes=nan",
+        "run.minutes=1e308",
+        "run.epochs=1e308",
         "run.steps=-1",
         "run.evaluate_every=-1",
         "run.save_minutes=-1",
@@ -119,7 +121,10 @@ def test_recipes_of_both_kinds_have_ranges(setting: str) -> None:
         assert caught.value.code in ("out-of-range", "bad-length")
 
 
-@pytest.mark.parametrize("text", ["x = " + "[" * 5_000 + "]" * 5_000, "x = " + "9" * 5_000, "x." * 3_000 + "x = 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "[" * 5_000 + "]" * 5_000, "x = " + "9" * 5_000, "x." * 3_000 + "x = 1", "[run]\nsteps = 1979-05-27"],
+)
 def test_a_deep_or_huge_recipe_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
     with pytest.raises(BothwaysError):

@@ -10,19 +10,16 @@ from bothways.text.same_text import same_key
 
 
 def data_notes(task: type[Task], train: Sequence[Any], dev: Sequence[Any]) -> Iterator[str]:
-    """Labels from which nothing can be learned, labels that training lacks, and rows that both data share."""
+    """Labels that the training data lack, and rows that both data share. One label alone is an error elsewhere."""
     counts, others = _counted(task, train), _counted(task, dev)
     kind = task.data_kind(counts)
-    if counts.labelled:
-        found = [one for one in task.check_labels(counts, kind) if one.what == "labels" and one.severity == "error"]
-        if dev and others.labelled:
-            found += [one for one in task.check_dev(counts, others, kind) if one.severity != "ok"]
-        yield from (f"{one.says} {one.do}" for one in found)
+    if counts.labelled and others.labelled:
+        yield from (one.says for one in task.check_dev(counts, others, kind) if one.severity != "ok")
     known = {_key(task, example) for example in train if not task.is_empty(example)}
     if shared := sum(not task.is_empty(example) and _key(task, example) in known for example in dev):
         yield (
-            f"{shared:,} of the {len(dev):,} development rows ({percent(shared, len(dev))}) {have(shared)} a text of the "
-            "training data: scores on them show memory, not skill"
+            f"{shared:,} of the {len(dev):,} development rows ({percent(shared, len(dev))}) {have(shared)} a text of "
+            "the training data: scores on them show memory, not skill"
         )
 
 

@@ -1,7 +1,6 @@
 """The contract of a task: its files, inputs, head, loss, answers, scores, and the checks of its data.
 
-A task is one file and a line in registry.py. Tasks do not know the training loop, nor `bothways doctor`; neither of
-them knows a task by its name.
+A task is one file and a line in registry.py. It knows neither the training loop nor doctor, nor do these know a task.
 N tokens in the batch · B sequences.
 """
 

@@ -1,10 +1,10 @@
 """The parts of a recipe that pretraining and fine-tuning share: `[run]` and `[lora]`. `[optim]` is in optim.py."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.ranges import Bounded, Count, NotNegative, Positive, Probability, Size
+from bothways.ranges import Bounded, Count, NotNegative, Positive, Probability, Range, Size
 from bothways.train.ranks import Parallel
 
 
@@ -18,9 +18,9 @@ class RunSettings(Bounded):
 
     steps: Count = 0
     """The length of the run in steps. A run has one of steps, minutes and epochs."""
-    minutes: NotNegative = 0.0
+    minutes: Annotated[float, Range(0, 1e7)] = 0.0
     """The length of the run in minutes of training; the schedule is finished when they are over."""
-    epochs: NotNegative = 0.0
+    epochs: Annotated[float, Range(0, 1e7)] = 0.0
     """The length of the run in epochs, for fine-tuning."""
     patience: Count = 0
     """Early stopping after this many evaluations without improvement; 0: off. The result is the best checkpoint."""

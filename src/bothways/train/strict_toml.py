@@ -96,7 +96,7 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
 
     A number in the path is an index into a list: `phases.0.length=64`.
     """
-    changed: dict[str, Any] = json.loads(json.dumps(with_new_names(table)))
+    changed: dict[str, Any] = json.loads(json.dumps(with_new_names(table), default=_not_a_value))
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path:
@@ -121,6 +121,10 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
                 if other != last:
                     place.pop(other, None)
     return with_new_names(changed)
+
+
+def _not_a_value(value: object) -> None:
+    raise BothwaysError(f"the recipe has the value {value}: no key is a date or a time", "wrong-type", value)
 
 
 def _enter(place: Any, name: str, setting: str) -> Any:
