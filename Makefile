@@ -7,7 +7,7 @@ RUNTIME := src/bothways/page/static/runtime
 THREADS := $(shell nproc 2>/dev/null || echo 2)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test matrix kills page-test page-vendor newest check audit sbom hashes locked docs bench clean
+.PHONY: help setup demo quick test matrix kills fuzz page-test page-vendor newest check audit sbom hashes locked docs bench clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +72,9 @@ locked: .venv/pip  ## .venv as constraints.txt says, each file but torch's compa
 
 docs: .venv/dev  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
+
+fuzz: .venv/dev  ## random and damaged inputs, each in a process with limits; ten minutes
+	$(BIN)/python tests/fuzz.py --minutes 10
 
 bench: .venv/dev  ## ratios against transformers on this machine; see benchmarks/ for the GPU
 	$(BIN)/python benchmarks/encoder.py

@@ -17,7 +17,7 @@ SOURCE = Path(bothways.__file__).parent
 # A part may import from itself and from those before it.
 ORDER = [
     ["errors"],
-    ["atomic", "prefetch", "hash_rng", "ragged", "progress_displays", "progress"],
+    ["atomic", "prefetch", "hash_rng", "printable", "ragged", "ranges", "progress_displays", "progress"],
     ["plots", "marked_text"],
     ["text"],
     ["data"],

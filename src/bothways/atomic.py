@@ -23,7 +23,15 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Linux renameat2(2)
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it replaces `path` if the block succeeds."""
+    """Yield a temporary path beside `path`; it replaces `path` if the block succeeds.
+
+    A link stays, and its target is replaced. What is no file, such as a pipe or a device, is refused.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BothwaysError(
+            f"{path} is a pipe or a device, and a file was to be written there: name a file", "not-a-file", path
+        )
     if path.is_dir():
         raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
     with _os_errors_explained(path):

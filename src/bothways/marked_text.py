@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bothways.printable import printable
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -92,10 +94,10 @@ class MarkedText:
 
         shown = Text()
         for part, label in self.pieces():
-            part = part.replace("\x1b", "␛")  # a text must not command the terminal
+            part = printable(part)  # a text must not command the terminal
             if label:
                 shown.append(f" {part} ", f"{INK} on {colours[label]}")
-                shown.append(f"{label} ", f"bold {INK} on {colours[label]}")
+                shown.append(f"{printable(label)} ", f"bold {INK} on {colours[label]}")
             else:
                 shown.append(part)
         return shown

@@ -38,7 +38,7 @@ from bothways.cli import (
     vocab,
 )
 from bothways.cli.app import App
-from bothways.cli.output import show_warnings, with_options
+from bothways.cli.output import echo, safe_streams, show_warnings, with_options
 from bothways.errors import BothwaysError, is_out_of_memory
 
 app = App(
@@ -95,10 +95,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Threads of torch sleep while they wait for each other: by default they spin, far slower on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    safe_streams()
     try:
         app()
     except BothwaysError as error:
-        typer.echo(f"bothways: {with_options(str(error))}", err=True)
+        echo(f"bothways: {with_options(str(error))}", to_errors=True)
         sys.exit(1)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -108,5 +109,5 @@ def main() -> None:
         typer.echo(f"bothways: {says}{first and f' ({first})'}", err=True)
         sys.exit(1)
     except OSError as error:
-        typer.echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", err=True)
+        echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", to_errors=True)
         sys.exit(1)

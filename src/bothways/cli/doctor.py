@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bothways.cli.options import Encoding, LabelColumn, PairColumn, Sheet, TextColumn, Threads, TrainDevice
-from bothways.cli.output import print_json, print_table, say, watch, with_options
+from bothways.cli.output import echo, print_json, print_table, say, watch, with_options
 
 if TYPE_CHECKING:
     from bothways.data.findings import Finding
@@ -82,7 +82,7 @@ def doctor(
         say(with_options(f"not checked: {what}"))
     if found.command:
         say("next, after correcting the errors:" if found.of("error") else "next:")
-        typer.echo(found.command)
+        echo(found.command)
 
 
 def _facts(found: "DataReport") -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from bothways.cli.options import (
     TunedModel,
     answering,
 )
-from bothways.cli.output import file_progress, print_json, print_marked, print_table, print_title, say
+from bothways.cli.output import echo, file_progress, print_json, print_marked, print_table, print_title, say
 from bothways.errors import BothwaysError, needs
 from bothways.progress import Progress
 
@@ -176,12 +176,12 @@ def _print_errors(found: "Evaluation") -> None:
     for error in found.worst:
         if not task.marked_field:
             answered = task.shown(error["answer"])
-            typer.echo(f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, predicted {answered}")
-            typer.echo(f"       {error_text(error)}")
+            echo(f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, predicted {answered}")
+            echo(f"       {error_text(error)}")
             continue
-        typer.echo(f"{error['error']:.3g}  {error['where']}")
+        echo(f"{error['error']:.3g}  {error['where']}")
         if task.marked_title:
-            typer.echo(f"  {error[task.marked_title]}")
+            echo(f"  {error[task.marked_title]}")
         for name, shown in zip(("gold", "predicted"), marked_pair(task, found.labels, error), strict=True):
             print_marked(shown, colours, f"  {name:9}  ")
 

@@ -1,7 +1,6 @@
 """bothways predict"""
 
 import glob
-import json
 import os
 import re
 import sys
@@ -30,9 +29,11 @@ from bothways.cli.options import (
     answering,
 )
 from bothways.cli.output import (
+    echo_parts,
     file_progress,
     parts_progress,
     print_json,
+    print_json_line,
     print_table,
     say,
     shorten,
@@ -43,6 +44,7 @@ from bothways.errors import BothwaysError
 from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Progress
 from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat
+from bothways.text.same_text import is_blank
 
 if TYPE_CHECKING:
     from bothways.data.notes import Notes
@@ -203,7 +205,7 @@ def predict(
         examples = predictor.task.read_inputs(given[0], data.columns, notes)
         if os.path.isdir(given[0]):
             say(f"{given[0]} is a folder: the lines and rows of its files are the texts")
-    elif not all(word.strip() for word in given):
+    elif any(map(is_blank, given)):
         raise BothwaysError("a text is empty: there is nothing to predict", "empty-text")
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
@@ -219,9 +221,9 @@ def predict(
             for example, answer in answers:
                 note_without_label(predictor, example, answer, notes)
                 if as_json:
-                    sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+                    print_json_line(answer)
                 else:
-                    sys.stdout.writelines(_line(predictor.task, example, answer))
+                    echo_parts(_line(predictor.task, example, answer))
     sys.stdout.flush()
     _say_counts(notes, predictor.tally)
 
@@ -283,7 +285,7 @@ def _ask(
     marked = zip(titled, map(_in_passage, asked.answers), strict=True)
     if as_json:
         for answer in asked.answers:
-            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            print_json_line(answer)
         sys.stdout.flush()
     elif html:
         write_page(html, predictor, marked)

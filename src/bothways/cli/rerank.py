@@ -18,7 +18,7 @@ from bothways.cli.options import (
     TextColumn,
     Threads,
 )
-from bothways.cli.output import print_json, say, watch
+from bothways.cli.output import echo, print_json, say, watch
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
 
@@ -83,5 +83,5 @@ def rerank(
         print_json(found)
     else:
         for hit in found:
-            typer.echo(f"{hit['score']:.4f}\t{hit['index']}\t{' '.join(hit['text'].split())}")
+            echo(f"{hit['score']:.4f}\t{hit['index']}\t{' '.join(hit['text'].split())}")
     say(str(ranker.tally))

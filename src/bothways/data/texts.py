@@ -38,6 +38,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.text.columns import Columns, ResolvedColumns, find_columns, names_without_header
 from bothways.text.files import replace_surrogates
 from bothways.text.long_text import LongText, beginning_of
+from bothways.text.same_text import is_blank
 from bothways.text.streams import STDIN, read_any_lines, refuse_long
 
 _USUAL_COLUMNS = Columns()
@@ -252,7 +253,7 @@ def _example(row: dict[str, Any], columns: ResolvedColumns, where: str, kind: st
     if value == "-" and len(texts) == 2:
         notes.add("no-agreement", where)
         return Text(texts, None, where)
-    if not all(text.strip() for text in texts):
+    if any(map(is_blank, texts)):
         notes.add("empty-text", where)
     if columns.indicators:
         gold: Gold | None = indicated(row, columns.indicators, where)

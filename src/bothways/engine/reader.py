@@ -17,8 +17,10 @@ from bothways.engine.token_ids import TokenIds, characters_of
 from bothways.engine.tokens import Tokens
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.model import Model
+from bothways.ranges import Bounded, Count
 from bothways.text.encoding import TextInput
 from bothways.text.pieces import LONGEST_WHOLE
+from bothways.text.same_text import is_blank
 from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
@@ -29,24 +31,21 @@ _ADDING = Lock()
 
 
 @dataclass(frozen=True)
-class WindowSettings:
+class WindowSettings(Bounded):
     """The `[window]` section of a recipe: how to handle long texts."""
 
-    length: int = 0
+    section = "window"
+
+    length: Count = 0
     """Maximum tokens of a sequence, special tokens included. 0: the model's maximum length."""
-    overlap: int = 128
+    overlap: Count = 128
     """Tokens that neighbouring windows share, at most a quarter of a window."""
     long: Long = "window"
     """Longer texts: read them in windows, cut them, or raise an error."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("window.long", self.long, get_args(Long))
-        if self.length < 0 or self.overlap < 0:
-            raise BothwaysError(
-                f"window.length is {self.length} and window.overlap is {self.overlap}: expected 0 or more",
-                "out-of-range",
-                min(self.length, self.overlap),
-            )
 
 
 @dataclass
@@ -223,10 +222,7 @@ def too_many_tokens(number: int, length: int, reader: Reader) -> BothwaysError:
 
 def _count_empty(texts: Sequence[TextInput]) -> int:
     """The number of empty texts, and of pairs with an empty text."""
-    return sum(
-        not text or text.isspace() if isinstance(text, str) else not all(part.strip() for part in text)
-        for text in texts
-    )
+    return sum(is_blank(text) if isinstance(text, str) else any(map(is_blank, text)) for text in texts)
 
 
 def split_points(texts: Sequence[str], words: Sequence[Sequence[Place]], tokens: Tokens) -> dict[int, tuple[int, ...]]:

@@ -17,6 +17,7 @@ from bothways.tasks.answer import NULL, QuestionAnswering
 from bothways.text.bm25 import QueryScores
 from bothways.text.document_files import Passage, find_documents, is_document, read_passages, split_passages
 from bothways.text.files import no_text, replace_surrogates
+from bothways.text.same_text import is_blank
 
 if TYPE_CHECKING:
     from bothways.predict.predictor import Predictor
@@ -88,7 +89,7 @@ def ask(
             "no-questions",
             predictor.name,
         )
-    if not isinstance(question, str) or not question.strip():
+    if not isinstance(question, str) or is_blank(question):
         raise BothwaysError(f"expected a question, and {question!r} was given", "empty-text", question)
     for name, number in (("top", top), ("passages", passages)):
         if number < 1:

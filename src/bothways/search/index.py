@@ -24,6 +24,7 @@ from bothways.search.lexical import has_bm25s
 from bothways.search.manifest import Settings
 from bothways.search.ranking import Ranked, Rankings, SearchHit, fused
 from bothways.search.search_options import Mode, Quantize, Similarity
+from bothways.text.same_text import is_blank
 
 _IN_ORDER = ingest.InOrder()
 DEPTH = 100
@@ -190,7 +191,7 @@ class Index:
         as many of both rankings are fused.
         """
         require_several(queries)
-        if not all(query.strip() for query in queries):
+        if any(map(is_blank, queries)):
             raise BothwaysError("a query is empty", "no-text", "")
         require_choice("`mode`", mode, get_args(Mode))
         require_range("`k`", k, k > 0, "1 or more")

@@ -9,6 +9,7 @@ from bothways.engine.token_ids import TokenIds
 from bothways.errors import BothwaysError
 from bothways.text.encoding import Encoding
 from bothways.text.plain_ids import LONG
+from bothways.text.same_text import is_blank
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.windows import windows
 
@@ -39,7 +40,7 @@ class PassageSplitter:
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
         """The passages of each text. An empty text has none."""
-        found: list[list[Span]] = [[(0, len(text))] if text.strip() else [] for text in texts]
+        found: list[list[Span]] = [[] if is_blank(text) else [(0, len(text))] for text in texts]
         # A token has at least one byte of the text, so most texts need not be tokenized to know that they fit.
         doubtful = [i for i, text in enumerate(texts) if len(text) * (1 if text.isascii() else 4) > self.room]
         for i in [i for i in doubtful if len(texts[i]) > LONG]:

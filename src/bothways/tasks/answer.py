@@ -24,6 +24,7 @@ from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.ranges import Bounded, Size
 from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.spans import SpanScores, span_scores
@@ -37,19 +38,13 @@ _TOKENS = "tokens in an answer"
 
 
 @dataclass(frozen=True)
-class AnswerSettings:
+class AnswerSettings(Bounded):
     """The `[answer]` part of a recipe."""
 
-    max_answer_length: int = 30
-    """The longest answer in tokens."""
+    section = "answer"
 
-    def __post_init__(self) -> None:
-        if self.max_answer_length < 1:
-            raise BothwaysError(
-                f"answer.max_answer_length is {self.max_answer_length}: expected 1 or more",
-                "out-of-range",
-                self.max_answer_length,
-            )
+    max_answer_length: Size = 30
+    """The longest answer in tokens."""
 
 
 class QuestionAnswering(Task):

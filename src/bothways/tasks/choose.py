@@ -29,6 +29,7 @@ from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.text_task import mean_of_windows
 from bothways.text.columns import Columns, in_english
+from bothways.text.same_text import is_blank
 
 _ENDING = re.compile(r"(?:ending|option|choice)_?\d")
 
@@ -157,7 +158,7 @@ class MultipleChoice(Task):
 
     @classmethod
     def is_empty(cls, example: Choice) -> bool:
-        return not (example.context + example.question).strip() or not all(map(str.strip, example.options))
+        return is_blank(example.context + example.question) or any(map(is_blank, example.options))
 
     @classmethod
     def shared_text(cls, example: Choice) -> str:

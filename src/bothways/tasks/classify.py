@@ -6,7 +6,7 @@ B sequences · C labels.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.identify import nameless
 from bothways.model.model import Model
+from bothways.ranges import Bounded, NotNegative, Probability, Range
 from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Regression
@@ -64,8 +65,10 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class ClassifySettings:
+class ClassifySettings(Bounded):
     """The `[classify]` part of a recipe."""
+
+    section = "classify"
 
     kind: Literal["auto", LabelKind] = "auto"
     """One label per row, several, or a number; auto: decided from the data."""
@@ -73,34 +76,24 @@ class ClassifySettings:
     """With kind multi: what separates the labels of a cell, such as |. By default found in the data."""
     tune_thresholds: bool = True
     """Several labels: choose the threshold of each by F1 on the development data; else all are 0.5."""
-    label_smoothing: float = 0.0
+    label_smoothing: Probability = 0.0
     """Label smoothing: the share of the target that is spread over all labels."""
-    focal_gamma: float = 0.0
+    focal_gamma: NotNegative = 0.0
     """Focal loss: rows whose gold label has probability p are weighted by (1 - p) to this power."""
-    class_weights: Literal["none", "balanced"] | dict[str, float] = "none"
+    class_weights: Literal["none", "balanced"] | dict[str, NotNegative] = "none"
     """The weight of each label in the loss; balanced: inversely proportional to its frequency."""
     metric: str = ""
     """The score by which the best model is chosen, such as matthews or macro_f1, if not the default."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise BothwaysError(
-                f"classify.label_smoothing is {self.label_smoothing}: expected 0 or more, and less than 1",
-                "out-of-range",
-                self.label_smoothing,
-            )
-        if self.focal_gamma < 0:
-            raise BothwaysError(
-                f"classify.focal_gamma is {self.focal_gamma}: expected 0 or more", "out-of-range", self.focal_gamma
-            )
-
 
 @dataclass(frozen=True)
-class ClassifyOptions:
+class ClassifyOptions(Bounded):
     """What config.json stores for a classifier."""
 
+    section = "bothways"
+
     kind: LabelKind = "single"
-    texts: int = 0
+    texts: Annotated[int, Range(0, 2)] = 0
     """Texts per example, one or two; 0: unknown, or both occur."""
     separator: str = ""
     """As in `ClassifySettings`, for files to evaluate on."""

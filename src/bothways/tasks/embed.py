@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from bothways.data.examples import RELATED, Related
@@ -44,7 +44,7 @@ from bothways.tasks.embed_settings import (
 )
 from bothways.tasks.embed_steps import repeats, without_repeats
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
-from bothways.tasks.taught import Taught, texts_taught
+from bothways.tasks.taught import Taught, new_linear, texts_taught
 from bothways.tasks.text_task import intervals, not_numbers
 from bothways.tasks.vector_losses import (
     Groups,
@@ -195,9 +195,9 @@ class SentenceVectors(Task):
             )
         require_dropout(model.config.encoder, settings, examples)
         if settings.teachers and self.taught is not None:
-            sentence.training_only["projection"] = _linear(width, self.taught.width, seed)
+            sentence.training_only["projection"] = new_linear(width, self.taught.width, seed)
         if self.options.kind == "relations":
-            sentence.training_only["relation"] = _linear(3 * width, len(self.options.relations), seed, bias=True)
+            sentence.training_only["relation"] = new_linear(3 * width, len(self.options.relations), seed, bias=True)
 
     def encode(self, examples: Sequence[Related], before: int = 0) -> EncodedChunk:
         texts = []
@@ -393,11 +393,3 @@ class SentenceVectors(Task):
     @classmethod
     def exemplars(cls, counts: DataCounts) -> list[Related]:
         return [Related((), gold) for gold in counts.golds] or [Related(())]
-
-
-def _linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, bias=bias)
-    if bias:
-        nn.init.zeros_(layer.bias)
-    nn.init.normal_(layer.weight, std=inputs**-0.5, generator=torch.Generator().manual_seed(seed))
-    return layer

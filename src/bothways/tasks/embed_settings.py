@@ -6,9 +6,10 @@ from typing import Any, Literal, get_args
 
 from bothways.data.examples import Related
 from bothways.data.related import is_inference
-from bothways.errors import BothwaysError, require_range
+from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig
 from bothways.model.pooling_modes import PoolingMode
+from bothways.ranges import Bounded, NotNegative, Positive, Size
 
 Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet", "softmax", "distill"]
 _NEEDS = {"cosent": "scored", "cosine": "scored", "in-batch": "related", "triplet": "related", "softmax": "relations"}
@@ -28,13 +29,13 @@ _WITH = {
 
 
 @dataclass(frozen=True)
-class EmbedSet:
+class EmbedSet(Bounded):
     """One of the `[[embed.sets]]`: a file with a loss, prompts and a weight of its own."""
 
     file: str = ""
     """The name of the file, without its folder."""
     loss: Loss = "auto"
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Its losses are multiplied by it."""
     query_prompt: str = ""
     document_prompt: str = ""
@@ -43,19 +44,21 @@ class EmbedSet:
 
 
 @dataclass(frozen=True)
-class EmbedSettings:
+class EmbedSettings(Bounded):
     """The `[embed]` part of a recipe."""
+
+    section = "embed"
 
     loss: Loss = "auto"
     """in-batch: each anchor is told from all other texts of the step (MNRL). cosent: pairs with a higher score become
     more similar than others. cosine: the cosine becomes the score. triplet: a positive is nearer than a negative.
     softmax: a classifier tells the relation of two texts (SBERT). distill: vectors become those of the teachers.
     auto: distill with teachers, cosent for scored pairs, else in-batch."""
-    scale: float = _USUAL
+    scale: Positive = _USUAL
     """Cosines are multiplied by it, in the losses in-batch and cosent: 1 / temperature."""
     symmetric: bool = False
     """in-batch: also tell each positive's anchor from all other anchors."""
-    margin: float = _MARGIN
+    margin: NotNegative = _MARGIN
     """triplet: how much nearer the positive should be, in Euclidean distance."""
     guide: str = ""
     """Folder of a model. in-batch: texts that it finds more similar to an anchor than its positive are no negatives
@@ -64,12 +67,12 @@ class EmbedSettings:
     """Texts that are less similar by less than this are left out too."""
     teachers: tuple[str, ...] = ()
     """Folders of models to distill from, on any texts."""
-    similarity: float = _USUAL
+    similarity: NotNegative = _USUAL
     """distill: the weight of the similarities of all texts of a step with each other."""
     translations: bool = False
     """distill: the texts of a row are translations of its first, which alone the teachers read; all of them learn its
     vector (Reimers and Gurevych 2020)."""
-    matryoshka: tuple[int, ...] = ()
+    matryoshka: tuple[Size, ...] = ()
     """Also train the first so many numbers of each vector, so that vectors can be shortened."""
     pooling: Literal["", "cls", "mean", "max"] = ""
     """How the states of tokens become a vector. By default as the model's folder says, else mean."""
@@ -83,7 +86,7 @@ class EmbedSettings:
     """Files with settings of their own."""
 
     def __post_init__(self) -> None:
-        self._require_ranges()
+        super().__post_init__()
         losses: set[str] = {self.loss, *(one.loss for one in self.sets)}
         self._require_used(losses)
         if "distill" in losses and not self.teachers:
@@ -100,13 +103,6 @@ class EmbedSettings:
                 "bad-combination",
                 "softmax",
             )
-
-    def _require_ranges(self) -> None:
-        require_range("embed.scale", self.scale, self.scale > 0, "more than 0")
-        require_range("embed.margin", self.margin, self.margin >= 0, "0 or more")
-        require_range("embed.similarity", self.similarity, self.similarity >= 0, "0 or more")
-        for size in self.matryoshka:
-            require_range("embed.matryoshka", size, size >= 1, "1 or more")
 
     def _require_used(self, losses: set[str]) -> None:
         """Refuse settings that nothing would read."""

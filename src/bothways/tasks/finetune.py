@@ -22,6 +22,7 @@ from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.model.weights import read_json
 from bothways.progress import Watch, watch_nothing
+from bothways.tasks.data_notes import cut_note, data_notes
 from bothways.tasks.defaults import settled
 from bothways.tasks.folder import with_config, with_dropout, with_task
 from bothways.tasks.recipe import (
@@ -121,6 +122,8 @@ def finetune(
         for what, some in (("training", train), ("development", dev)):
             if unlabelled := sum(example.gold is None for example in some):
                 tell(f"{unlabelled:,} of the {len(some):,} {what} examples have no label and are left out")
+        for line in data_notes(TASKS[recipe.task], train, dev):
+            tell(line)
         normalise = TASKS[recipe.task].normalise
         train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe.settings, train)
@@ -136,6 +139,8 @@ def finetune(
         for taken in columns:
             tell(f"columns: {taken}")
         tell(f"training data: {task.reader.tally}")
+        if cut := cut_note(task.reader.tally):
+            tell(cut)
         recipe, chosen_settings = settled(recipe, model.config.encoder, len(samples), len(task.labels))
         if chosen_settings:
             tell(chosen_settings)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bothways.data.examples import Text
@@ -85,3 +85,12 @@ def _vectors(folder: str, texts: Sequence[str], device: torch.device, watch: Wat
     if reader.tally.cut:
         warnings.warn(f"vectors by {folder}: {reader.tally}", stacklevel=2)
     return found
+
+
+def new_linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> nn.Linear:
+    """A layer that only training needs, drawn by the seed of the run."""
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    nn.init.normal_(layer.weight, std=inputs**-0.5, generator=torch.Generator().manual_seed(seed))
+    return layer

@@ -200,7 +200,7 @@ def _require_same_schedule(
         )
     runs = in_steps(earlier), in_steps(recipe.run)
     before, after = (run.done(state.step, state.elapsed) for run in runs)
-    rates = [lr_factor(recipe.optim, state.step, done) for done in (before, after)]
+    rates = [lr_factor(recipe.optim, state.step, run.done(state.step, state.elapsed), run.steps) for run in runs]
     if state.complete and not runs[1].is_longer_than(state.step, state.stale):
         code, reason = "run-over", "the run is over"
     elif after >= 1:
