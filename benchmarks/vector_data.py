@@ -33,9 +33,8 @@ from bothways.text.sentences import split_sentences
 from bothways.text.streams import read_lines
 
 LABELLED = ("sts12_16", "glue_stsb", "sick", "scifact", "flickr8k_captions", "glue_qqp_subset")
-SENTENCES, PARAGRAPHS = 700_000, 120_000
-DRAWN_SENTENCES, DRAWN_PARAGRAPHS = 862_500, 149_500
-"""More than wanted: some come twice, or are in the evaluation sets."""
+MORE = 1.24
+"""So many times what is wanted is drawn: some come twice, or are in the evaluation sets."""
 SHORT = ("sent-", "requests", "dialog", "chat", "news-sent")
 """In the names of sources that have no paragraphs: they give more sentences instead."""
 _PAIR = ("sentence1", "sentence2", "score")
@@ -59,19 +58,19 @@ def evaluated(labelled: Path) -> set[str]:
 # ---------------------------------------------------------------------- texts to distil from
 
 
-def sampled(corpus: Path, rng: random.Random) -> tuple[list[str], list[str]]:
+def sampled(corpus: Path, rng: random.Random, count: int, long: int) -> tuple[list[str], list[str]]:
     """Sentences and paragraphs, by chance, from every source in proportion to the size of its file."""
     files = sorted(path for path in corpus.glob("*.txt*") if not path.name.startswith("valid"))
     total = sum(path.stat().st_size for path in files)
     sentences, paragraphs = [], []
     for path in files:
         size = path.stat().st_size
-        wanted, longer = DRAWN_SENTENCES * size // total, DRAWN_PARAGRAPHS * size // total
+        wanted, longer = int(MORE * count * size / total), int(MORE * long * size / total)
         if any(name in path.name for name in SHORT):
             wanted, longer = wanted + 3 * longer, 0
         lines = [line for line in read_lines(path) if line.strip()]
         rng.shuffle(lines)
-        whole = [line for line in lines if 250 <= len(line) <= 1100][:longer]
+        whole = [line for line in lines if 250 <= len(line) <= 1500][:longer]
         found = _sentences(lines, set(whole), wanted)
         rng.shuffle(found)
         sentences += found[:wanted]
@@ -154,6 +153,8 @@ def main() -> None:
     options.add_argument("--out", type=Path, required=True, metavar="DIR")
     options.add_argument("--leave-out", action="append", default=[], metavar="NAME", help="file of pairs to leave out")
     options.add_argument("--mebibytes", type=float, default=22, help="of a folder of text (%(default)s)")
+    options.add_argument("--sentences", type=int, default=700_000)
+    options.add_argument("--paragraphs", type=int, default=120_000)
     options.add_argument("--seed", type=int, default=7)
     asked = options.parse_args()
     labelled = asked.data / "labelled"
@@ -165,10 +166,10 @@ def main() -> None:
     if asked.out.exists():
         options.error(f"{asked.out} is there already: name a new folder")
     rng, held_out = random.Random(asked.seed), evaluated(labelled)
-    sentences, paragraphs = sampled(asked.data / "corpus/en", rng)
+    sentences, paragraphs = sampled(asked.data / "corpus/en", rng, asked.sentences, asked.paragraphs)
     folders = TextFolders(asked.out, asked.mebibytes)
-    folders.add("sentences", clean(sentences, held_out, rng)[:SENTENCES], "\n")
-    folders.add("paragraphs", clean(paragraphs, held_out, rng)[:PARAGRAPHS], "\n")
+    folders.add("sentences", clean(sentences, held_out, rng)[: asked.sentences], "\n")
+    folders.add("paragraphs", clean(paragraphs, held_out, rng)[: asked.paragraphs], "\n")
     folders.add("pair-texts", clean(texts_of_pairs(asked.data / "pairs", asked.leave_out), held_out, rng), "\n")
     pairs = training_pairs(asked.data, held_out, rng)
     write(asked.out / "embed/pairs.jsonl.xz", ({"a": a, "b": b} for a, b in pairs))

@@ -1,5 +1,6 @@
 """Shared by all tests: no network, small loud models, a small vocabulary."""
 
+import gc
 import os
 import random
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tensors are tiny: threads would spend their time meeting
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # its pool of processes would load torch in each
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
 import hypothesis
@@ -26,10 +28,11 @@ from bothways.model.families import FAMILIES
 from bothways.model.model import Model
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.curve import draw_curve
-from helpers import NETWORK, PIECES, TINY, WORDS, make_loud
+from helpers import LOOPBACK, PIECES, TINY, WORDS, leaves_the_process, make_loud
 from helpers.cli import Done, Run
 
 FSYNC = os.fsync
+gc.disable()  # while tests are collected: what is imported stays, and looking through it takes seconds
 
 hypothesis.settings.register_profile("patient", deadline=None)  # machines that are shared are slow now and then
 hypothesis.settings.load_profile("patient")
@@ -41,23 +44,38 @@ collect_ignore = [] if torch.cuda.is_available() else ["test_gpu.py"]
 SLOW = {
     "test_adapter_base", "test_benchmarks", "test_box", "test_boxed_model", "test_cli_tasks", "test_convert",
     "test_distill", "test_estimators", "test_fairseq", "test_families", "test_families_tasks", "test_finetune", "test_fit",
-    "test_google", "test_late_interaction", "test_lora", "test_lora_peft", "test_matrix", "test_older_tokenizers", "test_one_score", "test_pack",
+    "test_google", "test_kills", "test_late_interaction", "test_lora", "test_lora_peft", "test_matrix", "test_older_tokenizers", "test_one_score", "test_pack",
     "test_predictor", "test_pretrain", "test_pretrain_lora", "test_published_families", "test_ranking_losses", "test_recipe_keys",
-    "test_references", "test_rerank", "test_rtd", "test_scale", "test_scoring_classification", "test_search", "test_sentence_folders", "test_settings_of_others",
+    "test_references", "test_rerank", "test_rtd", "test_scale", "test_serve", "test_scoring_classification", "test_search", "test_sentence_folders", "test_settings_of_others",
     "test_stories", "test_suites", "test_tasks_classifier", "test_tokenizer_settings",
     "test_tasks_folders", "test_vocab_extend", "test_vocab_shrink",
 }  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="files and their tests in another order")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it looked through again
+    gc.enable()
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in SLOW:
             item.add_marker("slow")
+    seed = config.getoption("--shuffle")
+    if seed is not None:  # the tests of a file stay together: its fixtures are made once
+        draws = random.Random(seed)
+        draws.shuffle(items)
+        places = {path: draws.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: places[item.path])
 
 
 def _no_network(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in NETWORK:
+    if leaves_the_process(event, arguments, bool(LOOPBACK)):
         raise AssertionError(f"something opened the network: {event} {arguments[1:]}")
 
 
@@ -79,6 +97,14 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # An audit hook sees every socket of the process, whoever opens it, and cannot be taken off again.
 sys.addaudithook(_no_network)
+
+
+@pytest.fixture
+def loopback() -> Iterator[None]:
+    """This test may talk to 127.0.0.1."""
+    LOOPBACK.append(True)
+    yield
+    LOOPBACK.pop()
 
 
 @pytest.fixture(scope="session")

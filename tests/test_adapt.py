@@ -53,6 +53,7 @@ def run(reader: Path, out: Path, texts: dict[str, Path], **changed: object) -> A
     return adapt(texts["domain"], reader, out, general=[texts["general"]], **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_domain_is_learned_and_general_text_is_kept(reader: Path, texts: dict[str, Path], tmp_path: Path) -> None:
     found = run(reader, tmp_path / "out", texts, tolerance=0.2)
     assert found.complete
@@ -89,6 +90,7 @@ def test_several_domains_are_reported_apart(reader: Path, texts: dict[str, Path]
     assert list(found.after) == ["first", "second"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_model(reader: Path, texts: dict[str, Path], tmp_path: Path) -> None:
     whole = run(reader, tmp_path / "whole", texts, tolerance=0.2)
 

@@ -1,12 +1,15 @@
 """The benchmarks run: tiny models, a step or two. What they measure here means nothing."""
 
+import dataclasses
 import importlib.util
+import io
 import json
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,9 @@ import pytest
 import torch
 import transformers
 
+import bothways.cli
 from bothways.pretraining.recipe import read_recipe
+from helpers.cli import Done
 
 FILE = Path(__file__).parents[1] / "benchmarks" / "families.py"
 
@@ -140,7 +145,42 @@ def test_what_finds_no_memory_beside_others_is_tried_alone() -> None:
     assert done.stdout.splitlines() == ["bert timed", "mpnet timed", "albert timed"]
 
 
-def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
+class OneByOne:
+    """A pool of threads without threads: only the main one may listen to signals, as the command line does."""
+
+    def __init__(self, _: int) -> None:
+        self.map = map
+
+    def __enter__(self) -> "OneByOne":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m bothways` of a benchmark without a process of its own: each would load torch anew."""
+
+    def answer(command: list[str], check: bool, stderr: Any = None, **_: Any) -> Done:
+        words, out, err = command[command.index("bothways") :], io.StringIO(), stderr or io.StringIO()
+        code = 0
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(sys, "argv", words)
+            try:
+                bothways.cli.main()
+            except SystemExit as stop:
+                code = int(stop.code or 0)
+        assert not (check and code), words
+        return subprocess.CompletedProcess(command, code, out.getvalue(), "")
+
+    monkeypatch.setattr(subprocess, "run", answer)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_pilots_pretrain_and_fine_tune(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [json.dumps({"text_a": text, "label": i % 2}) for i, text in enumerate(["很好", "the cat sat"] * 8)]
     for part in ("train", "dev", "test"):
         (tmp_path / "data/chnsenticorp").mkdir(parents=True, exist_ok=True)
@@ -149,11 +189,15 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
     words = ["--text", packed, "--data", tmp_path / "data", "--out", tmp_path / "out", "--steps", "2", "--seeds", "1",
              "--first-seed", "7", "--tasks", "ChnSentiCorp", "--shape", shape, "--run", "short both rtd.weight=20", "--tune",
              "slow optim.lr=1e-9"]  # fmt: skip
-    command = [sys.executable, str(FILE.with_name("pilots.py")), *map(str, words)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
+    monkeypatch.setattr(sys, "argv", ["pilots.py", *map(str, words)])
+    pilots = loaded("pilots")
+    pool = SimpleNamespace(futures=SimpleNamespace(ThreadPoolExecutor=OneByOne))
+    monkeypatch.setattr(pilots, "concurrent", pool)
+    pilots.main()
+    printed = capsys.readouterr().out
     for row in ("short", "short slow"):
         dev_and_test = r" \d+\.\d ± 0\.0, \d+\.\d \|" * 2
-        assert re.search(rf"^\| {row} \|{dev_and_test}$", done.stdout, re.MULTILINE)
+        assert re.search(rf"^\| {row} \|{dev_and_test}$", printed, re.MULTILINE)
         slow = "lr = 1e-09" in (tmp_path / f"out/tuned/{row.replace(' ', '-')}-ChnSentiCorp-7/recipe.toml").read_text()
         assert slow == ("slow" in row)
     trained = read_recipe(tmp_path / "out/short/recipe.toml")
@@ -162,11 +206,13 @@ def test_pilots_pretrain_and_fine_tune(packed: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out/pilots.png").exists()
 
 
-def test_the_box_is_timed() -> None:
-    command = [sys.executable, str(FILE.with_name("box_speed.py")), "--rounds", "1", "--texts", "4"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=240)
-    assert re.search(r"^\| encode \| \d+ \| \d+\.\d\d × \|$", done.stdout, re.MULTILINE)
-    assert float(done.stdout.rpartition(": ")[2]) < 1e-4
+@pytest.mark.usefixtures("in_this_process")
+def test_the_box_is_timed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["box_speed.py", "--rounds", "1", "--texts", "4"])
+    loaded("box_speed").main()
+    printed = capsys.readouterr().out
+    assert re.search(r"^\| encode \| \d+ \| \d+\.\d\d × \|$", printed, re.MULTILINE)
+    assert float(printed.rpartition(": ")[2]) < 1e-4
 
 
 def test_words_are_compared_with_a_treebank(
@@ -251,15 +297,17 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
     assert (tmp_path / "out/pos/dev-en-dev.conllu").read_text() == "ud_english_ewt/en-dev.conllu"
 
 
-def test_blanks_are_counted(tmp_path: Path) -> None:
+def test_blanks_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Words that come again and again are named, letters in no order are not."""
     found = []
     letters = " ".join(np.random.default_rng(0).permutation(list("abcdefghijklmnopqrstuvwxyz0123456789")))
     for name, text in (("easy", "the door of the house was open and " * 8), ("hard", letters)):
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
-        command = [sys.executable, str(FILE.with_name("blanks.py")), "--text", str(tmp_path / f"{name}.txt")]
-        done = subprocess.run([*command, "--length", "40"], check=True, capture_output=True, text=True, timeout=120)
-        cells = [cell.strip() for cell in done.stdout.splitlines()[-1].split("|")]
+        monkeypatch.setattr(sys, "argv", ["blanks.py", "--text", str(tmp_path / f"{name}.txt"), "--length", "40"])
+        loaded("blanks").main()
+        cells = [cell.strip() for cell in capsys.readouterr().out.splitlines()[-1].split("|")]
         found.append((cells[1], int(cells[2]), float(cells[3].rstrip("%")), float(cells[4].rstrip("%"))))
     (who, asked, right, first_five), (_, _, wrong, _) = found
     assert (who, asked) == ("the box", round(0.15 * 38))
@@ -285,3 +333,18 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     row = capsys.readouterr().out.splitlines()[-1].split("|")
     assert [cell.strip() for cell in row[1:3]] == ["encode", "30"]
     assert float(row[3].replace(",", "")) > 50
+
+
+def test_soak(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A round works, and what grows is found."""
+    soak = loaded("soak")
+    monkeypatch.setattr(sys, "argv", ["soak.py", "--minutes", "0", "--rows", "1"])
+    with pytest.raises(SystemExit) as stopped:
+        soak.main()
+    assert stopped.value.code == 0
+    assert "flat" in capsys.readouterr().out
+    flat = [soak.Sample(float(i), i, 400.0 + i % 2, 4, 12) for i in range(100)]
+    assert soak.problems(flat) == []
+    for name in ("resident", "threads", "descriptors"):
+        grown = [dataclasses.replace(one, **{name: getattr(one, name) + one.rounds // 10}) for one in flat]
+        assert len(soak.problems(grown)) == 1, name

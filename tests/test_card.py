@@ -23,12 +23,14 @@ from bothways.model.card import Made, languages_of, markdown, yaml_text
 from bothways.model.checkpoint import save
 from bothways.model.load import load
 from bothways.predict.predictor import Predictor
+from bothways.pretraining.adapt import adapt
 from bothways.pretraining.pretrain import pretrain
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import FinetuneData
 from bothways.tasks.seeds import finetune_seeds
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.optim import OptimSettings
+from bothways.train.settings import LoraSettings
 from helpers.runs import calm, recipe
 from helpers.tasks import CASES, RELATED_TEXTS, SINGLE, TAGGED, base_model, quiet, recipe_for, start
 
@@ -191,7 +193,42 @@ def test_seeds_share_a_card(base: Path, tmp_path: Path) -> None:
     plan = recipe_for("classify", base, data=FinetuneData(train=(str(file),), dev=(str(file),)), run=quiet(steps=2))
     found = finetune_seeds(plan, tmp_path / "many", [0, 1])
     assert card_of(found.folder).data.model_name == "many"
-    assert f"seed {found.best}" in cells(card_of(found.folder))["training"][0]
+    card = card_of(found.folder)
+    assert f"seed {found.best}" in cells(card)["training"][0]
+    spread = found.scores["accuracy"]
+    assert f"| accuracy | {spread.mean:.4f} ± {spread.sd:.4f} |" in card.text
+    assert card.text.index("## Scores over seeds") < card.text.index("## Usage")
+    assert f"2 runs. The model above is the best of them on the development data, of seed {found.best}." in card.text
+
+
+def test_an_adapter_has_a_card(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = recipe_for("classify", base, run=quiet(steps=2), lora=LoraSettings(rank=2))
+    finetune(plan, tmp_path / "my-run", train=SINGLE, dev=SINGLE)
+    monkeypatch.chdir(tmp_path)
+    card, whole = card_of(tmp_path / "my-run/adapter"), card_of(tmp_path / "my-run/model")
+    assert card.data.to_dict()["library_name"] == "peft"
+    assert cells(card)["accuracy"] == cells(whole)["accuracy"]
+    assert set(codes(card)) == {"bothways"}
+    assert printed(codes(card)["bothways"]) == printed(codes(whole)["bothways"])
+
+
+def test_the_card_of_an_adapted_model_names_files_and_losses(base: Path, tmp_path: Path) -> None:
+    for name in ("domain-text.txt", "general-text.txt"):
+        (tmp_path / name).write_text("".join(f"the cat {i} sleeps in the house.\n" for i in range(80)), "utf-8")
+    found = adapt(
+        tmp_path / "domain-text.txt",
+        base,
+        tmp_path / "out",
+        general=[tmp_path / "general-text.txt"],
+        each="lines",
+        valid="20%",
+        settings=["run.device=cpu", "run.steps=2", "run.evaluate_every=2", "phases.0.length=16"],
+    )
+    card = cells(card_of(found.folder))
+    assert card["training data"][0].startswith("domain: domain-text.txt; general: general-text.txt: ")
+    for name in ("domain", "general"):
+        moved = f"{name}/loss {found.before[name]:.3f} → {found.after[name]:.3f}"
+        assert moved in card["held-out loss before → after"][0]
 
 
 def test_languages_are_those_of_the_base(base: Path, tmp_path: Path) -> None:
@@ -207,6 +244,7 @@ def test_languages_are_those_of_the_base(base: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- the aggregation of tags
 
 
+@pytest.mark.slow
 def test_the_aggregation_of_a_tagger_gives_our_entities(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """The card says "first"; the tokens after the first of a word were never trained, and "simple" reads them."""
     folder = base_model(tmp_path / "base", tokenizer)

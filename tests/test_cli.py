@@ -80,8 +80,8 @@ def test_train_show_info_fill(tmp_path: Path, model_folder: Path, run: Run) -> N
 
 
 @pytest.mark.slow
-def test_pipes_and_no_network(tmp_path: Path, model_folder: Path) -> None:
-    """Each verb in a process of its own, fed through standard input where it can be; none touches the network."""
+def test_pipes_and_no_network(tmp_path: Path, model_folder: Path, run: Run) -> None:
+    """What reads standard input in a process of its own; what does not, in this one. None touches the network."""
     filled = run_apart("fill", "-", "--model", model_folder, "--json", stdin="[MASK] cat\n\n猫 [MASK]\n")
     assert filled.returncode == 0, filled.stderr
     first, second = (json.loads(line) for line in filled.stdout.splitlines())
@@ -95,9 +95,9 @@ def test_pipes_and_no_network(tmp_path: Path, model_folder: Path) -> None:
     assert json.loads(names[1]) == {"text": 0, "word": "cat", "start": 2, "end": 5}
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sleeps\n" * 9)
-    assert run_apart("vocab", "train", corpus, "--out", tmp_path / "v", "--size", 150).returncode == 0
-    assert run_apart("info", model_folder).returncode == 0
-    broken = run_apart("fill", "[MASK]", "--model", tmp_path / "none")
+    assert run("vocab", "train", corpus, "--out", tmp_path / "v", "--size", 150).returncode == 0
+    assert run("info", model_folder).returncode == 0
+    broken = run("fill", "[MASK]", "--model", tmp_path / "none")
     assert broken.returncode == 1
     assert is_one_error(broken.stderr, str(tmp_path / "none"))
 
@@ -254,6 +254,7 @@ COMPUTES_NOTHING = {
     "convert": "copies weights",
     "export": "copies weights, and runs a few tokens",
     "models": "shows a list",
+    "page": "copies weights",
     "pack": "tokenizes",
     "search compact": "copies rows",
     "search delete": "marks rows",
@@ -378,3 +379,10 @@ def test_an_interrupted_command_leaves_nothing(kind: signal.Signals, tmp_path: P
     assert process.returncode != 0
     assert b"Traceback" not in words
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["predict a.txt --out b.jsonl", "encode a.txt --out b.npy", "pack a.txt --out b"])
+def test_empty_devices_are_not_none(verb: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("the cat\n")
+    assert is_one_error(run(*verb.split(), "--devices", "").stderr, "--devices is empty")

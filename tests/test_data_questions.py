@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from bothways.data.examples import Question
 from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
+from bothways.doctor.check_data import check_data
 from bothways.errors import BothwaysError
+from bothways.tasks.answer import QuestionAnswering
 from helpers import refused
 
 CONTEXT = "The Normans gave their name to Normandy, a region in France. The Normans came by sea."
@@ -277,3 +279,26 @@ def test_a_table_without_questions_is_told(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("text,label\na,b\n")
     with refused("unknown-layout", f"{tmp_path / 'rows.csv'}, line 2"):
         list(read_questions(tmp_path))
+
+
+def test_chinese_columns_are_those_of_questions(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("编号,问题,段落,答案\n7,中国的首都?,首都是北京。,北京\n8,谁?,没有人。,\n", encoding="utf-8")
+    found = list(read_questions(file))
+    assert [(one.id, one.question, one.context, one.gold) for one in found] == [
+        ("7", "中国的首都?", "首都是北京。", (("北京", 3),)), ("8", "谁?", "没有人。", None),
+    ]  # fmt: skip
+    assert check_data([file]).task == "answer"
+    two = tmp_path / "b.jsonl"
+    two.write_text('{"问题": "谁?", "段落": "我。", "文章": "别的", "答案": "我"}\n', encoding="utf-8")
+    assert [one.context for one in read_questions(two)] == ["我。"]
+
+
+def test_an_empty_context_answers_nothing(tmp_path: Path) -> None:
+    for one in (("who?", " "), ("", "the cat sleeps."), {"question": "who?", "context": ""}):
+        with refused("empty-text"):
+            QuestionAnswering.parse(one)
+    file, notes = tmp_path / "a.jsonl", Notes()
+    file.write_text('{"question": "who?", "context": null}\n{"question": "who?", "context": "we"}\n', encoding="utf-8")
+    assert len(list(read_questions(file, notes))) == 2
+    assert (notes.counts, notes.first) == ({"empty-text": 1}, {"empty-text": f"{file}, line 1"})

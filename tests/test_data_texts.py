@@ -19,6 +19,7 @@ from bothways.data.notes import SENTENCES, Notes
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError
 from bothways.text.columns import Columns
+from bothways.text.files import read_texts
 from helpers import refused
 
 
@@ -81,6 +82,7 @@ def test_glue_as_it_is_downloaded(tmp_path: Path, task: str, mark: str, end: str
     assert notes.counts == ({"no-label-column": 1} if "test" in task else {})
 
 
+@pytest.mark.filterwarnings("ignore:.* of another kind")
 def test_packed_files_and_many_of_them(tmp_path: Path) -> None:
     plain = b"sentence\tlabel\ngood\t1\n"
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(plain))
@@ -439,6 +441,7 @@ def test_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content
     assert all(example.where.startswith("standard input, line ") for example in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.txt"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     tab = "," if name == "a.csv" else "\t"
@@ -475,3 +478,28 @@ def test_every_note_has_a_sentence() -> None:
     source = "".join(file.read_text(encoding="utf-8") for file in Path(bothways.__file__).parent.rglob("*.py"))
     used = set(re.findall(r'notes\.add\(\s*"([a-z-]+)"', source))
     assert used == set(SENTENCES)
+
+
+@pytest.mark.parametrize(
+    ("header", "texts", "label"),
+    [
+        ("编号,评论,标签", ("a",), "b"),
+        ("编号,文本,类别", ("a",), "b"),
+        ("标题,内容,情感", ("a",), "b"),
+        ("序号,标题,标签", ("a",), "b"),
+        ("序号,问题,意图", ("a",), "b"),
+        ("句子1,句子2,标签", ("x", "a"), "b"),
+        ("句子１,句子２,标签", ("x", "a"), "b"),
+        ("前提,假设,关系", ("x", "a"), "b"),
+    ],
+)
+def test_chinese_columns_are_known(header: str, texts: tuple[str, ...], label: str, tmp_path: Path) -> None:
+    file = write(tmp_path / "a.csv", header, "x,a,b")
+    assert [(example.texts, example.gold) for example in read_texts_labelled(file)] == [(texts, label)]
+    if len(texts) == 1:
+        assert list(read_texts(file)) == list(texts)
+
+
+def test_two_chinese_texts_are_ambiguous(tmp_path: Path) -> None:
+    with refused("ambiguous-column", ("内容", "评论")):
+        list(read_texts_labelled(write(tmp_path / "a.csv", "评论,内容,标签", "x,a,b")))

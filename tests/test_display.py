@@ -16,11 +16,11 @@ import bothways
 from bothways.data.examples import Tagged
 from bothways.data.words import join_words, split_words
 from bothways.engine.reader import WindowSettings
-from bothways.marked_text import INK, Colours, Mark, MarkedText
+from bothways.marked_text import INK, Colours, Mark, MarkedText, html_table
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
 from bothways.plots import new_figure, save_figure
-from bothways.predict.display import html_table, marked_pair
+from bothways.predict.display import marked_pair
 from bothways.tasks.folder import with_task
 from bothways.tasks.tag import TokenClassification
 from bothways.text.tokenizer import Tokenizer

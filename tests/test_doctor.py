@@ -1,8 +1,9 @@
 """The checks of `bothways doctor`: planted faults are found with their lines, and clean data give no warning."""
 
+import html
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from itertools import islice, product
 from pathlib import Path
@@ -58,6 +59,39 @@ def write_json(path: Path, *rows: object) -> Path:
 
 def labelled(texts: Iterator[str], *labels: str) -> list[tuple[str, str]]:
     return [(text, labels[i % len(labels)]) for i, text in enumerate(texts)]
+
+
+@pytest.fixture(autouse=True)
+def no_box(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the tokens of an included model, but where a test is about them: the checks take a fraction of the time."""
+    if "included" not in request.node.name:
+        monkeypatch.setattr("bothways.doctor.check_data.has_box", lambda: False)
+
+
+@pytest.mark.parametrize(("texts", "model"), [(english, "en"), (chinese, "zh")])
+def test_the_included_model_that_reads_the_text_checks_its_tokens(
+    texts: Callable[[], Iterator[str]], model: str, tmp_path: Path
+) -> None:
+    rows = [(text, label) for text, label in labelled(texts(), "好", "坏")][:60]
+    found, named = (check_data(table(tmp_path / "a.tsv", rows), model=name) for name in (None, model))
+    assert found.reading is not None
+    assert named.reading is not None
+    assert found.reading == replace(named.reading, model=model)
+    assert found.plan is None
+    assert "training time: add `model`" in found.not_checked
+    assert found.reading.unknown_share < 0.05
+
+
+def test_a_report_is_shown_in_a_notebook_and_a_terminal(tmp_path: Path) -> None:
+    rows = [*labelled(english(), "good", "bad"), ("", "<b>"), ("a cat", "good")]
+    found = check_data(table(tmp_path / "a.tsv", rows))
+    shown, page = repr(found), found._repr_html_()
+    assert shown.startswith(f"DataReport(classify, single: {len(rows)} rows, {len(rows)} labelled; ")
+    assert the(found, "empty").says in shown
+    assert "Finding(" not in shown
+    assert "&lt;b&gt;" in page
+    assert "<b>" not in page
+    assert found.command in html.unescape(page)
 
 
 def the(found: DataReport, what: str) -> Finding:
@@ -673,6 +707,7 @@ def test_columns_by_name_are_in_the_command(tmp_path: Path) -> None:
     assert "--text words --label kind" in found.command
 
 
+@pytest.mark.slow
 def test_memory_does_not_hold_the_texts(tmp_path: Path) -> None:
     """2 MB of text, of which about 25 bytes a row are kept."""
     rows = [(f"{i} " + "the cat sleeps " * 130, ("good", "bad")[i % 2]) for i in range(1_000)]

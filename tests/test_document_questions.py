@@ -19,6 +19,7 @@ from bothways.engine.reader import WindowSettings
 from bothways.model.checkpoint import save
 from bothways.model.config import ModelConfig
 from bothways.model.model import Model
+from bothways.predict.ask import ask
 from bothways.predict.predictor import Predictor
 from bothways.search.documents import Corpus, find_corpus
 from bothways.tasks.folder import with_task
@@ -176,6 +177,7 @@ class _Pypdf:
             self.pages = [_Page(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.filterwarnings("ignore:.* of another kind")
 def test_a_pdf_with_any_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.pdf").write_text("One.\nTwo \ud83d!\n".encode("utf-8", "replace").decode())
     monkeypatch.setitem(sys.modules, "pypdf", _Pypdf)
@@ -195,6 +197,7 @@ def test_a_pdf_with_any_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [file.path.name for file in find_corpus(tmp_path, Path("/nowhere"))] == ["b.md"]
 
 
+@pytest.mark.filterwarnings("ignore:.* of another kind")
 def test_pages_are_documents_of_a_search(folder: Path) -> None:
     (folder / "more" / "rows.csv").unlink()
     found = {document.id: document.text for document in Corpus(find_corpus(folder, Path("/nowhere")))}
@@ -355,6 +358,23 @@ def test_chinese_markdown(tokenizer: Tokenizer, tmp_path: Path) -> None:
         assert text[one["start"] : one["end"]] == one["answer"] != ""
         assert text.split("\n")[one["line"] - 1].count(one["answer"].split("\n")[0])
         assert text[one["passage_start"] :].startswith(one["passage"])
+
+
+def test_a_broken_file_ends_no_question(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    predictor = Predictor(model_for(tokenizer))
+    (tmp_path / "b.md").write_text("the cat sleeps in the house.", encoding="utf-8")
+    expected = predictor.ask("who sleeps?", tmp_path)
+    (tmp_path / "a.pdf").write_bytes(b"no pdf at all")
+    (tmp_path / "c.txt").write_bytes(b"the dog runs" * 30 + b"\xff \x81 \xc3")
+    with pytest.warns(
+        UserWarning, match=r"a\.pdf cannot be read as \.pdf from its start: .*; 2 files could not be read"
+    ):
+        assert predictor.ask("who sleeps?", tmp_path) == expected
+    found = ask(predictor, "who sleeps?", tmp_path)
+    assert (found.documents, len(found.broken), found.empty) == (3, 2, ())
+    (tmp_path / "b.md").unlink()
+    with refused("damaged-file", tmp_path / "a.pdf"):
+        predictor.ask("who sleeps?", tmp_path)
 
 
 def test_what_cannot_be_asked(tokenizer: Tokenizer, tmp_path: Path) -> None:

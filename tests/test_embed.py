@@ -231,6 +231,24 @@ def test_vectors_become_those_of_the_teachers(base: Path, teacher: Path, tmp_pat
     assert (tmp_path / "run" / "checkpoints" / "step-00000080" / "model" / "training.safetensors").exists()
 
 
+def test_translations_learn_the_vector_of_the_text_that_the_teacher_read(base: Path, teacher: Path) -> None:
+    """Both texts of a row are taught the first one's vector; rows of other losses are read by no teacher."""
+    rows = [replace(one, source="zh.tsv") for one in PAIRS]
+    scored = [replace(one, source="sts.tsv") for one in SCORED]
+    own = EmbedSet("sts.tsv", loss="cosent", weight=0.5)
+    settings = EmbedSettings(teachers=(str(teacher),), translations=True, loss="distill", sets=(own,))
+    work = prepared(recipe_for("embed", base, settings=settings), [*rows, *scored])
+    assert isinstance(work.task, SentenceVectors)
+    assert work.task.taught is not None
+    assert set(work.task.taught.rows) == {one.texts[0] for one in PAIRS}
+    step = work._step(work.samples[: len(PAIRS)], Ranks())
+    assert step.whole is not None
+    wanted = bothways.encode([one.texts[0] for one in PAIRS for _ in one.texts], teacher)
+    assert np.allclose(step.whole.targets["taught"].numpy(), wanted, atol=1e-3)
+    alone = prepared(recipe_for("embed", base, settings=EmbedSettings(loss="cosent")), SCORED)
+    assert one_step(work, work.samples[len(PAIRS) :]) == pytest.approx(0.5 * one_step(alone), rel=1e-5)
+
+
 def test_a_distilled_run_goes_on_exactly_where_it_stopped(base: Path, teacher: Path, tmp_path: Path) -> None:
     examples = [Related((text,)) for text in sorted(set(drawn(6, 20)))]
     settings = EmbedSettings(teachers=(str(teacher),))
@@ -589,3 +607,9 @@ def test_dropout_makes_two_views_of_a_text(tmp_path: Path, tokenizer: Tokenizer)
         counted = Counter(_keys(work, range(len(work.samples))))
         assert set(counted.values()) == {2}
     assert found[0] < found[1]
+
+
+def test_scored_pairs_may_be_equal_without_dropout(base: Path, tmp_path: Path) -> None:
+    """Only in-batch negatives would learn nothing from a text and itself."""
+    rows = [Related(("the cat", "the cat"), 1.0), Related(("the cat", "paris"), 0.0)]
+    assert finetune(recipe_for("embed", base, run=quiet(steps=1)), tmp_path / "run", train=rows, dev=[]).complete

@@ -46,6 +46,7 @@ def hidden_states(folder: Path, text: str) -> list[np.ndarray[Any, Any]]:
     return [state[0].numpy() for state in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
@@ -136,6 +137,7 @@ def test_texts_are_streamed(model_folder: Path) -> None:
         assert read - done <= 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["v.npy", "v.jsonl", "v.parquet"])
 def test_writing_is_streamed(tmp_path: Path, name: str) -> None:
     """Three times the rows, the same memory."""

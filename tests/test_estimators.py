@@ -1,6 +1,7 @@
 """Classifier with several labels and with weights, and Regressor: what they learn, and what scikit-learn makes of it."""
 
 import pickle
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,6 +81,15 @@ def test_several_labels_come_back_as_they_were_given(form: str, base: Path) -> N
     assert classifier.predict_proba(TEXTS).shape == (12, 4)
     assert classifier.score(TEXTS, y) == 1.0
     assert classifier.score(TEXTS[:2], y[1::-1] if not hasattr(y, "iloc") else y.iloc[1::-1]) == 0.0
+
+
+def test_joined_labels_are_not_learned_as_one_class_without_a_word(base: Path) -> None:
+    joined = ["|".join(gold) for gold in GOLDS]
+    with pytest.warns(UserWarning, match=r"'cat\|runs' look like several, separated by \|"):
+        assert "black|runs|tree" in fast(base).fit(TEXTS, joined).classes_
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fast(base).fit(TEXTS, ["Paris, France", "Lyon, France", "R/D"] * 4)
 
 
 def test_probabilities_are_those_of_the_labels(base: Path) -> None:

@@ -95,6 +95,7 @@ def difference(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float
 # ---------------------------------------------------------------------- families and heads
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "head"), CASES, ids=[f"{family} {head or 'states'}" for family, head in CASES])
 def test_every_family_and_head(family: str, head: str) -> None:
     shape = FAMILIES[family].fresh(SMALL)
@@ -167,6 +168,7 @@ def test_every_activation(name: str) -> None:
     assert difference(found, expected(model, "", ids, segments)) < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "roberta", "modernbert", "mpnet", "deberta-v2", "jina-bert-v2"])
 def test_padding_makes_no_difference(family: str) -> None:
     """On either side, and however much: a text has one result."""
@@ -233,6 +235,7 @@ def quiet(shape: EncoderConfig) -> Model:
     return Model.new(ModelConfig(shape, ("pooler", "sequence"), ("a", "b", "c")), seed=2).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "limit"), {"fp16": 1e-3, "int8": 3e-2, "int8-blocks": 2e-2, "int4": 0.3}.items())
 def test_a_text_has_one_result_in_every_precision(precision: Any, limit: float) -> None:
     """Alone and among others, which ONNX Runtime's own dynamic quantisation does not give."""
@@ -318,6 +321,7 @@ def test_without_the_extra(classifier: Path, tmp_path: Path, monkeypatch: pytest
         bothways.export_onnx(classifier, tmp_path / "b")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["nli", "answer"])
 def test_tasks_of_the_box_are_exported(task: str, tmp_path: Path) -> None:
     found = bothways.export_onnx(bothways.boxed(task), tmp_path / "out")

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError
 from bothways.text import files, streams
 from bothways.text.files import (
@@ -50,12 +52,13 @@ def test_every_kind_gives_the_same_texts_and_documents(tmp_path: Path, name: str
     assert list(read_documents(path, field="body")) == [row.strip() for row in rows if row.strip()]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.parquet"])
 def test_a_text_that_is_null_is_an_empty_one(tmp_path: Path, name: str) -> None:
     path = write_rows(tmp_path / name, ["one", None, "two"])  # type: ignore[list-item]
     assert list(read_texts(path, "body")) == ["one", "", "two"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz", "a.TXT", "a.TXT.GZ", *KINDS, *PACKED])
 def test_the_meter_counts_the_bytes_of_the_file(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -183,6 +186,7 @@ def peak(action: Callable[[], Any]) -> int:
     return highest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv.gz", "a.tsv", "one-line.txt", "one-document.txt"]
 )
@@ -353,6 +357,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:.* of another kind")
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
@@ -391,3 +396,25 @@ def test_find_files(library: Path, asked: list[str], found: list[str]) -> None:
 def test_what_is_not_found_is_refused(library: Path, asked: list[str], code: str, value: Path | None) -> None:
     with refused(code, value):
         find_files(asked)
+
+
+def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.md", "c.html", "d.md", ".hidden.md", "sub/e.htm", "notes"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_text("a text\n", encoding="utf-8")
+    says = r"5 files are of another kind in .* and not read: \.md 2, \.html 1, notes 1, \.htm 1"
+    with pytest.warns(UserWarning, match=says):
+        assert [file.name for file in find_files([tmp_path / "in"])] == ["a.txt"]
+    with pytest.warns(UserWarning, match=says):
+        assert [one.texts for one in read_texts_labelled(tmp_path / "in")] == [("a text",)]
+    for name in ("b.md", "c.html", "d.md", "sub/e.htm", "notes"):
+        (tmp_path / "in" / name).unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_files([tmp_path / "in"])
+
+
+def test_null_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": ""}\n{"text": null}\n', encoding="utf-8")
+    with refused("null-text", f"{tmp_path / 'a.jsonl'}, line 2"):
+        list(read_texts(tmp_path / "a.jsonl"))

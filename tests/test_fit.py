@@ -38,20 +38,21 @@ def weights(out: Path) -> Mapping[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(packed: Path, tmp_path: Path, seed: int, optimizer: Any) -> None:
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(packed: Path, tmp_path: Path, optimizer: Any) -> None:
     """At several random steps, in both phases, twice in one run; dropout on."""
     plan = recipe(packed, save_every=3)
     plan = replace(plan, optim=replace(plan.optim, name=optimizer))
     pretrain(plan, tmp_path / "whole")
-    first, second = sorted(random.Random(seed).sample(range(4, 20), 2))
-    run_until(plan, tmp_path / "parts", first)
-    run_until(plan, tmp_path / "parts", second)
-    pretrain(plan, tmp_path / "parts")
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert list(losses(tmp_path / "whole")) == list(range(1, 21))
-    for name, tensor in weights(tmp_path / "whole").items():
-        assert torch.equal(tensor, weights(tmp_path / "parts")[name]), name
+    expected = weights(tmp_path / "whole")
+    for seed in range(3):
+        parts = tmp_path / f"parts {seed}"
+        for step in sorted(random.Random(seed).sample(range(4, 20), 2)):
+            run_until(plan, parts, step)
+        pretrain(plan, parts)
+        assert losses(parts) == losses(tmp_path / "whole"), seed
+        found = weights(parts)
+        assert all(torch.equal(tensor, found[name]) for name, tensor in expected.items()), seed
 
 
 @pytest.mark.slow
@@ -80,7 +81,7 @@ def recipe_file(folder: Path, packed: Path) -> Path:
     return path
 
 
-def wait_for(happened: Any, seconds: float = 60) -> None:
+def wait_for(happened: Any, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, "it did not happen"
@@ -166,14 +167,13 @@ def test_a_finished_run_does_nothing_more(packed: Path, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- exactness
 
 
-@pytest.mark.parametrize("micro", [64, 100, 200])
-def test_accumulation_is_exact(packed: Path, tmp_path: Path, micro: int) -> None:
+def test_accumulation_is_exact(packed: Path, tmp_path: Path) -> None:
     """A step in several passes is the same step: losses are divided by the terms of the whole step."""
     plan = calm(recipe(packed))
     pretrain(plan, tmp_path / "whole")
-    pretrain(replace(plan, run=replace(plan.run, micro_tokens=micro)), tmp_path / "parts")
-    for step, loss in losses(tmp_path / "whole").items():
-        assert losses(tmp_path / "parts")[step] == pytest.approx(loss, abs=1e-5), step
+    for micro in (64, 100, 200):
+        pretrain(replace(plan, run=replace(plan.run, micro_tokens=micro)), tmp_path / str(micro))
+        assert losses(tmp_path / str(micro)) == pytest.approx(losses(tmp_path / "whole"), abs=1e-5), micro
 
 
 def test_recomputing_activations_changes_nothing(packed: Path, tmp_path: Path) -> None:
@@ -187,7 +187,8 @@ def test_recomputing_activations_changes_nothing(packed: Path, tmp_path: Path) -
 @pytest.mark.filterwarnings("default")  # torch's compiler warns about itself
 def test_compiled_training_is_the_same_training(packed: Path, tmp_path: Path) -> None:
     """The compiler changes the losses by rounding only. Full sequences: on a CPU, ragged ones are compiled piecemeal."""
-    plan = calm(recipe(packed, steps=6))
+    plan = calm(recipe(packed, steps=3))
+    plan = replace(plan, model=replace(plan.model, layers=1))  # the compiler takes as long again for every other
     plan = replace(plan, objectives=("mlm",), data=replace(plan.data, rows="stream"), phases=PHASES[:1])
     pretrain(plan, tmp_path / "plain")
     pretrain(replace(plan, run=replace(plan.run, compile=True)), tmp_path / "compiled")

@@ -13,6 +13,7 @@ import pytest
 import bothways
 from bothways.data.notes import Notes
 from bothways.data.texts import read_texts_labelled
+from bothways.model.load import load
 from bothways.text.frames import as_files, frame_kind, is_frame, rows_of_frame, with_columns
 from bothways.text.tokenizer import Tokenizer
 from helpers import refused
@@ -114,6 +115,45 @@ def test_a_classifier_takes_a_table_of_texts(base: Path) -> None:
     found = classifier.predict_proba(table)
     np.testing.assert_allclose(found, classifier.predict_proba(ROWS["review"]), atol=1e-6)
     assert classifier.score(table, table["stars"]) == classifier.score(ROWS["review"], ROWS["stars"])
+
+
+def test_unusual_columns_are_named_by_text_and_label_everywhere(
+    kind: str, tuned: Path, base: Path, tmp_path: Path
+) -> None:
+    """As the error says: name it with `text`."""
+    odd = MAKE[kind]({"id": ROWS["id"], "was": ROWS["review"], "wie": ROWS["stars"]})
+    usual = MAKE[kind](ROWS)
+    with refused("no-text-column", ("id", "was", "wie")):
+        bothways.encode(odd, base)
+    np.testing.assert_allclose(bothways.encode(odd, base, text="was"), bothways.encode(usual, base), atol=1e-6)
+    assert len(bothways.encode_tokens(odd, base, text="was")) == 4
+    assert bothways.evaluate(odd, tuned, text="was", label="wie").scores == bothways.evaluate(usual, tuned).scores
+    assert bothways.compare_models(odd, tuned, tuned, text="was", label="wie").difference == 0
+    predictor = bothways.Predictor.load(tuned)
+    expected = [row["predicted_label"] for row in plain(predictor(usual))]
+    assert [row["predicted_label"] for row in plain(predictor(odd, text="was"))] == expected
+    recipe = recipe_for("classify", base, run=quiet(epochs=1.0, batch_size=2))
+    made = bothways.finetune(recipe, tmp_path / "run", train=odd, dev=odd, text="was", label="wie")
+    assert (made.examples, made.labels) == (4, ("bad", "good"))
+    assert bothways.pack(odd, load(base).require_tokenizer(), tmp_path / "packed", text="was").documents == 4
+
+
+def test_estimators_take_the_names_of_columns(kind: str, base: Path) -> None:
+    odd = MAKE[kind]({"id": ROWS["id"], "was": ROWS["review"], "wie": ROWS["stars"], "wieviel": [1.0, 2.0, 3.0, 4.0]})
+    usual = bothways.Classifier(base, epochs=1).fit(ROWS["review"], ROWS["stars"])
+    named = bothways.Classifier(base, epochs=1).fit(odd, text="was", label="wie")
+    np.testing.assert_allclose(named.predict_proba(odd), usual.predict_proba(ROWS["review"]), atol=1e-6)
+    np.testing.assert_allclose(named.predict_proba(ROWS["review"]), usual.predict_proba(ROWS["review"]), atol=1e-6)
+    assert named.score(odd, ROWS["stars"]) == usual.score(ROWS["review"], ROWS["stars"])
+    assert bothways.Regressor(base, epochs=1).fit(odd, text="was", label="wieviel").predict(odd).shape == (4,)
+    for settings, code, value in (
+        ({"y": ROWS["stars"], "label": "wie"}, "bad-combination", "wie"),
+        ({"label": "nichts"}, "no-column", "nichts"),
+    ):
+        with refused(code, value):
+            bothways.Classifier(base).fit(odd, text="was", **settings)
+    with refused("no-table"):
+        bothways.Classifier(base).fit(ROWS["review"], ROWS["stars"], text="was")
 
 
 def test_entities_are_lists_in_one_column(tmp_path: Path, base: Path) -> None:

@@ -31,7 +31,7 @@ def random(rows: int, width: int, seed: int = 0) -> NDArray[np.float32]:
 @pytest.mark.parametrize("budget", [1, 20_000, 300_000, BUDGET])
 @pytest.mark.parametrize("k", [1, 7, 40])
 def test_the_answer_is_that_of_a_full_sort(budget: int, k: int) -> None:
-    queries, corpus = random(23, 48), random(500, 48, 1)
+    queries, corpus = random(23, 48), random(100 if budget == 1 else 500, 48, 1)  # 1: a block for each product
     scores, rows = nearest(queries, corpus, k, budget=budget, device="cpu")
     expected = full_sort(queries, corpus, k)
     np.testing.assert_array_equal(rows, expected[1])

@@ -187,7 +187,7 @@ def test_vectors_of_tokens_and_words(folders: dict[str, Path], tokenizer: Tokeni
     model = sentence_model(tokenizer, "mean", steps=[Normalize()])
     for per in ("token", "word"):
         ours, theirs = (
-            bothways.encode_tokens(TEXTS, one, per=per, long="window")  # type: ignore[arg-type]
+            bothways.encode_tokens(TEXTS, one, per=per, long="window")
             for one in (folders["vectors"], model)
         )
         for one, other in zip(ours, theirs, strict=True):
@@ -342,7 +342,7 @@ def test_what_needs_the_weights_is_refused(folders: dict[str, Path]) -> None:
         bothways.load(folder)
     for layers in (0, "all", "static"):
         with refused("exported-graph", file):
-            bothways.encode(["the cat"], folder, layers=layers)  # type: ignore[arg-type]
+            bothways.encode(["the cat"], folder, layers=layers)
     with refused("exported-graph", graph_file(folders["classify"])):
         bothways.encode(["the cat"], folders["classify"])
     with refused("exported-graph", file):

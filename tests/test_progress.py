@@ -662,6 +662,7 @@ NEEDS = {"pretrain": ["pack"], "evaluate": ["finetune"], "predict": ["finetune"]
 NEEDS |= {f"search {part}": ["search build"] for part in ("add", "query", "delete", "compact")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_shows_its_progress(
     verb: str, place: dict[str, str], run: Run, monkeypatch: pytest.MonkeyPatch

@@ -25,9 +25,10 @@ from bothways.data.texts import read_texts_labelled
 from bothways.doctor.check_data import check_data, guess_task
 from bothways.scale.units import estimate_rows
 from bothways.text.columns import Columns
+from bothways.text.excel import read_sheet
 from bothways.text.files import Meter, find_files, read_documents, read_texts
 from helpers import refused
-from helpers.cli import Run
+from helpers.cli import Run, is_one_error
 
 ZH, EN = "张三在北京工作。", "Ann Lee works in Paris."
 
@@ -73,6 +74,7 @@ def write_excel(path: Path, rows: list[list[Any]], sheet: str = "Sheet") -> Path
     return path
 
 
+@pytest.mark.filterwarnings("ignore:.*cannot read")  # a Chinese row: the model that checks tokens reads English
 def test_excel(tmp_path: Path) -> None:
     rows: list[list[Any]] = [
         ["Review", "Stars", None],
@@ -100,6 +102,28 @@ def test_excel_without_a_header_and_with_missing_cells(tmp_path: Path) -> None:
     path = write_excel(tmp_path / "a.xlsx", [["pos", EN, "x"], ["neg", ZH], ["neg"]])
     assert texts(path, Columns("2", label="1")) == [(EN, "pos"), (ZH, "neg"), ("", "neg")]
     assert list(read_texts(path, "2")) == [EN, ZH, ""]
+
+
+def test_the_sheet_is_named(tmp_path: Path, run: Run) -> None:
+    path = write_excel(tmp_path / "a.xlsx", [["text", "label"], *([f"the {n}", "ab"[n % 2]] for n in range(20))])
+    book = openpyxl.load_workbook(path)
+    for row in (["text", "label"], *([f"a dog {n}", "xy"[n % 2]] for n in range(30))):
+        book.create_sheet("二月") if "二月" not in book else None
+        book["二月"].append(row)
+    book.save(path)
+    refusal = run("doctor", path)
+    assert is_one_error(refusal.stderr, "name the one to be read with --sheet")
+    found = run("doctor", path, "--sheet", "二月", "--json")
+    assert found.returncode == 0, found.stderr
+    report = json.loads(found.stdout)
+    assert (report["rows"], {one["name"] for one in report["labels"]}) == (30, {"x", "y"})
+    assert "--sheet 二月" in report["command"].replace("'", "")
+    with read_sheet("Sheet"):
+        assert len(texts(path)) == 20
+    with refused("several-sheets", ("Sheet", "二月")):
+        texts(path)
+    with read_sheet("nothing"), refused("no-sheet", "nothing"):
+        texts(path)
 
 
 def test_excel_that_cannot_be_read(tmp_path: Path) -> None:
@@ -433,6 +457,7 @@ LEAVES = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_msgpack_as_its_own_package_writes_it(value: Any) -> None:

@@ -249,10 +249,12 @@ FINETUNING = {
     "embed.guide": c("{vectors}", *EMBED),
     "embed.guide_margin": c("0.9", *EMBED, "embed.guide={vectors}"),
     "embed.teachers": c('["{vectors}"]', *EMBED),
+    "embed.translations": c("true", *EMBED, 'embed.teachers=["{vectors}"]'),
     "embed.similarity": c("1.0", *EMBED, 'embed.teachers=["{vectors}"]'),
     "sets.file": c("none.jsonl", *EMBED, SETS, effect="no-such-file"),
     "sets.loss": c("triplet", *EMBED, SETS),
     "sets.weight": c("3.0", *EMBED, SETS),
+    "sets.translations": c("true", *EMBED, SETS, 'embed.teachers=["{vectors}"]'),
     "sets.query_prompt": c("the cat", *EMBED, SETS),
     "sets.document_prompt": c("the cat", *EMBED, SETS),
 }

@@ -449,6 +449,7 @@ def picture(tmp_path: Path, log: Path, plateau: float | None = None) -> bytes:
     return data
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_data(tmp_path: Path) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     before = dict(matplotlib.rcParams)

@@ -49,6 +49,7 @@ def test_a_run_without_state_says_why_it_cannot_be_longer(base: Path, tmp_path: 
         trained(plan_of(base, **length), tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("short", "long"), [({"steps": 4}, {"steps": 8}), ({"steps": 0, "epochs": 2.0}, {"steps": 0, "epochs": 4.0})])  # fmt: skip
 def test_with_its_state_a_flat_run_becomes_the_longer_one(
     base: Path, tmp_path: Path, short: dict[str, Any], long: dict[str, Any]
@@ -85,6 +86,7 @@ def test_a_state_that_is_no_longer_wanted_is_dropped(base: Path, tmp_path: Path)
     assert not (tmp_path / "run/checkpoints").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before the state", "before the rename", "before the removal", "in the removal"])
 def test_a_kill_while_dropping_loses_nothing(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str

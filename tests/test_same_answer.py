@@ -51,11 +51,12 @@ IN_BF16 = ["cuda"] if "cuda" in DEVICES else ["cpu"] if torch.ops.mkldnn._is_mkl
 CASES = [("fp32", device) for device in DEVICES] + [("bf16", device) for device in IN_BF16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "device"), CASES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_vectors_of_every_family(family: str, dtype: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_like_real_ones(family)
-    texts = mixed_texts()
+    texts = mixed_texts(12)
 
     def vectors(some: list[str]) -> Any:
         return encode(some, model, device=device, dtype=dtype)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from bothways.scale.drive import Target, drive
 from bothways.scale.jobs import EncodeJob
 from bothways.scale.packing import pack_files
 from bothways.scale.processes import parse_devices, run_here, run_processes
-from bothways.scale.units import Cursor, Unit, estimate_rows, unique_names
+from bothways.scale.turns import Turn
+from bothways.scale.units import Cursor, Unit, estimate_rows, unique_names, write_json
 from bothways.text.tokenizer import Tokenizer
 from helpers import WORDS, refused
 from helpers.cli import Run, is_one_error, write_rows
@@ -118,7 +120,7 @@ def test_every_number_of_rows(name: str, per: Any, rows: int, model_folder: Path
     """No row, less than a part, whole parts, and a rest."""
     texts = write_rows(tmp_path / "texts.csv", sentences(rows))
     found, expected = tmp_path / name, tmp_path / f"one-{name}"
-    report = encode_files(texts, found, model_folder, per=per, field="body", devices="", rows_per_part=10)
+    report = encode_files(texts, found, model_folder, per=per, text="body", devices="", rows_per_part=10)
     run("encode", texts, "--model", model_folder, "--out", expected, "--per", per, "--field", "body")
     assert report.rows == report.tally.texts == rows
     if name.endswith(".parquet") and rows == 0:
@@ -366,6 +368,79 @@ def test_a_kill_while_parts_are_joined(
             again()
     assert again().rows == ROWS
     assert len(np.load(out / "texts.npy")) == ROWS
+
+
+class _KillError(Exception):
+    """Stands for a kill, in this process."""
+
+
+def killed_after(monkeypatch: pytest.MonkeyPatch, parts: int, call: Callable[[], Any]) -> None:
+    """Call a function, and end it when it has finished so many parts."""
+    left = parts
+
+    def write(path: Path, value: Any) -> None:
+        nonlocal left
+        if not left:
+            raise _KillError
+        left -= 1
+        write_json(path, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bothways.scale.jobs.write_json", write)
+        with pytest.raises(_KillError):
+            call()
+
+
+@pytest.mark.parametrize("name", ["answers.jsonl", "answers.csv", "v.npy", "v.jsonl", "words.npy"])
+def test_a_killed_run_of_a_small_file_goes_on_where_it_was(
+    name: str, classifier: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of one unit: its beginning is kept, and the numbers are the same to the last bit."""
+    monkeypatch.setattr("bothways.engine.chunks._TEXTS", {"cpu": 4})
+    texts.write_text("\n".join(text or "the" for text in sentences()), encoding="utf-8")
+    out, expected = tmp_path / name, tmp_path / "expected" / name
+
+    def work(out: Path) -> Any:
+        if name.startswith("answers"):
+            return predict_files(texts, out, classifier)
+        return encode_files(texts, out, classifier, per="word" if name == "words.npy" else "text")
+
+    whole = work(expected)
+    monkeypatch.setattr("bothways.scale.turns.SECONDS", 0.0)
+    killed_after(monkeypatch, 3, partial(work, out))
+    kept = [json.loads(file.read_text()) for file in out.with_name(f"{name}.parts").glob("part-*.json")]
+    assert len(kept) == 3
+    again: list[int] = []
+    read = Cursor.take
+
+    def take(self: Cursor[Any], rows: int) -> Any:
+        again.append(self._row)
+        return read(self, rows)
+
+    monkeypatch.setattr(Cursor, "take", take)
+    assert work(out).tally == whole.tally
+    assert again[0] == sum(counts["rows"] for counts in kept), "the rows that were done are not done again"
+    assert out.read_bytes() == expected.read_bytes()
+    beside = [path.with_name(f"{path.name}.jsonl") for path in (out, expected)]
+    assert [path.exists() for path in beside] == [name == "words.npy"] * 2
+    assert name != "words.npy" or beside[0].read_bytes() == beside[1].read_bytes()
+    assert left_over(tmp_path) == []
+
+
+def test_a_turn_ends_only_where_all_rows_have_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bothways.scale.turns.SECONDS", 0.0)
+    turn = Turn(iter(range(10)), "cpu")
+
+    def three_at_a_time() -> Iterator[int]:
+        rows = iter(turn)
+        while some := list(islice(rows, 3)):
+            yield from some
+
+    assert list(turn.answers(three_at_a_time())) == [0, 1, 2]
+    assert turn.counts() == {"goes_on": True}
+    on_gpu = Turn(iter(range(10)), "cuda")
+    assert list(on_gpu.answers(on_gpu)) == list(range(10))
+    assert on_gpu.counts() == {}
 
 
 def test_a_bug_ends_the_run_after_three_attempts(texts: Path, model_folder: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.model.readable import _SAID
 from bothways.predict.token_table import distil_static
-from bothways.text.scripts import SCRIPTS, known_scripts, not_ascii, strange_text
+from bothways.text.scripts import SCRIPTS, find_strange, known_scripts, starts_of
 from bothways.text.tokenizer import BERT_SPECIALS, Tokenizer
 from helpers.cli import Run
 from helpers.tasks import base_model
@@ -44,6 +44,7 @@ def test_enough_characters_are_knowledge_of_chinese() -> None:
     some = [chr(0x4E00 + i) for i in range(800)]
     assert known_scripts([*words, *some, *(f"##{one}" for one in some)]) == {"Latin"}
     assert known_scripts([*words, *(chr(0x4E00 + i) for i in range(2_000))]) == {"Latin", "Chinese"}
+    assert known_scripts([*words[:900], *(chr(0x4E00 + i) for i in range(2_000))]) == {"Chinese"}  # names and brands
     assert known_scripts([*ENGLISH, *some]) == {"Latin", "Chinese"}
 
 
@@ -67,6 +68,8 @@ def test_pieces_of_bytes_are_read_as_text() -> None:
         (("the cat", "北京是中国的首都，也是中国的政治中心"), "Chinese"),
         ("[_]{|} 猫猫", "Chinese"),
         ("the cat 猫", None),
+        ("the service was 很好 indeed", "Chinese"),
+        ("Moscow (Russian: Москва, tr. Moskva) is the capital and largest city of Russia", None),
         ("Größe café", None),
         ("123 😀 …", None),
         ("中", None),
@@ -74,10 +77,38 @@ def test_pieces_of_bytes_are_read_as_text() -> None:
     ],
 )
 def test_the_script_of_a_text(text: Any, script: str | None) -> None:
-    found = strange_text(not_ascii(["the cat", text]), frozenset({"Latin"}))
-    assert (found and found[1]) == script
+    known = frozenset({"Latin"})
+    found = find_strange(starts_of(["the cat", text], known), known)
+    assert (found and found.script) == script
     if script:
-        assert strange_text(not_ascii([text]), frozenset({"Latin", script})) is None
+        both = known | {script}
+        assert find_strange(starts_of([text], both), both) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_strange"),
+    [
+        ("The food was delicious and the staff were friendly.", True),
+        ("Das Essen war ausgezeichnet", True),
+        ("iPhone手机壳", False),
+        ("电脑预装了Windows Vista，速度太慢", False),
+        ("OK", False),
+        ("1234567890 http", False),
+    ],
+)
+def test_a_reader_of_chinese_says_that_it_reads_no_english(text: str, is_strange: bool) -> None:
+    known = frozenset({"Chinese"})
+    found = find_strange(starts_of([text], known), known)
+    assert bool(found) == is_strange
+    assert found is None or found.script == "Latin"
+
+
+def test_text_that_is_partly_unreadable_is_counted(english: Model) -> None:
+    mixed = "the service 很好吃 was good"
+    with pytest.warns(
+        UserWarning, match=r"is partly Chinese, which this model cannot read \(2 of 5 texts\): .* zh can"
+    ):
+        bothways.encode(["the cat", "a dog", mixed, "naïve café", CHINESE], english)
 
 
 CALLS: dict[str, Callable[[Model, str], Any]] = {
@@ -124,6 +155,7 @@ VERBS = {
 """All that read texts, but for those of fine-tuned models, which read them as `finetune` does."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_says_so_once(verb: str, english: Model, tmp_path: Path, run: Run) -> None:
     texts = [f"{CHINESE}{place}" for place in ("上海", "广州", "深圳", "天津", "武汉", "成都")]
@@ -147,4 +179,6 @@ def test_the_included_model_says_that_it_reads_no_chinese(run: Run) -> None:
     found = run("fill", "今天天气很[MASK]。")
     assert found.returncode == 0
     assert "warning: '今天天气很 。' … is Chinese, which this model cannot read" in found.stderr
+    found = run("fill", "The food was [MASK] and the staff were friendly.", "--model", "zh")
+    assert "is in Latin letters, which this model cannot read (33 letters): the included model en can" in found.stderr
     assert run("fill", "Paris is the [MASK] of France, très belle.").stderr.count("cannot read") == 0

@@ -572,7 +572,7 @@ def test_the_last_addition_is_not_made_twice(model: Path, tmp_path: Path) -> Non
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"text": "paris", "body": "berlin"}\n')
     index.add(rows)
-    index.add(rows, field="body")  # the same file, and other documents
+    index.add(rows, text="body")  # the same file, and other documents
     assert len(index) == 5
 
 

@@ -41,6 +41,16 @@ def test_titles_come_before_texts(tmp_path: Path) -> None:
     assert read(tmp_path) == expected
 
 
+def test_the_index_in_a_folder_is_no_file_of_another_kind(tmp_path: Path) -> None:
+    (tmp_path / "index").mkdir()
+    (tmp_path / "a.md").write_text("a")
+    (tmp_path / "index" / "vectors.npy").write_bytes(b"\0")
+    assert [file.path.name for file in find_corpus(tmp_path, tmp_path / "index")] == ["a.md"]
+    with pytest.warns(UserWarning, match=r"1 file is of another kind .*: \.npy 1"):
+        find_corpus(tmp_path, tmp_path / "elsewhere")
+
+
+@pytest.mark.filterwarnings("ignore:.* of another kind")
 def test_files_of_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     (folder / "more").mkdir(parents=True)

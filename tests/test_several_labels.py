@@ -150,6 +150,9 @@ def test_the_separator_that_was_taken_is_said(tmp_path: Path) -> None:
         (["a, b", "c"], ","),
         (["Comedy, dark;Drama", "Drama", "Comedy, dark"], ";"),
         (["R;D, ops", "ops"], ","),
+        (["joy/awe", "joy", "awe"], "/"),
+        (["sci-fi/fantasy", "drama"], ""),
+        (["sci-fi/fantasy, drama", "drama"], ","),
     ],
 )
 def test_the_separator_leaves_no_label_that_looks_like_several(cells: list[str], mark: str) -> None:
@@ -169,7 +172,13 @@ def test_two_separators_are_refused() -> None:
         (["joy", "awe", "joy;awe"], ";"),
         (["joy", "awe", "joy;awe;new"], ""),
         (["Paris, France", "Lyon, France", "Rome, Italy"], ""),
-        (["A/B", "A", "B"], ""),
+        (["Paris, France", "Lyon, France", "France"], ""),
+        (["joy/awe", "joy", "awe"], "/"),
+        (["joy / awe", "fear", "joy", "awe"], "/"),
+        (["sci-fi/fantasy", "fantasy/sci-fi", "drama"], ""),
+        (["AC/DC", "N/A", "A"], ""),
+        (["1/2", "1", "2"], ""),
+        (["joy, awe", "joy", "awe", "awe, fear", "fear", "joy, fear", "fear, joy", "awe, joy", "fear, rare"], ","),
     ],
 )
 def test_cells_that_look_like_several(names: list[str], mark: str) -> None:
@@ -254,6 +263,7 @@ def written(path: Path, form: str) -> Path:
         ("|", "--set classify.kind=multi --set 'classify.separator=|'"),
         (";", "--set classify.kind=multi --set 'classify.separator=;'"),
         (",", "--set classify.kind=multi --set classify.separator=,"),
+        ("/", "--set classify.kind=multi --set classify.separator=/"),
         ("lists", ""),
         ("columns", "--label joy+awe+fear"),
     ],
@@ -283,6 +293,16 @@ def test_doctor_leaves_other_columns_alone(tmp_path: Path) -> None:
     assert check_data([one]).labelled == 0
     two = [{"text": t, "label": "ab"[i % 2], "x": i % 2, "y": i // 3 % 2} for i, t in enumerate(TEXTS)]
     assert check_data([write_json(tmp_path / "b.jsonl", two)]).kind == "single"
+
+
+@pytest.mark.parametrize("flag", ["verified", "is_read", "rater_id", "example_very_unclear", "是否审核"])
+def test_doctor_proposes_no_flag_as_a_label(flag: str, tmp_path: Path) -> None:
+    rows = [{"id": i, "text": t, flag: i % 2, "joy": i // 2 % 2, "awe": i // 3 % 2} for i, t in enumerate(TEXTS)]
+    assert check_data([write_json(tmp_path / "a.jsonl", rows)]).columns == "text = text, label = joy + awe"
+    apart = [{"open": i % 2, "text": t, "n": i, "joy": i // 2 % 2, "awe": i // 3 % 2} for i, t in enumerate(TEXTS)]
+    assert check_data([write_json(tmp_path / "b.jsonl", apart)]).columns == "text = text, label = joy + awe"
+    alone = [{"text": t, flag: i % 2, "joy": i // 2 % 2} for i, t in enumerate(TEXTS)]
+    assert check_data([write_json(tmp_path / "c.jsonl", alone)]).labelled == 0
 
 
 def test_doctor_says_that_a_label_has_neighbours(tmp_path: Path) -> None:

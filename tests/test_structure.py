@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import bothways
+from bothways.errors import EXTRAS
 
 SOURCE = Path(bothways.__file__).parent
 
@@ -17,7 +18,7 @@ SOURCE = Path(bothways.__file__).parent
 ORDER = [
     ["errors"],
     ["lazy"],
-    ["atomic", "prefetch", "hash_rng", "ragged", "progress_displays", "progress"],
+    ["atomic", "prefetch", "hash_rng", "printable", "ragged", "ranges", "progress_displays", "progress"],
     ["plots", "marked_text"],
     ["text"],
     ["data"],
@@ -32,6 +33,8 @@ ORDER = [
     ["predict"],
     ["search"],
     ["scale"],
+    ["page"],
+    ["serve"],
     ["cli", "__main__"],
 ]
 ALLOWED = {
@@ -53,6 +56,8 @@ ALLOWED = {
     "pypdf",
     "mlflow",
     "wandb",
+    "starlette",
+    "uvicorn",
     "bothways",
 }
 JUDGES = {"transformers", "sentence_transformers", "peft"}
@@ -208,3 +213,13 @@ def test_test_modules_do_not_import_each_other() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not [name for name in names if name.startswith(("test_", "conftest"))], file.name
+
+
+def test_missing_packages_are_told_in_one_place() -> None:
+    """`needs` in errors.py knows the extra of each package, and pyproject.toml has that extra."""
+    texts = {file.name: file.read_text(encoding="utf-8") for file in SOURCE.rglob("*.py")}
+    assert [name for name, text in texts.items() if "pip install" in text] == ["errors.py"]
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    for package, extra in EXTRAS.items():
+        assert any(re.match(rf"{package}\b", line) for line in extras[extra]), package

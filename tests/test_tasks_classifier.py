@@ -230,7 +230,7 @@ NOT_APPLICABLE = {
 class OfNumbers(Classifier):
     """Reads rows of numbers as texts, so that scikit-learn can check it with its own data."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Classifier:  # noqa: N803
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, **columns: Any) -> Classifier:  # noqa: N803
         return super().fit(as_texts(X), y, sample_weight)
 
     def predict_proba(self, X: Any) -> Any:  # noqa: N803

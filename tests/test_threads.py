@@ -76,6 +76,8 @@ def test_set_threads_holds_for_all_work_until_it_is_taken_back(seen: Any) -> Non
     bothways.set_threads(None)
     assert torch.get_num_threads() == 2
     assert seen("the cat") == [1]
+    with refused("out-of-range", 10**20):
+        bothways.set_threads(10**20)
     with refused("out-of-range", 0):
         bothways.set_threads(0)
 

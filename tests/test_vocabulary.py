@@ -56,7 +56,7 @@ def test_every_file_kind_gives_the_same_vocabulary(corpus: Path) -> None:
         stream.writelines(json.dumps({"body": line}) + "\n" for line in lines)
     (folder / "a.jsonl").write_text("\n".join(json.dumps({"body": line}) for line in lines), encoding="utf-8")
     prints = {
-        train_vocabulary([folder / name], size=190, field="body").fingerprint
+        train_vocabulary([folder / name], size=190, text="body").fingerprint
         for name in ("text.txt", "a.txt.gz", "a.jsonl.xz", "a.jsonl")
     }
     assert len(prints) == 1

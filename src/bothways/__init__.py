@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from bothways.model.vocabulary import Shrunk as Shrunk
     from bothways.model.vocabulary import extend_vocabulary as extend_vocabulary
     from bothways.model.vocabulary import shrink_vocabulary as shrink_vocabulary
+    from bothways.page.write import Page as Page
+    from bothways.page.write import write_page as write_page
     from bothways.predict.bertscore import BertScores as BertScores
     from bothways.predict.bertscore import bert_score as bert_score
     from bothways.predict.classifier import Classifier as Classifier
@@ -95,6 +97,9 @@ if TYPE_CHECKING:
     from bothways.search.vector_evaluation import SetScores as SetScores
     from bothways.search.vector_evaluation import VectorEvaluation as VectorEvaluation
     from bothways.search.vector_evaluation import evaluate_vectors as evaluate_vectors
+    from bothways.serve.app import asgi_app as asgi_app
+    from bothways.serve.server import run_server as run_server
+    from bothways.serve.settings import ServeSettings as ServeSettings
     from bothways.tasks.finetune import Finetuned as Finetuned
     from bothways.tasks.finetune import finetune as finetune
     from bothways.tasks.recipe import FinetuneData as FinetuneData
@@ -131,6 +136,7 @@ _MODULES = {
     "export.folder": "Exported export_onnx",
     "engine.reader": "Tally",
     "engine.threads": "set_threads",
+    "page.write": "Page write_page",
     "predict.bertscore": "BertScores bert_score",
     "predict.classifier": "Classifier",
     "predict.encode": "TokenVectors encode encode_tokens",
@@ -155,6 +161,9 @@ _MODULES = {
     "search.mining": "HardNegatives NegativeRules mine_hard_negatives",
     "search.nearest": "nearest",
     "search.pairs": "SimilarPair near_duplicates similar_pairs",
+    "serve.app": "asgi_app",
+    "serve.server": "run_server",
+    "serve.settings": "ServeSettings",
     "tasks.finetune": "Finetuned finetune",
     "tasks.recipe": "FinetuneData FinetuneRecipe finetune_recipe read_finetune_recipe",
     "tasks.task": "TaskConfig",

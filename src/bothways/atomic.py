@@ -23,7 +23,15 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Linux renameat2(2)
 
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; it replaces `path` if the block succeeds."""
+    """Yield a temporary path beside `path`; it replaces `path` if the block succeeds.
+
+    A link stays, and its target is replaced. What is no file, such as a pipe or a device, is refused.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BothwaysError(
+            f"{path} is a pipe or a device, and a file was to be written there: name a file", "not-a-file", path
+        )
     if path.is_dir():
         raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
     with _os_errors_explained(path):
@@ -145,12 +153,24 @@ def _hidden_name(path: Path) -> Path:
 
     It holds the machine and the process: the next writer removes what a killed process of this machine has left.
     """
-    here = zlib.crc32(platform.node().encode())
-    for left in path.parent.glob(f".{glob.escape(path.name)}.{here:08x}-*"):
-        writer = left.name.removeprefix(f".{path.name}.{here:08x}-").partition("-")[0]
+    _clear(path.parent, glob.escape(path.name))
+    return path.with_name(f".{path.name}.{_here()}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
+
+
+def clear(folder: Path) -> None:
+    """Remove what killed writers of this machine have left in a folder."""
+    _clear(folder, "*")
+
+
+def _clear(folder: Path, name: str) -> None:
+    for left in folder.glob(f".{name}.{_here()}-*"):
+        writer = left.name.rpartition(f".{_here()}-")[2].partition("-")[0]
         if writer.isdigit() and not _is_alive(int(writer)):
             shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
-    return path.with_name(f".{path.name}.{here:08x}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}")
+
+
+def _here() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
 
 
 def _is_alive(process: int) -> bool:

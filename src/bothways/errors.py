@@ -1,5 +1,9 @@
 """The one exception a user can cause."""
 
+import re
+
+_QUOTED = 200  # characters of an input that a message quotes
+
 
 class BothwaysError(Exception):
     """One sentence: what was found, what was expected, what to do.
@@ -14,12 +18,45 @@ class BothwaysError(Exception):
     """
 
     def __init__(self, message: str, code: str = "", value: object = None) -> None:
-        super().__init__(message)
+        super().__init__(with_short_quotes(message, value))
         self.code, self.value = code, value
+
+
+def with_short_quotes(message: str, value: object = None) -> str:
+    """A message that quotes at most 200 characters of an input: of `value` or its parts, of a text in quotes, or of one
+    without a space, such as a path.
+
+    >>> with_short_quotes(f"there is no label {'a' * 10_000!r}, nor another") == (
+    ...     f"there is no label '{'a' * 99}…{'a' * 99}', nor another"
+    ... )
+    True
+    """
+    if len(message) <= _QUOTED:
+        return message
+    for one in (value, *(value if isinstance(value, tuple | list) else ())):
+        for quoted in (repr(one), str(one)) if isinstance(one, str | dict | list | tuple) else ():
+            if len(quoted) > _QUOTED:
+                message = message.replace(quoted, _cut(quoted))
+    message = re.sub(r"(?s)'((?:[^'\\]|\\.){201,})'|\"((?:[^\"\\]|\\.){201,})\"", _cut_quoted, message)
+    return re.sub(r"\S{203,}", lambda found: _cut(found[0]), message)
+
+
+def _cut_quoted(found: re.Match[str]) -> str:
+    return found[0][0] + _cut(found[0][1:-1]) + found[0][-1]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _QUOTED else f"{text[: _QUOTED // 2 - 1]}…{text[1 - _QUOTED // 2 :]}"
 
 
 class StoppedError(BothwaysError):
     """A run was asked to stop, by Ctrl-C or a signal, and has saved: the same call goes on from there."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed: torch has errors of its own for it."""
+    own = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and own)
 
 
 def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -31,4 +68,29 @@ def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def require_range(name: str, value: object, holds: bool, expected: str) -> None:
     """Refuse a value that is not as expected: `require_range("mlm.rate", rate, 0 < rate < 1, "between 0 and 1")`."""
     if not holds:
-        raise BothwaysError(f"{name} must be {expected}, not {value}", "out-of-range", value)
+        is_huge = isinstance(value, int) and value.bit_length() > 1_024
+        shown = "a number of more than a thousand bits" if is_huge else value
+        raise BothwaysError(f"{name} must be {expected}, not {shown}", "out-of-range", value)
+
+
+EXTRAS = {
+    "bm25s": "bm25", "jieba": "chinese", "matplotlib": "plots", "mlflow": "mlflow", "onnx": "export",
+    "onnxruntime": "onnx", "openpyxl": "xlsx", "pyarrow": "parquet", "pypdf": "pdf", "ray": "ray",
+    "tensorboard": "track", "torch": "torch", "usearch": "ann", "wandb": "wandb",
+}  # fmt: skip
+"""The extra that installs a package."""
+
+
+def needs(what: str, package: str) -> str:
+    """The sentence about a package that is not installed.
+
+    >>> needs("reading .pdf", "pypdf")
+    "reading .pdf needs the package pypdf: pip install 'bothways[pdf]'"
+    """
+    install = f"'bothways[{EXTRAS[package]}]'" if package in EXTRAS else package
+    return f"{what} needs the package {package}: pip install {install}"
+
+
+def missing_package(what: str, package: str) -> BothwaysError:
+    """The error for a package that is not installed: `raise missing_package("reading .pdf", "pypdf") from None`."""
+    return BothwaysError(needs(what, package), "missing-package", package)

@@ -7,7 +7,7 @@ with torch only where a model with weights is used. Files that are about such mo
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, needs
 
 if TYPE_CHECKING:
     import torch as torch
@@ -47,10 +47,7 @@ def without_torch(error: ModuleNotFoundError) -> Exception:
     if (error.name or "").partition(".")[0] != "torch":
         return error
     return BothwaysError(
-        "this needs torch, which is not installed: pip install 'bothways[torch]'; without it, folders of `bothways "
-        "export` answer",
-        "missing-package",
-        "torch",
+        f"{needs('this', 'torch')}; without it, folders of `bothways export` answer", "missing-package", "torch"
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from bothways.printable import printable
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -92,10 +94,10 @@ class MarkedText:
 
         shown = Text()
         for part, label in self.pieces():
-            part = part.replace("\x1b", "␛")  # a text must not command the terminal
+            part = printable(part)  # a text must not command the terminal
             if label:
                 shown.append(f" {part} ", f"{INK} on {colours[label]}")
-                shown.append(f"{label} ", f"bold {INK} on {colours[label]}")
+                shown.append(f"{printable(label)} ", f"bold {INK} on {colours[label]}")
             else:
                 shown.append(part)
         return shown
@@ -165,3 +167,19 @@ article, header {{ padding: .7em 0; border-bottom: 1px solid #8884; }}
 
 
 PAGE_END = "</body></html>\n"
+
+
+def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", numbers: int = 0) -> str:
+    """An HTML table, escaped. `numbers`: how many of the last columns are right-aligned."""
+
+    def row(cells: Sequence[object], tag: str) -> str:
+        left = len(cells) - numbers
+        return "".join(
+            f'<{tag} style="text-align:{"left" if i < left else "right"}">{html.escape(str(cell))}</{tag}>'
+            for i, cell in enumerate(cells)
+        )
+
+    head = f"<thead><tr>{row(header, 'th')}</tr></thead>" if any(header) else ""
+    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in rows)
+    above = f"<h4>{html.escape(title)}</h4>" if title else ""
+    return f"{above}<table>{head}<tbody>{body}</tbody></table>"

@@ -48,10 +48,19 @@ def require_picture_name(path: Path) -> None:
 
 
 def save_figure(figure: "Figure", path: Path, dpi: int = 120) -> None:
+    """Write a picture; the same one has the same bytes, for it holds no date and no random name."""
+    from matplotlib import rc_context
+
     require_picture_name(path)
     _use_fonts(figure)
-    with atomic.new_file(path) as fresh:
-        figure.savefig(fresh, format=_format(path), dpi=dpi)
+    kind = _format(path)
+    dates = {_DATES[kind]: None} if kind in _DATES else {}
+    with atomic.new_file(path) as fresh, rc_context({"svg.hashsalt": "bothways"}):
+        figure.savefig(fresh, format=kind, dpi=dpi, metadata=dates)
+
+
+_DATES = {"svg": "Date", "pdf": "CreationDate"}
+"""Where matplotlib writes the time, by format."""
 
 
 def _use_fonts(figure: "Figure") -> None:

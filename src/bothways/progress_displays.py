@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from bothways.printable import printable
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
@@ -128,7 +130,7 @@ class Plain:
             self._print(now)
 
     def _print(self, now: Snapshot) -> None:
-        sys.stderr.write(f"{now.line}\n")
+        sys.stderr.write(f"{printable(now.line)}\n")
         sys.stderr.flush()
 
 
@@ -175,7 +177,7 @@ def _bar(now: Snapshot) -> "RenderableType":
         total=1.0 if known else None, completed=now.share or 0.0, width=32, pulse=not known, animation_time=now.elapsed
     )
     row = Table.grid(padding=(0, 1))
-    row.add_row(now.what, bar, ", ".join([*filter(None, [now.counts]), *now.rest]), _clock_time(now.elapsed))
+    row.add_row(printable(now.what), bar, ", ".join([*filter(None, [now.counts]), *now.rest]), _clock_time(now.elapsed))
     return row
 
 

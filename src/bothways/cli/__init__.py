@@ -26,18 +26,20 @@ from bothways.cli import (
     mine,
     models,
     pack,
+    page,
     predict,
     pretrain,
     rerank,
     search,
+    serve,
     similar,
     static,
     suite,
     vocab,
 )
 from bothways.cli.app import App
-from bothways.cli.output import show_warnings, with_options
-from bothways.errors import BothwaysError
+from bothways.cli.output import echo, safe_streams, show_warnings, with_options
+from bothways.errors import BothwaysError, is_out_of_memory
 from bothways.lazy import without_torch
 
 app = App(
@@ -50,6 +52,7 @@ app.add_typer(vocab.app, name="vocab")
 app.command()(info.info)
 app.command()(convert.convert)
 app.command()(export.export)
+app.command()(page.page)
 app.command()(fill.fill)
 app.command()(encode.encode)
 app.command()(similar.similar)
@@ -69,6 +72,7 @@ app.command()(blimp.blimp)
 app.command()(bertscore.bertscore)
 app.command()(rerank.rerank)
 app.add_typer(search.app, name="search")
+app.command()(serve.serve)
 app.command()(suite.glue)
 app.command()(suite.squad)
 app.command()(suite.conll)
@@ -92,14 +96,22 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Threads of torch sleep while they wait for each other: by default they spin, far slower on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    safe_streams()
     try:
         app()
     except (BothwaysError, ModuleNotFoundError) as error:
         found = without_torch(error) if isinstance(error, ModuleNotFoundError) else error
         if not isinstance(found, BothwaysError):
             raise
-        typer.echo(f"bothways: {with_options(str(found))}", err=True)
+        echo(f"bothways: {with_options(str(found))}", to_errors=True)
+        sys.exit(1)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        first = (str(error).splitlines() or [""])[0][:200]
+        says = "there is not enough memory for this: use shorter texts, a smaller batch or a smaller model"
+        typer.echo(f"bothways: {says}{first and f' ({first})'}", err=True)
         sys.exit(1)
     except OSError as error:
-        typer.echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", err=True)
+        echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", to_errors=True)
         sys.exit(1)

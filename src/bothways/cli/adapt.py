@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import AnyModel, Encoding, PrintJson, TextColumn, Threads, TrainDevice
+from bothways.cli.options import AnyModel, Encoding, PrintJson, Sheet, TextColumn, Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, same_command, say, with_options
 from bothways.cli.pack import sources_of
 from bothways.text.files import Each
@@ -60,6 +60,7 @@ def adapt(
     ] = "paragraphs",
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,7 +103,7 @@ def adapt(
             epochs=epochs,
             lr=lr,
             each=each,
-            column=text,
+            text=text,
             settings=[*([f"run.device={device}"] if device else []), *(settings or [])],
             listen=[listen],
             say=lambda words: console.say(with_options(words)),

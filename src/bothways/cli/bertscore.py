@@ -16,6 +16,7 @@ from bothways.cli.options import (
     OldField,
     PrintJson,
     RefusedLong,
+    Sheet,
     TextColumn,
     Threads,
 )
@@ -70,6 +71,7 @@ def bertscore(
     long: RefusedLong = "error",
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     out: Annotated[
         Path | None,

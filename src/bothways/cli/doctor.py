@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bothways.cli.options import Encoding, LabelColumn, PairColumn, TextColumn, Threads, TrainDevice
-from bothways.cli.output import print_json, print_table, say, watch, with_options
+from bothways.cli.options import Encoding, LabelColumn, PairColumn, Sheet, TextColumn, Threads, TrainDevice
+from bothways.cli.output import echo, print_json, print_table, say, watch, with_options
 
 if TYPE_CHECKING:
     from bothways.data.findings import Finding
@@ -36,7 +36,8 @@ def doctor(
         typer.Option(
             "--model",
             metavar="DIR",
-            help="Model folder, to check tokens and windows and to estimate the training time.",
+            help="Model folder, to check tokens and windows and to estimate the training time.  [default: no estimate, "
+            "and the tokens of the included model that reads the text]",
             show_default=False,
         ),
     ] = None,
@@ -44,6 +45,7 @@ def doctor(
     pair: PairColumn = None,
     label: LabelColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     device: TrainDevice = None,
     threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -80,7 +82,7 @@ def doctor(
         say(with_options(f"not checked: {what}"))
     if found.command:
         say("next, after correcting the errors:" if found.of("error") else "next:")
-        typer.echo(found.command)
+        echo(found.command)
 
 
 def _facts(found: "DataReport") -> list[tuple[str, str]]:
@@ -98,7 +100,10 @@ def _facts(found: "DataReport") -> list[tuple[str, str]]:
     ]
     if reading := found.reading:
         facts += [
-            ("tokens", f"{reading.tokens:,}, {reading.longest:,} in the longest row ({reading.where})"),
+            (
+                f"tokens ({reading.model})" if reading.model else "tokens",
+                f"{reading.tokens:,}, {reading.longest:,} in the longest row ({reading.where})",
+            ),
             ("tokens per word", f"{reading.tokens_per_word:.2f}, {100 * reading.unknown_share:.2f} % unknown"),
             ("sequences", f"{reading.sequences:,} of at most {reading.limit} tokens"),
         ]

@@ -17,6 +17,7 @@ from bothways.cli.options import (
     PrintJson,
     RefusedLong,
     RowsPerPart,
+    Sheet,
     TextColumn,
     Threads,
 )
@@ -85,6 +86,7 @@ def encode(
     long: RefusedLong = "error",
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     format: Annotated[
         VectorFormat | None,
@@ -114,7 +116,7 @@ def encode(
     from bothways.predict.vectors import beside, write_vectors, writer_for
     from bothways.scale.bulk import encode_files, is_one_file
     from bothways.scale.jobs import static_blocks, vector_blocks
-    from bothways.text.files import read_texts, require_files
+    from bothways.text.files import read_any_texts, read_texts, require_files
 
     pools: Any = pool.split(",") if pool else None
     for mode in pools or ():
@@ -135,7 +137,7 @@ def encode(
                 weights=_numbers(weights),
                 per=per,
                 long=long,
-                field=text or field,
+                text=text or field,
                 format=format,
                 device=device,
                 dtype=dtype,
@@ -180,7 +182,7 @@ def encode(
     tally = Tally()
     width = (recipe or features).width(loaded.config.encoder)
     with file_progress("encoding", [file]) as bar:
-        texts = bar.over(read_texts(file, text or field))
+        texts = bar.over(read_any_texts(file, text or field) if per == "text" else read_texts(file, text or field))
         rows = write_vectors(out, vector_blocks(texts, engine, per, recipe, features, tally), width)
     _print_report(out, rows, width, tally, as_json)
 

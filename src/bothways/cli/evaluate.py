@@ -16,13 +16,14 @@ from bothways.cli.options import (
     LongTexts,
     PairColumn,
     PrintJson,
+    Sheet,
     TextColumn,
     Threads,
     TunedModel,
     answering,
 )
-from bothways.cli.output import file_progress, print_json, print_marked, print_table, print_title, say
-from bothways.errors import BothwaysError
+from bothways.cli.output import echo, file_progress, print_json, print_marked, print_table, print_title, say
+from bothways.errors import BothwaysError, needs
 from bothways.progress import Progress
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def evaluate(
     pair: PairColumn = None,
     label: LabelColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     long: LongTexts = None,
     worst: Annotated[int, typer.Option(help="Number of the worst errors to print.", min=0)] = 5,
     picture: Annotated[
@@ -103,10 +105,12 @@ def evaluate(
     data = FinetuneData(text=text or "", pair=pair or "", label=label or "")
     with file_progress("evaluating", files) as bar:
         found = run(files, predictor, data, against=other, worst=worst, notes=notes, watch=bar.over)
+    if notes.columns:
+        say(f"columns: {notes.columns}")
     if notes:
         say(str(notes))
     if picture and not draw_evaluation(found, predictor.labels, picture):
-        say("no plot without matplotlib: pip install 'bothways[plots]'")
+        say(needs("drawing a plot", "matplotlib"))
     if as_json:
         if calibrate:
             write(folder, found, base=base)
@@ -172,12 +176,12 @@ def _print_errors(found: "Evaluation") -> None:
     for error in found.worst:
         if not task.marked_field:
             answered = task.shown(error["answer"])
-            typer.echo(f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, predicted {answered}")
-            typer.echo(f"       {error_text(error)}")
+            echo(f"{error['error']:.3f}  {error['where']}: gold {error['gold']!r}, predicted {answered}")
+            echo(f"       {error_text(error)}")
             continue
-        typer.echo(f"{error['error']:.3g}  {error['where']}")
+        echo(f"{error['error']:.3g}  {error['where']}")
         if task.marked_title:
-            typer.echo(f"  {error[task.marked_title]}")
+            echo(f"  {error[task.marked_title]}")
         for name, shown in zip(("gold", "predicted"), marked_pair(task, found.labels, error), strict=True):
             print_marked(shown, colours, f"  {name:9}  ")
 

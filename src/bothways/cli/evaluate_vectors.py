@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson, Threads
+from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson, Sheet, Threads
 from bothways.cli.output import json_text, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
@@ -71,6 +71,7 @@ def evaluate_vectors(
     dtype: Dtype = "auto",
     threads: Threads = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     as_json: PrintJson = False,
 ) -> None:
     """Score the vectors of a model on all evaluation sets in a folder, with confidence intervals.

@@ -7,6 +7,7 @@ import typer
 
 from bothways.cli.options import BaseModel, BoxedTask, PrintJson, answering, named_folder
 from bothways.cli.output import print_json, print_table, say
+from bothways.errors import needs
 
 
 def export(
@@ -81,4 +82,4 @@ def export(
     ]
     print_table(("ONNX", ""), rows)
     if found.difference is None:
-        say("install onnxruntime to compare the graph with the model: pip install 'bothways[export]'")
+        say(needs("comparing the graph with the model", "onnxruntime"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson, Threads
-from bothways.cli.output import print_json
+from bothways.cli.output import echo, print_json
 from bothways.progress import Progress, progress
 
 if TYPE_CHECKING:
@@ -61,4 +61,4 @@ def _print(answers: "list[Filled]", as_json: bool) -> None:
     words = [" ".join(answer.words) for answer in answers]
     width = max(map(cell_len, words))  # a Chinese character takes two cells
     for answer, word in zip(answers, words, strict=True):
-        typer.echo(f"{answer.score:.4f}  {set_cell_size(word, width)}  {' '.join(answer.text.split())}")
+        echo(f"{answer.score:.4f}  {set_cell_size(word, width)}  {' '.join(answer.text.split())}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bothways.cli.options import Encoding, FirstModel, LabelColumn, PairColumn, TextColumn, Threads, TrainDevice
+from bothways.cli.options import Encoding, FirstModel, LabelColumn, PairColumn, Sheet, TextColumn, Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, same_command, say, watch
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def finetune(
     pair: PairColumn = None,
     label: LabelColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     epochs: Annotated[
         float | None,
         typer.Option(

@@ -15,6 +15,7 @@ from bothways.cli.options import (
     PairColumn,
     PrintJson,
     RefusedLong,
+    Sheet,
     TextColumn,
     Threads,
     vector_model,
@@ -89,6 +90,7 @@ def mine(
         str | None, typer.Option(metavar="NAME", help="Name of the text column of --corpus.", show_default=False)
     ] = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     long: RefusedLong = "error",
     device: Device = "auto",
     dtype: Dtype = "auto",

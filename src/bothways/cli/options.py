@@ -10,6 +10,7 @@ import typer
 
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
+from bothways.text.excel import read_sheet
 from bothways.text.streams import read_as
 
 if TYPE_CHECKING:
@@ -62,6 +63,24 @@ Encoding = Annotated[
         help="Encoding of the text files, such as gb18030 or cp1252.  [default: UTF-8, or what is guessed]",
         show_default=False,
         callback=_read_as,
+    ),
+]
+"""It holds for all files that the verb reads."""
+
+
+def _read_sheet(context: typer.Context, sheet: str | None) -> str | None:
+    context.with_resource(read_sheet(sheet))
+    return sheet
+
+
+Sheet = Annotated[
+    str | None,
+    typer.Option(
+        "--sheet",
+        metavar="NAME",
+        help="Sheet of the .xlsx files.  [default: the only one with rows]",
+        show_default=False,
+        callback=_read_sheet,
     ),
 ]
 """It holds for all files that the verb reads."""
@@ -198,9 +217,20 @@ Dtype = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
     typer.Option(help="Precision; fp32 is the reference, auto: bf16 on a GPU that computes in it, else fp32."),
 ]
+
+
+def named_devices(context: typer.Context, param: typer.CallbackParam, devices: str) -> str:
+    """The value of --devices: an empty one is not the same as none, as it comes from a variable that is not set."""
+    source = context.get_parameter_source(param.name or "")
+    if not devices.strip() and source is not None and source.name == "COMMANDLINE":
+        raise BothwaysError("`devices` is empty: expected all, a list such as cuda:0,cuda:1, or cpu:2", "no-devices")
+    return devices
+
+
 Devices = Annotated[
     str,
     typer.Option(
+        callback=named_devices,
         metavar="LIST",
         help="Work in several processes: all (one for each GPU), a list such as cuda:0,cuda:1, or cpu:2 for two "
         "without a GPU.",

@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-import typer
-
+from bothways.errors import with_short_quotes
+from bothways.printable import printable
 from bothways.progress import Progress, hide_bar, progress
 from bothways.text.streams import follow
 
@@ -26,12 +26,37 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _WIDE = 10_000
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def safe_streams() -> None:
+    """An output that cannot say a character, by its encoding, replaces it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def echo(line: str, *, to_errors: bool = False, flush: bool = True) -> None:
+    """Print a line. Control characters in it are shown, so that no text commands a terminal."""
+    _write(printable(line), sys.stderr if to_errors else sys.stdout, flush)
+
+
+def echo_parts(parts: Iterable[str]) -> None:
+    """Print the parts of a line, its end among them, without joining them: a long text is never whole in memory."""
+    for part in parts:
+        sys.stdout.write(printable(part))
+
+
+def _write(text: str, stream: TextIO, flush: bool = True) -> None:
+    stream.write(text + "\n")  # typer.echo would write UTF-8 where the encoding is ASCII
+    if flush:
+        stream.flush()
 
 
 def say(message: str) -> None:
     """Print a message on standard error."""
     hide_bar()
-    typer.echo(message, err=True)
+    echo(message, to_errors=True)
 
 
 def with_options(message: str) -> str:
@@ -45,10 +70,13 @@ def with_options(message: str) -> str:
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Print each warning of this block as one line, and all those of the library."""
+    """Print each warning of this block as one line, and once; those of the library always."""
+    shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        say(f"warning: {with_options(' '.join(str(message).split()))}")
+        if (words := str(message)) not in shown:
+            shown.add(words)
+            say(f"warning: {with_short_quotes(with_options(' '.join(words.split())))}")
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", module="bothways")
@@ -65,12 +93,26 @@ def same_command() -> str:
 
 def print_json(value: Any) -> None:
     """Print a result as JSON, on one line unless standard output is a terminal."""
-    typer.echo(json_text(value, 2 if sys.stdout.isatty() else None))
+    _write(_sayable(json_text(value, 2 if sys.stdout.isatty() else None)), sys.stdout)
+
+
+def print_json_line(value: Any) -> None:
+    """Print one of many results as JSON, on a line."""
+    _write(_sayable(json_text(value, None)), sys.stdout, flush=False)
+
+
+def _sayable(text: str) -> str:
+    """JSON with escapes if the encoding of standard output cannot say it."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    if text.isascii() or text.encode(encoding, "replace").decode(encoding, "replace") == text:
+        return text
+    return _NOT_ASCII.sub(lambda one: json.dumps(one[0])[1:-1], text)
 
 
 def json_text(value: Any, indent: int | None = 2) -> str:
     """A result as strict JSON."""
-    return json.dumps(_strict(value), ensure_ascii=False, indent=indent, default=str, allow_nan=False)
+    text = json.dumps(_strict(value), ensure_ascii=False, indent=indent, default=str, allow_nan=False)
+    return printable(text)  # an escape of JSON, too
 
 
 def _strict(value: Any) -> Any:
@@ -99,7 +141,7 @@ def print_title(title: str) -> None:
     """Print the title of a table or list."""
     from rich.console import Console
 
-    Console(highlight=False, markup=False).print(title, style="bold")
+    Console(highlight=False, markup=False).print(printable(title), style="bold")
 
 
 def print_marked(shown: "MarkedText", colours: "Colours", indent: str = "") -> None:
@@ -110,8 +152,8 @@ def print_marked(shown: "MarkedText", colours: "Colours", indent: str = "") -> N
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     has_colours = console.color_system is not None
     if shown.title:
-        console.print(Text(indent + shown.title, "bold" if has_colours else ""))
-    console.print(Text(indent) + (shown.rich(colours) if has_colours else Text(shown.plain())))
+        console.print(Text(indent + printable(shown.title), "bold" if has_colours else ""))
+    console.print(Text(indent) + (shown.rich(colours) if has_colours else Text(printable(shown.plain()))))
 
 
 def table_text(header: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> str:
@@ -129,9 +171,9 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[object]], right: Seque
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_header=any(header))
     for name in header:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        table.add_column(printable(name), justify="right" if name in right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(printable(str(cell)) for cell in row))
     return table
 
 
@@ -162,9 +204,12 @@ def read_rows(file: Path, field: str | None) -> tuple[list[str], list[int]]:
     """The texts of a file that are not empty, and their numbers, counted from 0."""
     from bothways.errors import BothwaysError
     from bothways.text.files import read_texts, require_files
+    from bothways.text.same_text import is_blank
 
     require_files([file])
-    found = [(text, i) for i, text in enumerate(watch(read_texts(file, field), "reading", [str(file)])) if text.strip()]
+    found = [
+        (text, i) for i, text in enumerate(watch(read_texts(file, field), "reading", [str(file)])) if not is_blank(text)
+    ]
     if not found:
         raise BothwaysError(f"no text was found in {file}", "no-text", file)
     return [text for text, _ in found], [i for _, i in found]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.options import Encoding, OldField, On, TextColumn, TokenizerModel
+from bothways.cli.options import Encoding, OldField, On, Sheet, TextColumn, TokenizerModel, named_devices
 from bothways.cli.output import parts_progress, print_json, print_table, say
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -51,10 +51,12 @@ def pack(
     ] = "pieces",
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     devices: Annotated[
         str,
         typer.Option(
+            callback=named_devices,
             metavar="cpu:N",
             help="Tokenise in several processes: cpu:8 for eight. The result is the same.",
             show_default=False,
@@ -87,7 +89,7 @@ def pack(
         "valid": 0.0 if is_file or valid is None else valid,
         "valid_files": [valid] if is_file and valid else [],
     }
-    options: dict[str, Any] = {**held_out, "dedup": dedup, "column": text or field, "each": each, "words": words}
+    options: dict[str, Any] = {**held_out, "dedup": dedup, "text": text or field, "each": each, "words": words}
     if devices or on:
         with parts_progress("packing") as on_progress:
             where: dict[str, Any] = {"devices": devices, "on": on, "rows_per_part": rows_per_part}

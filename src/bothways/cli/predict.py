@@ -1,11 +1,10 @@
 """bothways predict"""
 
 import glob
-import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,15 +22,18 @@ from bothways.cli.options import (
     PairColumn,
     PrintJson,
     RowsPerPart,
+    Sheet,
     TextColumn,
     Threads,
     TunedModel,
     answering,
 )
 from bothways.cli.output import (
+    echo_parts,
     file_progress,
     parts_progress,
     print_json,
+    print_json_line,
     print_table,
     say,
     shorten,
@@ -42,6 +44,7 @@ from bothways.errors import BothwaysError
 from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Progress
 from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat
+from bothways.text.same_text import is_blank
 
 if TYPE_CHECKING:
     from bothways.data.notes import Notes
@@ -70,6 +73,7 @@ def predict(
     text: TextColumn = None,
     pair: PairColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     long: LongTexts = None,
     top: Annotated[int, typer.Option(help="Number of answers to print for each text.", min=1)] = 1,
     passages: Annotated[
@@ -201,7 +205,7 @@ def predict(
         examples = predictor.task.read_inputs(given[0], data.columns, notes)
         if os.path.isdir(given[0]):
             say(f"{given[0]} is a folder: the lines and rows of its files are the texts")
-    elif not all(word.strip() for word in given):
+    elif any(map(is_blank, given)):
         raise BothwaysError("a text is empty: there is nothing to predict", "empty-text")
     else:
         examples = [predictor.example(given[0] if len(given) == 1 else tuple(given))]
@@ -216,8 +220,10 @@ def predict(
         else:
             for example, answer in answers:
                 note_without_label(predictor, example, answer, notes)
-                line = json.dumps(answer, ensure_ascii=False) if as_json else _line(predictor.task, example, answer)
-                sys.stdout.write(line + "\n")
+                if as_json:
+                    print_json_line(answer)
+                else:
+                    echo_parts(_line(predictor.task, example, answer))
     sys.stdout.flush()
     _say_counts(notes, predictor.tally)
 
@@ -279,7 +285,7 @@ def _ask(
     marked = zip(titled, map(_in_passage, asked.answers), strict=True)
     if as_json:
         for answer in asked.answers:
-            sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            print_json_line(answer)
         sys.stdout.flush()
     elif html:
         write_page(html, predictor, marked)
@@ -353,6 +359,14 @@ def _print_marked(predictor: "Predictor", answers: Iterable[tuple[Any, Any]]) ->
         print_marked(marked(type(predictor.task), vars(example), answer), colours)
 
 
-def _line(task: "Task", example: Any, answer: Any) -> str:
+def _line(task: "Task", example: Any, answer: Any) -> Iterator[str]:
     """The answers with their scores, or -, then the text; separated by tabs."""
-    return "\t".join([task.shown(answer), *(" ".join(text.split()) for text in task.shown_texts(example))])
+    from bothways.data.examples import LongInput
+
+    yield task.shown(answer)
+    if isinstance(example, LongInput):
+        yield "\t"
+        yield from (re.sub(r"\s", " ", block) for block in example.text.blocks())
+    else:
+        yield from ("\t" + " ".join(text.split()) for text in task.shown_texts(example))
+    yield "\n"

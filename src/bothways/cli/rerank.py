@@ -6,8 +6,19 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, Encoding, LongTexts, OldField, PrintJson, TextColumn, Threads
-from bothways.cli.output import print_json, say, watch
+from bothways.cli.options import (
+    BaseModel,
+    Device,
+    Dtype,
+    Encoding,
+    LongTexts,
+    OldField,
+    PrintJson,
+    Sheet,
+    TextColumn,
+    Threads,
+)
+from bothways.cli.output import echo, print_json, say, watch
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
 
@@ -37,6 +48,7 @@ def rerank(
     long: LongTexts = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -71,5 +83,5 @@ def rerank(
         print_json(found)
     else:
         for hit in found:
-            typer.echo(f"{hit['score']:.4f}\t{hit['index']}\t{' '.join(hit['text'].split())}")
+            echo(f"{hit['score']:.4f}\t{hit['index']}\t{' '.join(hit['text'].split())}")
     say(str(ranker.tally))

@@ -19,6 +19,7 @@ from bothways.cli.options import (
     On,
     PrintJson,
     RowsPerPart,
+    Sheet,
     TextColumn,
     Threads,
 )
@@ -132,6 +133,7 @@ def build(
     base: BaseModel = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     long: Annotated[
         Long, typer.Option(help="Documents longer than the model reads: divide them into passages, cut or refuse them.")
@@ -183,7 +185,7 @@ def build(
             out,
             model,
             base=base,
-            field=text or field,
+            text=text or field,
             long=long,
             similarity=similarity,
             query_prompt=query_prompt,
@@ -206,6 +208,7 @@ def add(
     base: BaseModel = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -223,7 +226,7 @@ def add(
 
     with Progress("adding"), _parts(device, dtype, devices, on, rows_per_part) as (own, make_parts):
         opened = Index.open(index, model, base=base, device=own, dtype=dtype)
-        opened.add(corpus, field=text or field, watch=watch, make_parts=make_parts)
+        opened.add(corpus, text=text or field, watch=watch, make_parts=make_parts)
     _report(opened, as_json)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, TextColumn, Threads
+from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, Sheet, TextColumn, Threads
 from bothways.cli.output import print_json, say, watch
 from bothways.progress import Progress
 
@@ -33,6 +33,7 @@ def static(
     width: Annotated[int, typer.Option(help="Width of the vectors; at most that of the encoder.", min=1)] = 256,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     device: Device = "auto",
     dtype: Dtype = "auto",

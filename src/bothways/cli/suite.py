@@ -131,7 +131,7 @@ def _run(
     as_json: bool,
 ) -> None:
     from bothways import atomic
-    from bothways.errors import StoppedError
+    from bothways.errors import StoppedError, needs
     from bothways.tasks.suites import draw_rows, run_suite
 
     rows: list[BenchmarkScore] = []
@@ -147,7 +147,7 @@ def _run(
         say(f"stopped and saved; to continue: {same_command()}")
         raise typer.Exit(130) from None
     if not draw_rows(rows, out / f"{suite}.png", title):
-        say("no plot was drawn, since matplotlib is missing: pip install 'bothways[plots]'")
+        say(needs("drawing a plot", "matplotlib"))
     header = (title, "score", "training examples", f"{seeds} runs")
     table = [(row.name, row.score, f"{row.examples:,}", _shown(row.runs)) for row in rows]
     if len(rows) > 1:

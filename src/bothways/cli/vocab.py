@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bothways.cli.app import App
-from bothways.cli.options import Encoding, OldField, TextColumn, TokenizerModel
+from bothways.cli.options import Encoding, OldField, Sheet, TextColumn, TokenizerModel
 from bothways.cli.output import print_json, print_table, say
 from bothways.errors import BothwaysError
 from bothways.progress import Progress
@@ -46,6 +46,7 @@ def train(
     minimum: Annotated[int, typer.Option(help="Minimum frequency of a pair to be merged into a piece.", min=1)] = 2,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
 ) -> None:
     """Train a WordPiece vocabulary, with BERT's special tokens at BERT's ids.
@@ -68,7 +69,7 @@ def train(
             strip_accents=strip,
             split_cjk=split_cjk,
             minimum=minimum,
-            field=text or field,
+            text=text or field,
             on_bytes=bar.at,
         )
     with atomic.new_folder(out, replaces=FILES) as fresh:
@@ -140,6 +141,7 @@ def extend(
     ] = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     as_json: _Json = False,
 ) -> None:
@@ -159,7 +161,7 @@ def extend(
     given = list(read_texts(require_files([words])[0], text or field)) if words else []
     with Progress("reading", unit="bytes") as bar:
         found = extend_vocabulary(
-            load(model), given, files=files or (), count=count, field=text or field, on_bytes=bar.at
+            load(model), given, files=files or (), count=count, text=text or field, on_bytes=bar.at
         )
     new = found.words
     if not new.added:
@@ -216,6 +218,7 @@ def shrink(
     ] = None,
     text: TextColumn = None,
     encoding: Encoding = None,
+    sheet: Sheet = None,
     field: OldField = None,
     as_json: _Json = False,
 ) -> None:
@@ -231,9 +234,7 @@ def shrink(
     from bothways.model.vocabulary import shrink_vocabulary
 
     with Progress("reading", unit="bytes") as bar:
-        found = shrink_vocabulary(
-            load(model), files, minimum=minimum, count=count, field=text or field, on_bytes=bar.at
-        )
+        found = shrink_vocabulary(load(model), files, minimum=minimum, count=count, text=text or field, on_bytes=bar.at)
     save(found.model, out)
     if as_json:
         pairs = {"rows": found.rows, "parameters": found.parameters, "megabytes": found.megabytes}

@@ -5,7 +5,7 @@ from typing import Any
 
 from bothways.data.notes import Notes, row_error
 from bothways.errors import BothwaysError
-from bothways.text.streams import COMPRESSED, Meter, read_blocks, read_lines
+from bothways.text.streams import COMPRESSED, read_lines, read_whole
 
 ANN = ".ann"
 
@@ -15,7 +15,7 @@ def read_brat(path: Path, notes: Notes) -> dict[str, Any]:
 
     An entity in several pieces is left out and noted: a tag per word cannot mark it.
     """
-    text = "".join(read_blocks(text_beside(path), Meter()))
+    text = read_whole(text_beside(path))
     entities: list[list[Any]] = []
     for number, line in enumerate(read_lines(path), 1):
         if not line.startswith("T"):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from bothways.text.long_text import LongText
+
 Gold = str | tuple[str, ...] | float
 """A label, several labels, or a number to predict."""
 
@@ -22,6 +24,18 @@ class Text:
     def characters(self) -> int:
         """The length of its texts, as in every example below."""
         return sum(map(len, self.texts))
+
+
+@dataclass(frozen=True)
+class LongInput:
+    """One text of any length, to be predicted: it streams."""
+
+    text: LongText
+    where: str = ""
+
+    @property
+    def characters(self) -> int:
+        return len(self.text)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from bothways.data.examples import Choice
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, TABLES, Paths, find_sources, open_json, rows_of, text_of, values_of
 from bothways.errors import BothwaysError
+from bothways.text.columns import in_english
 from bothways.text.files import replace_surrogates
 
 CONTEXTS = ("context", "article", "passage", "paragraph", "ctx", "premise", "sent1", "startphrase")
@@ -56,6 +57,7 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Choice]:
 
 def _row(row: dict[str, Any], where: str, notes: Notes) -> Choice:
     """One question. In CommonsenseQA `question` is an object that contains the choices."""
+    row = in_english(row)
     if isinstance(row.get("question"), dict):
         stem = row["question"]
         row = {**row, "question": stem.get("stem"), "choices": stem.get("choices")}

@@ -10,6 +10,7 @@ from typing import Any
 from bothways.data.examples import Question
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, WITH_HEADER, Paths, find_sources, open_json, rows_of, text_of, values_of
+from bothways.text.columns import in_english
 from bothways.text.files import replace_surrogates
 
 
@@ -36,6 +37,7 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
 
 def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
     """The questions of a row, of a SQuAD file, or of one of its articles."""
+    value = in_english(value)
     match value:
         case {"question": _, "context": _}:
             name = str(value.get("id", where))
@@ -82,6 +84,9 @@ def _clue(paragraph: Any, where: str, notes: Notes) -> Iterator[Question]:
 
 def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: Notes) -> Question:
     context = text_of(context, where, "context")
+    question = text_of(item["question"], where, "question")
+    if not (question.strip() and context.strip()):
+        notes.add("empty-text", where)
     gold: tuple[tuple[str, int], ...] | None = None
     given = item.get("answers", item.get("answer"))
     if isinstance(given, str):
@@ -92,7 +97,7 @@ def _question(item: dict[str, Any], context: Any, name: str, where: str, notes: 
     elif given is not None:
         answers = _answers(given, where)
         gold = tuple((text, _locate(text, start, context, where, notes)) for text, start in answers)
-    return Question(name, text_of(item["question"], where, "question"), context, gold, where)
+    return Question(name, question, context, gold, where)
 
 
 def _answers(value: Any, where: str) -> list[tuple[str, int | None]]:

@@ -19,6 +19,7 @@ from bothways.data.sources import ROWS, find_sources, first_rows, open_json, row
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError
 from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like
+from bothways.text.same_text import is_blank
 from bothways.text.streams import STDIN
 
 _QUERIES = ("query", "anchor", "question", "text")
@@ -45,7 +46,7 @@ def _read(path: Path, columns: Columns, notes: Notes) -> Iterator[Text]:
     for where, row in rows_of(path, kind, lines, notes):
         query = text_of(row[_query_column(row, columns, where)], where, "the query")
         for document, gold in _documents(row, where):
-            if not (query.strip() and document.strip()):
+            if is_blank(query) or is_blank(document):
                 notes.add("empty-text", where)
             yield Text((query, document), gold, where)
 

@@ -23,10 +23,12 @@ from bothways.data.sources import (
 )
 from bothways.errors import BothwaysError
 from bothways.text.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
+from bothways.text.same_text import is_blank
 
 RELATED_PAIRS = (
     ("anchor", "positive"), ("query", "positive"), ("query", "pos"), ("query", "positives"), ("question", "answer"),
     ("title", "abstract"), ("title", "body"), ("title", "text"), ("source", "target"), ("a", "b"), ("post", "response"),
+    ("问题", "答案"), ("标题", "摘要"), ("标题", "正文"), ("标题", "内容"), ("原文", "译文"),
     *PAIRS,
 )  # fmt: skip
 """Usual names of a text and of one that belongs to it; the first that a table has are taken."""
@@ -127,7 +129,7 @@ def find_label(columns: Columns, own: dict[str, str], where: str) -> str | None:
 def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, source: str) -> Iterator[Related]:
     anchor = text_of(row[roles.anchor], where, roles.anchor)
     positives = _texts(row, roles.positive, where) if roles.positive is not None else [anchor]
-    negatives = [text for name in roles.negatives for text in _texts(row, name, where) if text.strip()]
+    negatives = [text for name in roles.negatives for text in _texts(row, name, where) if not is_blank(text)]
     gold = RELATED if roles.label is None else _gold(row[roles.label], where)
     if isinstance(gold, float) and roles.anchor.strip().lower() == "premise":
         raise row_error(
@@ -135,7 +137,7 @@ def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, sour
         )
     if gold is None:
         notes.add("empty-label", where)
-    if not anchor.strip() or not positives or not all(text.strip() for text in (*positives, *negatives)):
+    if not positives or any(map(is_blank, (anchor, *positives, *negatives))):
         notes.add("empty-text", where)
     for positive in positives:
         yield Related((anchor, positive, *negatives), gold, where, source)

@@ -9,6 +9,7 @@ from typing import Any
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import name_of, peek, read_plain, rows_of, text_of
 from bothways.errors import BothwaysError
+from bothways.text.same_text import is_blank
 from bothways.text.streams import COMPRESSED
 from bothways.text.tables import Row
 
@@ -95,7 +96,7 @@ def read_collection(folder: Path | str, split: str = "test", notes: Notes | None
     for where, row in _json_rows(asked, seen):
         if (name := str(row["_id"])) in judgements:
             queries[name] = _text(row, where)
-            if not queries[name].strip():
+            if is_blank(queries[name]):
                 notes.add("empty-text", where)
     for where, query, _, _ in _judgement_rows(judged) if queries.keys() < judgements.keys() else ():
         if query not in queries:

@@ -11,9 +11,21 @@ from bothways.errors import BothwaysError
 
 MARKS = "|;,、；，"
 """What stands between the labels of a cell, in the order in which they are tried: the first are rare in names."""
+_SLASH = "/"
+"""In a name such as sci-fi/fantasy as often as between labels: only if parts are labels by themselves too."""
+_MOST = 0.8
+"""Share of the cells with a mark whose parts must all recur."""
 _ITEM = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|-?\d+""")
 _LIST = re.compile(rf"\[\s*(?:(?:{_ITEM.pattern})(?:(?:\s*,\s*|\s+)(?:{_ITEM.pattern}))*\s*,?)?\s*\]")
 """As Python, JSON and numpy write a list of names: ['joy', 'awe'], ["joy"], [], [2 6]."""
+_FLAG = re.compile(
+    r"(.*[_ ])?(id|flag(ged)?|unclear)"
+    r"|((is|has|was|in)[_ ])?(verified|valid|checked|reviewed|test|train|dev|split|fold|deleted|removed|duplicated?|"
+    r"archived|active|public|private|anonymous|read|unread|sampled?|edited|new|images?|urls?|links?|reply|retweet|media|"
+    r"attachments?|bot|admin|member|premium|subscribed|weekend|是否.*|已.*)",
+    re.IGNORECASE,
+)
+"""Columns of 0 and 1 that tell something of the row, not of its text: is_verified, example_very_unclear."""
 _YES_OR_NO = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 
 
@@ -63,7 +75,7 @@ def find_separator(cells: Iterable[str]) -> str:
             "ambiguous-separator",
             tuple(present),
         )
-    return ""
+    return evident_separator(dict.fromkeys(distinct, 1))  # a slash, or none
 
 
 def joined_names(names: Iterable[str], mark: str) -> list[str]:
@@ -75,20 +87,23 @@ def joined_names(names: Iterable[str], mark: str) -> list[str]:
 def evident_separator(names: Mapping[str, int]) -> str:
     """What separates several labels in cells that were read as names; "" if they do not look like several.
 
-    All parts must be parts of other cells too: "Paris, France" and "Lyon, France" are two names. Of | most must be,
-    since names hardly contain it.
+    Nearly all cells must consist of parts that other cells have too: "Paris, France" and "Lyon, France" are two names.
+    Of | most parts must be, since names hardly contain it; of a cell with / one must be a label by itself, no number.
 
     >>> evident_separator({"joy": 3, "awe": 2, "joy|awe": 1}), evident_separator({"Paris, France": 4, "France": 2})
     ('|', '')
     """
-    for mark in MARKS:
+    marks: tuple[str, ...] = (*MARKS, _SLASH)
+    for mark in marks:
         cells = [split_cell(name, mark) for name in names if mark in name]
         if not cells:
             continue
         seen = Counter(part for name in names for part in set(split_cell(name, mark)))
+        alone = {part for part in seen if part in names and not part.isdecimal()} if mark == _SLASH else seen.keys()
         parts = {part for cell in cells for part in cell}
+        whole = sum(all(seen[part] > 1 for part in cell) and not alone.isdisjoint(cell) for cell in cells)
         recur = sum(seen[part] > 1 for part in parts)
-        if recur == len(parts) or (mark == "|" and 2 * recur >= len(parts)):
+        if whole >= _MOST * len(cells) or (mark == "|" and 2 * recur >= len(parts)):
             return mark
     return ""
 
@@ -117,7 +132,9 @@ def yes_or_no(value: Any) -> bool | None:
 
 
 def indicator_columns(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The columns that hold only 0 and 1, at least once each of both; none if there is but one such column.
+    """Neighbouring columns that hold only 0 and 1, at least once each of both; none if there are not two such columns.
+
+    Of several groups the largest is taken. A column with the name of a flag, such as is_verified, is no label.
 
     >>> indicator_columns([{"text": "a", "joy": "1", "awe": "0"}, {"text": "b", "joy": "0", "awe": "1"}])
     ('joy', 'awe')
@@ -125,10 +142,17 @@ def indicator_columns(rows: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     seen: dict[str, set[bool | None]] = {}
     for row in rows:
         for name, value in row.items():
-            if not is_missing(value) and None not in (values := seen.setdefault(name, set())):
+            values = seen.setdefault(name, set())
+            if not is_missing(value) and None not in values:
                 values.add(yes_or_no(value))
-    found = tuple(name for name, values in seen.items() if values == {False, True})
-    return found if len(found) > 1 else ()
+    groups: list[list[str]] = [[]]
+    for name, values in seen.items():
+        if values == {False, True} and not _FLAG.fullmatch(name.strip()):
+            groups[-1].append(name)
+        elif groups[-1]:
+            groups.append([])
+    found = max(groups, key=len)
+    return tuple(found) if len(found) > 1 else ()
 
 
 def require_names(values: Sequence[Any], where: str) -> None:

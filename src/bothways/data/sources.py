@@ -15,9 +15,9 @@ from bothways.data.exports import plain_row, plain_rows
 from bothways.data.notes import Notes, row_error
 from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
-from bothways.text.files import replace_surrogates, visible_files
+from bothways.text.files import files_of_kinds, replace_surrogates
 from bothways.text.frames import is_frame
-from bothways.text.streams import STDIN, Meter, read_whole_lines
+from bothways.text.streams import STDIN, Meter, read_whole, read_whole_lines
 from bothways.text.streams import name_of as name_of
 from bothways.text.tables import BINARY as BINARY_TABLES
 from bothways.text.tables import TABLES as TABLES
@@ -44,7 +44,7 @@ def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
         if path == STDIN or is_frame(path) or path.is_file() or dataset_folder(path):
             found.append(path)
         elif path.is_dir():
-            inside = without_annotated([file for file in visible_files(path) if kind_of(file) in kinds])
+            inside = without_annotated(files_of_kinds(path, lambda file: kind_of(file) in kinds))
             if not inside:
                 raise BothwaysError(
                     f"there is no file of a known kind in {path}: expected {', '.join(kinds)}", "no-known-files", path
@@ -100,10 +100,10 @@ def values_of(
         for number, value in parse_jsonl(path, lines):
             yield from plain_row(f"{name}, line {number}", value)
     elif kind == ".json":
-        held = list(lines)
-        value = _parse_whole(name, held)
+        whole = "\n".join(lines) if path == STDIN else read_whole(path)
+        value = _parse_whole(name, whole)
         if value is None:
-            yield from values_of(path, ".jsonl", held)
+            yield from values_of(path, ".jsonl", whole.split("\n"))
         elif isinstance(value, list):
             yield from plain_rows([(f"{name}, item {number}", item) for number, item in enumerate(value, 1)], notes)
         else:
@@ -118,10 +118,10 @@ def values_of(
         )
 
 
-def _parse_whole(name: str, lines: list[str]) -> Any:
+def _parse_whole(name: str, whole: str) -> Any:
     """The one JSON value of the whole file, or None if each line is a value."""
     try:
-        return json.loads("\n".join(lines))
+        return json.loads(whole)
     except (ValueError, RecursionError) as error:
         if str(error).startswith("Extra data"):
             return None

@@ -1,5 +1,6 @@
 """Reads texts and pairs with labels, for classification and regression: tables, JSON, fastText lines."""
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -8,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bothways.data.examples import Gold, Text
+from bothways.data.examples import Gold, LongInput, Text
 from bothways.data.labels import LabelKind, as_kind, number_of
 from bothways.data.notes import Notes, row_error
 from bothways.data.several_labels import (
@@ -36,7 +37,9 @@ from bothways.data.sources import (
 from bothways.errors import BothwaysError, require_choice
 from bothways.text.columns import Columns, ResolvedColumns, find_columns, names_without_header
 from bothways.text.files import replace_surrogates
-from bothways.text.streams import STDIN
+from bothways.text.long_text import LongText, beginning_of
+from bothways.text.same_text import is_blank
+from bothways.text.streams import STDIN, read_any_lines, refuse_long
 
 _USUAL_COLUMNS = Columns()
 _FASTTEXT_LABEL = "__label__"
@@ -73,8 +76,48 @@ def read_texts_labelled(
             yield example if kind == "auto" else as_kind(example, kind)
 
 
+def read_any_inputs(file: str, columns: Columns, notes: Notes) -> Iterator[Text | LongInput]:
+    """As `read_texts_labelled`, with lines of plain text of any length."""
+    for path in find_sources(file, (*ROWS, ".txt")):
+        if kind_of(path) in ROWS:
+            yield from _file(path, columns, "auto", "", notes)
+            continue
+        read = read_any_lines(path)
+        held = list(_until_text(read))
+        first, lines = beginning_of(held[-1]).strip() if held else "", itertools.chain(held, read)
+        kind = _kind_of_first_line(first, columns)
+        if kind != ".txt" or first.startswith(_FASTTEXT_LABEL):
+            yield from _of_lines(path, kind, refuse_long(path, lines), first, columns, "auto", "", notes)
+            continue
+        for number, line in enumerate(lines, 1):
+            where = f"{name_of(path)}, line {number}"
+            yield Text((line,), None, where) if isinstance(line, str) else LongInput(line, where)
+
+
+def _until_text(lines: Iterator[str | LongText]) -> Iterator[str | LongText]:
+    """The lines up to the first that is not blank."""
+    for line in lines:
+        yield line
+        if beginning_of(line).strip():
+            return
+
+
 def _file(path: Path, columns: Columns, kind: str, separator: str, notes: Notes) -> Iterator[Text]:
     file_kind, lines, first = _opened(path, columns)
+    yield from _of_lines(path, file_kind, lines, first, columns, kind, separator, notes)
+
+
+def _of_lines(
+    path: Path,
+    file_kind: str,
+    lines: Iterable[str],
+    first: str,
+    columns: Columns,
+    kind: str,
+    separator: str,
+    notes: Notes,
+) -> Iterator[Text]:
+    """The examples of a file of this kind."""
     if file_kind == ".txt":
         yield from _lines(path, lines, first)
         return
@@ -210,7 +253,7 @@ def _example(row: dict[str, Any], columns: ResolvedColumns, where: str, kind: st
     if value == "-" and len(texts) == 2:
         notes.add("no-agreement", where)
         return Text(texts, None, where)
-    if not all(text.strip() for text in texts):
+    if any(map(is_blank, texts)):
         notes.add("empty-text", where)
     if columns.indicators:
         gold: Gold | None = indicated(row, columns.indicators, where)

@@ -6,6 +6,7 @@ text.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,8 @@ from bothways.doctor.data_report import DataReport, Length, Reading, TrainingPla
 from bothways.doctor.survey import Survey
 from bothways.doctor.tokens import tokenize
 from bothways.errors import BothwaysError, require_choice
-from bothways.model.box import boxed_for
+from bothways.model.box import DEFAULT, boxed_for, has_box
+from bothways.model.model import Model
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, finetune_recipe
 from bothways.tasks.registry import TASKS, find_task
@@ -46,7 +48,8 @@ def check_data(
 ) -> DataReport:
     """What is wrong with labelled files, or with a table in memory, and what to do.
 
-    With `model` also tokens, windows, and the training time.
+    Tokens and windows are those of `model`, or of the included model that reads the text; with `model` also the
+    training time.
 
     Without `task`, the task is guessed from the file. `text`, `pair` and `label` name columns with unusual names, and
     `encoding` the encoding of the files. The training time is that on `device`, as `run.device` in a recipe.
@@ -74,6 +77,12 @@ def guess_task(file: str) -> type[Task]:
     # Later tasks are more specific: a row with options may have a question and a context too.
     guesses = [task for task in reversed(TASKS.values()) if task.looks_like(path, rows)]
     return guesses[0] if guesses else TASKS[FinetuneRecipe.task]
+
+
+@lru_cache(maxsize=1)
+def _included(name: str) -> Model:
+    """A model in the box, to count tokens with."""
+    return training_plan.load_base(name)
 
 
 class _Doctor:
@@ -149,19 +158,22 @@ class _Doctor:
         if self._is_hopeless():
             self.not_checked.append("tokens, windows and training time: there is nothing to learn yet")
             return ""
+        is_chinese = self.train.cjk > self.train.characters * _MOSTLY  # which the default model does not read
+        included = (boxed_for("Chinese") if is_chinese else DEFAULT) if has_box() else None
         if self.model:
-            self._tokenize()
+            self._tokenize(training_plan.load_base(self.model))
+        elif included:
+            self._tokenize(_included(included), included)
+            self.not_checked.append("training time: add `model`")
         else:
             self.not_checked.append("tokens, windows, unknown tokens and training time: add `model`")
         settings = [setting for finding in self.findings for setting in finding.settings]
-        is_chinese = self.train.cjk > self.train.characters * _MOSTLY  # which the default model does not read
         folder = self.model or (boxed_for("Chinese") or "DIR" if is_chinese else "")
         return training_plan.next_command(self.task.name, self.data, folder, self.plan, settings)
 
-    def _tokenize(self) -> None:
-        """The data through the model's tokenizer, and a few training steps."""
-        base = training_plan.load_base(self.model)
-        recipe = finetune_recipe({"task": self.task.name, "model": {"init": self.model}})
+    def _tokenize(self, base: Model, included: str = "") -> None:
+        """The data through the model's tokenizer, and a few training steps unless it is only an included one."""
+        recipe = finetune_recipe({"task": self.task.name, "model": {"init": self.model or included}})
         try:
             task, model, config = training_plan.with_head(recipe, base, self.train)
         except BothwaysError as error:
@@ -170,8 +182,8 @@ class _Doctor:
             return
         examples = self.watch(self.train.read(), "tokenizing", self.train.files)
         found = tokenize(task, config, examples, self.train.files)
-        self.reading = found.reading
+        self.reading = replace(found.reading, model=included)
         self.findings += found.findings
-        if found.first:
+        if found.first and not included:
             share = self.dev.characters / max(self.train.characters, 1) if self.dev else 0.0
             self.plan = training_plan.make_plan(task, model, recipe, found, share, self.device)

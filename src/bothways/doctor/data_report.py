@@ -32,6 +32,8 @@ class Reading:
     """In the first rows; a CJK character counts as a word."""
     unknown_share: float
     """Unknown tokens among all tokens."""
+    model: str = ""
+    """The included model whose tokens these are, if no model was given."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class TrainingPlan:
     machine: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DataReport:
     """What labelled data are, what is wrong with them, and what to do."""
 
@@ -72,6 +74,19 @@ class DataReport:
     """Checks that need more than was given."""
     columns: str = ""
     """The columns that were read, as in `text = review, label = stars`; "" if the files are no tables."""
+
+    def _repr_html_(self) -> str:
+        from bothways.doctor.report_html import report_html  # it imports this module
+
+        return report_html(self)
+
+    def __repr__(self) -> str:
+        counts = ((severity, len(self.of(severity))) for severity in ("error", "warning"))
+        found = ", ".join(f"{count:,} {name}{'s' * (count > 1)}" for name, count in counts if count) or "nothing wrong"
+        kind = f"{self.task}, {self.kind}" if self.kind else self.task
+        lines = [f"DataReport({kind}: {self.rows:,} rows, {self.labelled:,} labelled; {found})"]
+        lines += [f"  {one.severity}: {one.says} {one.do}".rstrip() for one in self.findings if one.severity != "ok"]
+        return "\n".join([*lines, *([f"  next: {self.command}"] if self.command else [])])
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
         """The findings of one severity."""

@@ -24,6 +24,7 @@ from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, advice_file
 from bothways.tasks.registry import TASKS, make_task, plan_task
 from bothways.tasks.task import Sample, Task, TaskConfig
 from bothways.tasks.trainable import FineTuning
+from bothways.text.excel import named_sheet
 from bothways.text.frames import is_frame
 from bothways.train.machine import pick_device, pick_precision
 from bothways.train.optim import OptimSettings, make_optimizers
@@ -86,6 +87,7 @@ def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan 
     for name in ("text", "pair", "label", "encoding"):
         option, value = f"--{name}", getattr(data, name)
         words += [option, value] if value else []
+    words += ["--sheet", named_sheet()] if named_sheet() else []
     stem = "data" if is_frame(data.train[0]) else Path(data.train[0]).name.split(".")[0] or "data"
     words += ["--out", f"{stem}-{task}"]
     if plan is not None:

@@ -13,11 +13,14 @@ import tokenizers
 
 from bothways.data.words import Place
 from bothways.engine.reads import Part, Read, Reads, View, with_views
-from bothways.engine.token_ids import TokenIds
+from bothways.engine.token_ids import TokenIds, characters_of
 from bothways.engine.tokens import Tokens
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.facts import ModelFacts
+from bothways.ranges import Bounded, Count
 from bothways.text.encoding import TextInput
+from bothways.text.pieces import LONGEST_WHOLE
+from bothways.text.same_text import is_blank
 from bothways.text.windows import TextWindow, windows
 
 Long = Literal["window", "cut", "error"]
@@ -28,24 +31,21 @@ _ADDING = Lock()
 
 
 @dataclass(frozen=True)
-class WindowSettings:
+class WindowSettings(Bounded):
     """The `[window]` section of a recipe: how to handle long texts."""
 
-    length: int = 0
+    section = "window"
+
+    length: Count = 0
     """Maximum tokens of a sequence, special tokens included. 0: the model's maximum length."""
-    overlap: int = 128
+    overlap: Count = 128
     """Tokens that neighbouring windows share, at most a quarter of a window."""
     long: Long = "window"
     """Longer texts: read them in windows, cut them, or raise an error."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("window.long", self.long, get_args(Long))
-        if self.length < 0 or self.overlap < 0:
-            raise BothwaysError(
-                f"window.length is {self.length} and window.overlap is {self.overlap}: expected 0 or more",
-                "out-of-range",
-                min(self.length, self.overlap),
-            )
 
 
 @dataclass
@@ -157,7 +157,17 @@ class Reader:
         return found
 
     def _encodings(self, texts: Sequence[TextInput]) -> list[tokenizers.Encoding]:
-        """As the tokenizer makes them; what is cut has no more tokens than are read."""
+        """As the tokenizer makes them; what is cut has no more tokens than are read.
+
+        They are large, so that there are none of very long texts.
+        """
+        if (longest := max(map(characters_of, texts), default=0)) > LONGEST_WHOLE:
+            raise BothwaysError(
+                f"a text has {longest:,} characters, and vectors of tokens and words are made of at most "
+                f"{LONGEST_WHOLE:,}: divide it into lines",
+                "too-long",
+                longest,
+            )
         found = self.tokenizer.raw_batch(texts)
         for i, encoding in enumerate(found):
             if self.settings.long == "cut" and len(encoding) > self.length:
@@ -184,13 +194,7 @@ class Reader:
         outside = len(read) - len(inside)
         room = self.length - outside
         if self.settings.long == "error":
-            raise BothwaysError(
-                f"text {number:,} has {len(read):,} tokens and this model reads at most {self.length}: set "
-                f"{self.long_setting} to window to read it in windows, or to cut to drop "
-                f"{len(read) - self.length:,} tokens",
-                "too-long",
-                (number, len(read)),
-            )
+            raise too_many_tokens(number, len(read), self)
         if room < self.length // 8:
             raise BothwaysError(
                 f"pair {number:,} has {outside:,} tokens beside the text that is read in windows, and this model reads "
@@ -206,12 +210,19 @@ class Reader:
             yield View(ids[rows], segments[rows], w.start, window)
 
 
+def too_many_tokens(number: int, length: int, reader: Reader) -> BothwaysError:
+    """The error for a text of this length in tokens."""
+    return BothwaysError(
+        f"text {number:,} has {length:,} tokens and this model reads at most {reader.length}: set "
+        f"{reader.long_setting} to window to read it in windows, or to cut to drop {length - reader.length:,} tokens",
+        "too-long",
+        (number, length),
+    )
+
+
 def _count_empty(texts: Sequence[TextInput]) -> int:
     """The number of empty texts, and of pairs with an empty text."""
-    return sum(
-        not text or text.isspace() if isinstance(text, str) else not all(part.strip() for part in text)
-        for text in texts
-    )
+    return sum(is_blank(text) if isinstance(text, str) else any(map(is_blank, text)) for text in texts)
 
 
 def split_points(texts: Sequence[str], words: Sequence[Sequence[Place]], tokens: Tokens) -> dict[int, tuple[int, ...]]:

@@ -119,6 +119,12 @@ class Reads(Sequence[Read]):
     cut: frozenset[int] = frozenset()
     """The numbers of the texts that were cut."""
 
+    @classmethod
+    def none(cls) -> "Reads":
+        """Of no texts."""
+        nothing = Sequences(np.zeros(0, np.int32), np.zeros(0, np.int64))
+        return cls(Tokens(nothing, np.zeros((0, 2, 2), np.int64)), nothing, lambda: ())
+
     def __len__(self) -> int:
         return len(self.tokens)
 

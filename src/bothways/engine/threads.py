@@ -34,7 +34,7 @@ def set_threads(number: int | None) -> None:
     changes nothing.
     """
     if number is not None:
-        require_range("threads", number, number >= 1, "1 or more")
+        require_range("threads", number, 1 <= number <= 4_096, "from 1 to 4,096")
     with _LOCK:
         if number is not None:
             _WANTED[:] = [number]

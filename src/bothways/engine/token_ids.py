@@ -12,9 +12,11 @@ import numpy as np
 import tokenizers
 
 from bothways.engine.sequences import Indices, Sequences, ragged
-from bothways.engine.tokens import NO_TEXT, Tokens
+from bothways.engine.tokens import NO_TEXT, Tokens, joined
 from bothways.model.readable import check_readable
 from bothways.text.encoding import TextInput
+from bothways.text.pieces import require_whole
+from bothways.text.plain_ids import LONG, PlainIds
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.word_cache import Ids
 
@@ -26,11 +28,34 @@ class TokenIds:
     """Encodes texts, or pairs of texts, as the tokenizer does. Several threads may share one."""
 
     def __init__(self, tokenizer: Tokenizer, has_segments: bool) -> None:
-        self.tokenizer, self.has_segments = tokenizer, has_segments
+        self.tokenizer, self.has_segments, self.plain = tokenizer, has_segments, PlainIds(tokenizer)
         self._frames: dict[int, _Frame | None] = {}
 
     def __call__(self, texts: Sequence[TextInput], has_offsets: bool = False) -> Tokens:
         check_readable(texts, self.tokenizer)
+        long = [i for i, text in enumerate(texts) if characters_of(text) > LONG]
+        if not long:
+            return self._encoded(texts, has_offsets)
+        found = [self._in_pieces(texts[i], has_offsets) for i in long]
+        if len(texts) == 1:
+            return found[0]
+        others = list(texts)
+        for i in long:
+            others[i] = "" if isinstance(texts[i], str) else ("", "")
+        return self._encoded(others, has_offsets).replaced(long, joined(found))
+
+    def _in_pieces(self, text: TextInput, has_offsets: bool) -> Tokens:
+        """One long text, or a pair with one."""
+        parts = [text] if isinstance(text, str) else list(text)
+        frame = self.frame(len(parts))
+        if frame is None:
+            require_whole(characters_of(text))
+            return self._from_encodings([text], has_offsets)
+        found = [self.plain.any_length([part], has_offsets) for part in parts]
+        return frame.around(found, self.has_segments and frame.has_segments)
+
+    def _encoded(self, texts: Sequence[TextInput], has_offsets: bool) -> Tokens:
+        """Texts that are not long."""
         kinds, words = set(map(type, texts)), self.tokenizer.words if len(texts) >= _SEVERAL else None
         frame = self.frame(1 if kinds == {str} else 2) if kinds in ({str}, {tuple}) else None
         if words is None or frame is None:
@@ -119,6 +144,11 @@ class _Frame:
                 ranges[:, number] = np.stack([at, at + own.lengths], 1) - starts[:, None]
                 at = at + own.lengths
         return Tokens(Sequences(ids, lengths, segments if has_segments else None), ranges, offsets)
+
+
+def characters_of(text: TextInput) -> int:
+    """Those of both texts of a pair."""
+    return len(text) if isinstance(text, str) else sum(map(len, text))
 
 
 def _ranges_of(encoding: tokenizers.Encoding, frame: _Frame | None) -> list[tuple[int, int]]:

@@ -48,7 +48,7 @@ class Tokens:
         """With other tokens for some of the texts."""
         order = np.arange(len(self))
         order[list(rows)] = len(self) + np.arange(len(others))
-        return _joined(self, others).take(order)
+        return joined([self, others]).take(order)
 
     def cut(self, limit: int) -> "Tokens":
         """Texts of at most `limit` tokens. Others lose their ends; the longer text of a pair loses tokens first."""
@@ -75,17 +75,24 @@ class Tokens:
         )
 
 
-def _joined(first: Tokens, second: Tokens) -> Tokens:
-    """The texts of both."""
-    a, b = first.sequences, second.sequences
+def joined(parts: Sequence[Tokens]) -> Tokens:
+    """The texts of all."""
+    if len(parts) == 1:
+        return parts[0]
+    found = [part.sequences for part in parts]
     segments = None
-    if a.segments is not None or b.segments is not None:
-        parts = [np.zeros(len(some.ids), np.uint8) if some.segments is None else some.segments for some in (a, b)]
-        segments = np.concatenate(parts)
-    sequences = Sequences(np.concatenate([a.ids, b.ids]), np.concatenate([a.lengths, b.lengths]), segments)
-    offsets, encodings = None, None
-    if first.offsets is not None and second.offsets is not None:
-        offsets = np.concatenate([first.offsets, second.offsets])
-    if first.encodings is not None and second.encodings is not None:
-        encodings = [*first.encodings, *second.encodings]
-    return Tokens(sequences, np.concatenate([first.ranges, second.ranges]), offsets, encodings)
+    if any(some.segments is not None for some in found):
+        segments = np.concatenate(
+            [np.zeros(len(some.ids), np.uint8) if some.segments is None else some.segments for some in found]
+        )
+    sequences = Sequences(
+        np.concatenate([some.ids for some in found]), np.concatenate([some.lengths for some in found]), segments
+    )
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    encodings = [part.encodings for part in parts if part.encodings is not None]
+    return Tokens(
+        sequences,
+        np.concatenate([part.ranges for part in parts]),
+        np.concatenate(offsets) if len(offsets) == len(parts) else None,
+        [one for some in encodings for one in some] if len(encodings) == len(parts) else None,
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from bothways import atomic
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, missing_package, require_choice
 from bothways.model.batch import Batch
 from bothways.model.card import CARD, model_card
 from bothways.model.checkpoint import describe, write_settings
@@ -60,7 +60,7 @@ def export_onnx(
     require_choice("`precision`", precision, tuple(FILES))
     if tables is not None:
         require_choice("`tables`", tables, TABLES)
-    _require_onnx()
+    require_onnx()
     from bothways.export.onnx import GraphSettings, build
 
     source = None if isinstance(model, Model) else Path(model)
@@ -161,9 +161,9 @@ def _is_export_of(out: Path, model: Model) -> bool:
     return True
 
 
-def _require_onnx() -> None:
+def require_onnx() -> None:
     """Refuse to export without the package, which an extra installs."""
     try:
         import onnx  # noqa: F401
     except ImportError:
-        raise BothwaysError("exporting needs onnx: pip install 'bothways[export]'", "missing-package", "onnx") from None
+        raise missing_package("exporting", "onnx") from None

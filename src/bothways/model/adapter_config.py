@@ -2,17 +2,19 @@
 
 import math
 import os
-import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bothways.errors import BothwaysError
 from bothways.lazy import Tensor, torch
 from bothways.model.box import ALIASES, BOX, model_folder
+from bothways.model.families.family import setting
 from bothways.model.hub_cache import cached_model, name_in_hub
-from bothways.model.weights import read_json
+from bothways.model.layer_patterns import AdapterPatterns
+from bothways.model.weights import first_few, read_json
+from bothways.ranges import Declared, Range
 
 CONFIG, WEIGHTS, OLDER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 _BASE = "base_model_name_or_path"
@@ -64,6 +66,55 @@ _TAKEN_OUT: Mapping[str, Callable[[Tensor, int, float], Tensor]] = {"pissa": _pr
 adapter. The others of this kind are random, or use data that the adapter does not hold."""
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _table_of(allowed: Declared) -> tuple[Callable[[Any], bool], str]:
+    def is_table(value: object) -> bool:
+        return isinstance(value, dict) and not any(map(allowed.fault, value.values()))
+
+    return is_table, f"an object whose values are each {allowed.expected}"
+
+
+def _number(allowed: Declared) -> tuple[Callable[[Any], bool], str]:
+    return lambda value: not allowed.fault(value), allowed.expected
+
+
+_RANK, _ALPHA, _BLOCK = (
+    Declared(Range(1, 2**20), True),
+    Declared(Range(0, 1e30), False),
+    Declared(Range(0, 10_000), True),
+)
+_NAMES = (lambda value: _is_text(value) or _are_texts(value)), "a text or a list of texts"
+_LIST = _are_texts, "a list of texts"
+_SWITCH = (lambda value: isinstance(value, bool)), "true or false"
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "r": _number(_RANK),
+    "lora_alpha": _number(_ALPHA),
+    "rank_pattern": _table_of(_RANK),
+    "alpha_pattern": _table_of(_ALPHA),
+    "use_rslora": _SWITCH,
+    "fan_in_fan_out": _SWITCH,
+    "peft_type": (_is_text, "a text"),
+    "task_type": (_is_text, "a text"),
+    "target_modules": _NAMES,
+    "exclude_modules": _NAMES,
+    "layers_pattern": _NAMES,
+    "target_parameters": _LIST,
+    "modules_to_save": _LIST,
+    "layers_to_transform": (
+        lambda value: not any(map(_BLOCK.fault, value if isinstance(value, list) else [value])),
+        "the number of a layer, or a list of them",
+    ),
+}
+"""The settings that are read, each with its kind. Null is as if it were missing."""
+
+
 def require_supported(config: Mapping[str, Any], path: Path) -> None:
     """Refuse settings that would give other outputs than PEFT's."""
     other = {
@@ -85,13 +136,10 @@ def require_supported(config: Mapping[str, Any], path: Path) -> None:
                 "unsupported-adapter",
                 (key, config[key]),
             )
-    for key, least in (("r", 1), ("lora_alpha", 0)):
-        value = config.get(key, 8)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
+    for key, (is_right, expected) in _KINDS.items():
+        if (value := config.get(key)) is not None and not is_right(value):
             raise BothwaysError(
-                f"{path} has {key} = {value!r}: expected a number of {least} or more",
-                "unsupported-adapter",
-                (key, value),
+                f"{path} has {key} = {value!r}: expected {expected}", "unsupported-adapter", (key, value)
             )
     start = config.get("init_lora_weights", True)
     if str(start).lower() not in (*_PLAIN_INITS, *_TAKEN_OUT):
@@ -103,25 +151,35 @@ def require_supported(config: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def require_targets(config: Mapping[str, Any], layers: Iterable[str], path: Path) -> None:
-    """Refuse weights of layers that target_modules does not name: PEFT would leave them out."""
+def require_targets(
+    config: Mapping[str, Any], patterns: AdapterPatterns, layers: Collection[str], blocks: Iterable[str], path: Path
+) -> None:
+    """Refuse weights of layers that target_modules does not name, which PEFT would leave out; and a file that lacks
+    those of a layer that it names. `blocks`: the layers of the base model's blocks."""
     targets = config.get("target_modules")
-    if not targets or targets == "all-linear" or config.get("target_parameters"):
+    if not targets or (isinstance(targets, str) and targets.lower() == "all-linear") or config.get("target_parameters"):
         return
     for layer in layers:
-        named = [layer == target or layer.endswith(f".{target}") for target in targets if isinstance(targets, list)]
-        if not any(named) and not (isinstance(targets, str) and re.fullmatch(targets, layer)):
+        if not patterns.targets(layer):
             raise BothwaysError(
                 f"{path} has target_modules = {targets}, and the adapter has weights for {layer} as well",
                 "unexpected-tensors",
                 (layer,),
             )
+    if missing := [layer for layer in blocks if layer not in layers and patterns.targets(layer)]:
+        raise BothwaysError(
+            f"{path} has target_modules = {targets}, and the adapter has no weights for {first_few(missing)}",
+            "missing-tensors",
+            tuple(missing),
+        )
 
 
-def merge(config: Mapping[str, Any], weight: Tensor, down: Tensor, up: Tensor, layer: str) -> None:
+def merge(
+    config: Mapping[str, Any], patterns: AdapterPatterns, weight: Tensor, down: Tensor, up: Tensor, layer: str
+) -> None:
     """Add the update of an adapter to a base weight, in place. `layer`: its name in PEFT."""
-    rank = _by_pattern(config, "rank_pattern", layer, config.get("r", 8))
-    alpha = _by_pattern(config, "alpha_pattern", layer, config.get("lora_alpha", 8))
+    rank = patterns.value("rank_pattern", layer, setting(config, "r", 8))
+    alpha = patterns.value("alpha_pattern", layer, setting(config, "lora_alpha", 8))
     scale = float(alpha) / (math.sqrt(rank) if config.get("use_rslora") else rank)
     take_out = _TAKEN_OUT.get(str(config.get("init_lora_weights")).lower())
     expected = min(rank, *weight.shape) if take_out else rank  # a decomposition has no more components
@@ -134,12 +192,6 @@ def merge(config: Mapping[str, Any], weight: Tensor, down: Tensor, up: Tensor, l
     if take_out:
         weight.sub_(take_out(weight, rank, scale))
     weight.add_(up @ down, alpha=scale)
-
-
-def _by_pattern(config: Mapping[str, Any], key: str, layer: str, usual: Any) -> Any:
-    """The value of the first pattern that matches a layer's name, as PEFT finds it."""
-    patterns: Mapping[str, Any] = config.get(key) or {}
-    return next((value for name, value in patterns.items() if re.match(rf"(.*\.)?({name})$", layer)), usual)
 
 
 # ---------------------------------------------------------------------- files

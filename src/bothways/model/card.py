@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bothways.model.box import BOX, boxed_models
@@ -24,6 +24,10 @@ _METRICS = {
 }  # fmt: skip
 """Our names of scores, and those of the Hub: other scores stand only in the table."""
 _MOST_LABELS = 200
+_ADAPTER = (
+    "This folder holds a LoRA adapter: it is applied to its base model, which `adapter_config.json` names. PEFT opens "
+    "it too."
+)
 
 
 @dataclass(frozen=True)
@@ -57,24 +61,36 @@ class Made:
     """The main one first."""
 
 
+_MOST_FILES = 10
+
+
 def files_and_rows(files: Iterable[str], rows: int, what: str = "rows") -> str:
     """Data as a card names them: without the folders of this machine.
 
     >>> files_and_rows(["/home/me/train.tsv", "more/train-zh.tsv"], 1200)
     'train.tsv, train-zh.tsv: 1,200 rows'
     """
-    names = ", ".join(dict.fromkeys(Path(file).name for file in files)) or "examples from Python"
-    return f"{names}: {rows:,} {what}"
+    return f"{file_names(files) or 'examples from Python'}: {rows:,} {what}"
+
+
+def file_names(files: Iterable[Path | str]) -> str:
+    """The names of files, without their folders; of many files the first, and the number of the others."""
+    names = list(dict.fromkeys(Path(file).name for file in files))
+    more = f" and {len(names) - _MOST_FILES:,} more" if len(names) > _MOST_FILES else ""
+    return ", ".join(names[:_MOST_FILES]) + more
 
 
 def model_card(model: Model, folder: Path, made: Made | None = None) -> str:
     """The card of a model that is written to `folder`."""
+    return _card(model, folder, made, use_of(model, _place_of(folder, made)))
+
+
+def _card(model: Model, folder: Path, made: Made | None, use: Use, relation: str = "finetune") -> str:
     architecture = architecture_of(FAMILIES[model.config.family], set(model.config.heads))
-    use = use_of(model, _place_of(folder, made))
     name = made.name if made else folder.name
     facts = {**_facts_of(made), **_shape_of(model, architecture)}
     parts = [
-        f"---\n{_header(model, name, use, made)}---\n\n# {markdown(name)}\n",
+        f"---\n{_header(model, name, use, made, relation)}---\n\n# {markdown(name)}\n",
         markdown(made.about)
         if made
         else f"A {model.config.family} encoder saved by bothways. Fill in what it was "
@@ -95,6 +111,20 @@ def model_card(model: Model, folder: Path, made: Made | None = None) -> str:
     for library, code in use.codes.items():
         parts.append(f"With {library}:\n\n```python\n{code}\n```\n")
     return "\n".join([*parts, use.note, ""]).replace("\n\n\n", "\n\n")
+
+
+def adapter_card(model: Model, folder: Path, made: Made) -> str:
+    """The card of the adapter in `folder`. `model`: with the adapter merged into its base."""
+    ours = use_of(model, _place_of(folder, made)).codes["bothways"]
+    use = replace(use_of(model, ""), package="peft", codes={"bothways": ours}, tags=("lora",), note=_ADAPTER)
+    return _card(model, folder, made, use, "adapter")
+
+
+def with_section(card: str, title: str, lines: Iterable[str]) -> str:
+    """The card with another section, above its usage."""
+    section = "\n".join([f"## {title}", "", *lines, "", ""])
+    head, usage, rest = card.partition("## Usage\n")
+    return f"{head}{section}{usage}{rest}"
 
 
 def _place_of(folder: Path, made: Made | None) -> str:
@@ -158,7 +188,7 @@ def languages_of(folder: Path) -> tuple[str, ...]:
 # ---------------------------------------------------------------------- YAML and Markdown
 
 
-def _header(model: Model, name: str, use: Use, made: Made | None) -> str:
+def _header(model: Model, name: str, use: Use, made: Made | None, relation: str) -> str:
     """The YAML of the card. Texts are JSON strings, which are YAML too."""
     base = made.base if made else None
     lines = [f"library_name: {use.package}", f"pipeline_tag: {use.pipeline_tag}"]
@@ -166,7 +196,7 @@ def _header(model: Model, name: str, use: Use, made: Made | None) -> str:
         lines += ["language:", *(f"- {yaml_text(code)}" for code in languages)]
     lines += ["tags:", *(f"- {yaml_text(tag)}" for tag in ("bothways", model.config.family, *use.tags))]
     if base and (hub := name_in_hub(base.resolve())):
-        lines += [f"base_model: {yaml_text(hub)}", "base_model_relation: finetune"]
+        lines += [f"base_model: {yaml_text(hub)}", f"base_model_relation: {relation}"]
     scores = [one for one in made.scores if one.name in _METRICS and math.isfinite(one.value)] if made else []
     if made and scores:
         kinds = dict.fromkeys(_METRICS[one.name] for one in scores)

@@ -23,7 +23,8 @@ from bothways.model.card import CARD, Made, model_card
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow, setting
-from bothways.model.identify import architecture_of, find_family, find_heads, nameless, read_labels
+from bothways.model.families.setting_kinds import require_kinds
+from bothways.model.identify import architecture_of, find_family, find_heads, nameless, read_labels, require_layers
 from bothways.model.late import PROJECTION, late_files, not_for_texts, read_late, with_markers, write_late
 from bothways.model.model import Model
 from bothways.model.sentence import names_of, read_sentence, write_sentence
@@ -85,14 +86,11 @@ def assemble(
     tensors = _normal_names(family, raw, tensors)
     config = _model_config(family, raw, tensors, source)
     for name in family.computed.keys() & tensors.keys():
-        table = family.computed[name](config.encoder)
+        fits = tensors[name].shape[:1] == (config.encoder.max_length,)  # or the table might be of any size
+        table = family.computed[name](config.encoder) if fits else torch.empty(0)
         if tensors[name].shape != table.shape or not torch.allclose(tensors.pop(name).float(), table, atol=1e-6):
-            raise BothwaysError(
-                f"{source}: the tensor {name} of this {family.name} is not the one that follows from config.json, "
-                "perhaps as it was rounded to 16 bits",
-                "unexpected-tensors",
-                (name,),
-            )
+            what = f"{source}: the tensor {name} of this {family.name} is not the one that follows from config.json"
+            raise BothwaysError(f"{what}, perhaps as it was rounded to 16 bits", "unexpected-tensors", (name,))
     with torch.device("meta"):  # shapes only: initialising weights that are then overwritten takes longer than reading
         model = Model(config, tokenizer)
     model.load_state_dict(_fill(model, family, tensors, dtype, source), assign=True)
@@ -207,9 +205,11 @@ def _normal_names(family: Family, raw: Mapping[str, Any], tensors: Mapping[str, 
 
 def _model_config(family: Family, raw: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path) -> ModelConfig:
     try:
+        require_kinds(raw)
         encoder = family.read_config(raw)
     except BothwaysError as error:
         raise BothwaysError(f"{folder}: {error}", error.code, error.value) from error
+    require_layers(encoder.blocks, tensors, folder)
     heads = find_heads(family, raw, set(tensors))
     labels = read_labels(raw)
     for head in (family.heads[name] for name in heads if family.heads[name].has_labels):
@@ -236,7 +236,7 @@ def _fill(
     expected = {part for row in rows for part in row.parts}
     for row in rows:
         if row.is_optional and row.parts[0] not in tensors:
-            tensors[row.parts[0]] = torch.zeros(shapes[row.ours])
+            tensors[row.parts[0]] = torch.zeros(()).expand(shapes[row.ours])
     if missing := expected - set(tensors):
         raise BothwaysError(
             f"{folder}: the weights lack {first_few(missing)}", "missing-tensors", tuple(sorted(missing))
@@ -247,11 +247,12 @@ def _fill(
             "unexpected-tensors",
             tuple(sorted(left)),
         )
-    state: dict[str, Tensor] = {}
-    for row in rows:
+    for row in rows:  # all of them, before anything is allocated
         total, *rest = shapes[row.ours]
         for part, length in zip(row.parts, row.lengths(total, model.config.encoder), strict=True):
             _check(part, tensors[part], [length, *rest], folder)
+    state: dict[str, Tensor] = {}
+    for row in rows:
         state[row.ours] = torch.cat([tensors[part].to(dtype) for part in row.parts])
         require_finite(row.parts, state[row.ours], folder)
         if row.by_head > 1:

@@ -2,9 +2,10 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.ranges import Positive, Probability, Range, faults
 
 ACTIVATIONS = (
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu_accurate", "gelu_python", "gelu_python_tanh", "gelu_10",
@@ -13,6 +14,11 @@ ACTIVATIONS = (
 )  # fmt: skip
 """The activation functions that config files name; model/activations.py has each."""
 
+# Far above those of any model, and small enough that no table of one is more than the memory of an address.
+_WIDTH, _LAYERS, _LENGTH, _ROWS = 2**20, 10_000, 2**24, 2**31 - 1
+Width = Annotated[int, Range(1, _WIDTH)]
+Length = Annotated[int, Range(1, _LENGTH)]
+
 # ---------------------------------------------------------------------- positions
 
 
@@ -20,8 +26,8 @@ ACTIVATIONS = (
 class Learned:
     """Learned absolute position embeddings, added to the token embeddings (BERT, RoBERTa)."""
 
-    rows: int = 512
-    offset: int = 0
+    rows: Length = 512
+    offset: Annotated[int, Range(0, _LENGTH)] = 0
     """The row of the first position. RoBERTa's is 2: the rows before it are reserved for padding."""
     skips_padding: bool = False
     """Whether padding tokens inside a text are not counted, and have the row offset - 1, their own id (RoBERTa)."""
@@ -36,18 +42,18 @@ class Learned:
 class Bucketed(Learned):
     """Learned absolute positions, and a relative position bias: a score per head and bucket of distances (MPNet)."""
 
-    buckets: int = 32
+    buckets: Annotated[int, Range(4, _LENGTH)] = 32
 
 
 @dataclass(frozen=True)
 class Rotary:
     """Rotary position embeddings: queries and keys are rotated by angles that grow with the position (ModernBERT)."""
 
-    max_length: int = 8_192
-    base: float = 160_000.0
-    local_base: float = 10_000.0
+    max_length: Length = 8_192
+    base: Positive = 160_000.0
+    local_base: Positive = 10_000.0
     """The base in layers with local attention."""
-    factor: float = 1.0
+    factor: Positive = 1.0
     """Positions are divided by this number (GTE): the angles of a longer input then stay in the range of training."""
     in_64_bits: bool = False
     """Whether angles are computed in 64 bits, as for RoFormer's table, or in 32."""
@@ -59,24 +65,24 @@ class Rotary:
 class Alibi:
     """Attention with linear biases: a score falls with the distance, by a slope of each head's own (Jina BERT v2)."""
 
-    max_length: int = 8_192
+    max_length: Length = 8_192
 
 
 @dataclass(frozen=True)
 class Disentangled:
     """Disentangled attention: content-to-position and position-to-content scores (DeBERTa)."""
 
-    max_length: int = 512
-    span: int = 512
+    max_length: Length = 512
+    span: Annotated[int, Range(0, _LENGTH)] = 512
     """The table has 2 · span rows, one for each bucket of distances from -span up to span; 0: there is no table."""
-    far: int = 0
+    far: Annotated[int, Range(0, _LENGTH)] = 0
     """Distances from span / 2 up to `far` share buckets in logarithmic steps; 0: every distance has its own bucket."""
     terms: tuple[Literal["c2p", "p2c"], ...] = ("c2p", "p2c")
     shared: bool = False
     """Whether the layer's own query and key matrices project the distances (v3), or separate ones (v1)."""
     norm: bool = False
     """Whether a LayerNorm is applied to the table."""
-    rows: int = 0
+    rows: Annotated[int, Range(0, _LENGTH)] = 0
     """Rows of an additional table of absolute positions at the input; 0: none."""
 
     @property
@@ -98,23 +104,23 @@ BIASES: tuple[Bias, ...] = get_args(Bias)
 class EncoderConfig:
     """The architecture of an encoder; the defaults are BERT-Base's."""
 
-    vocab_size: int = 30_522
-    width: int = 768
-    layers: int = 12
-    num_heads: int = 12
-    ffn_width: int = 3_072
+    vocab_size: Annotated[int, Range(1, _ROWS)] = 30_522
+    width: Width = 768
+    layers: Annotated[int, Range(1, _LAYERS)] = 12
+    num_heads: Width = 12
+    ffn_width: Width = 3_072
     """Width of the feed-forward network (intermediate_size)."""
     activation: str = "gelu"
-    segments: int = 2
+    segments: Annotated[int, Range(0, _WIDTH)] = 2
     """Number of segment embeddings (type_vocab_size); 0: none."""
     positions: Position = field(default_factory=Learned)
-    norm_eps: float = 1e-12
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
-    init_std: float = 0.02
+    norm_eps: Annotated[float, Range(0, 1, above=True, below=True)] = 1e-12
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.1
+    init_std: Annotated[float, Range(0)] = 0.02
     causal: bool = False
     """Causal attention: a token attends to itself and earlier tokens only. The baseline that BERT was compared with."""
-    embedding_width: int = 0
+    embedding_width: Annotated[int, Range(0, _WIDTH)] = 0
     """Width of the embeddings if they are projected to the layers' width (ALBERT, ELECTRA); 0: the same width."""
     project_first: bool = False
     """Whether embeddings are projected to the layers' width before the LayerNorm (DeBERTa) or after it (ALBERT)."""
@@ -132,25 +138,22 @@ class EncoderConfig:
     norm_bias: bool = True
     biases: tuple[Bias, ...] = BIASES
     """Which linear layers of the blocks have a bias. DeBERTa v1 has none for the key, ModernBERT none at all."""
-    windows: tuple[int, ...] = ()
+    windows: tuple[Annotated[int, Range(0, _LENGTH)], ...] = ()
     """For each layer, how many tokens on either side it attends to; 0: all. Empty: all layers attend to all tokens."""
-    layer_map: tuple[int, ...] = ()
+    layer_map: tuple[Annotated[int, Range(0, _LAYERS)], ...] = ()
     """For each layer, the index of the block whose weights it uses (ALBERT shares one block). Empty: its own block."""
-    convolution: int = 0
+    convolution: Annotated[int, Range(0, _WIDTH)] = 0
     """Kernel size of the convolution beside the first layer (DeBERTa v2); 0: none."""
     convolution_activation: str = "tanh"
-    num_kv_heads: int = 0
+    num_kv_heads: Annotated[int, Range(0, _WIDTH)] = 0
     """Heads of keys and values, each shared by as many heads of queries (grouped-query attention); 0: num_heads."""
-    tasks: int = 0
+    tasks: Annotated[int, Range(0, _WIDTH)] = 0
     """Number of task embeddings (ERNIE); 0: none. The first one is added to every token, as in transformers."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm, or RMSNorm, which does not subtract the mean."""
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "width", "layers", "num_heads", "ffn_width"):
-            _require_integer(name, getattr(self, name), 1)
-        for name in ("segments", "tasks", "embedding_width", "convolution", "num_kv_heads"):
-            _require_integer(name, getattr(self, name), 0)
+        _require_ranges(self)
         _check_positions(self.positions)
         if self.width % self.num_heads:
             raise BothwaysError(
@@ -164,12 +167,6 @@ class EncoderConfig:
                 "shape-mismatch",
                 (self.num_heads, self.kv_heads),
             )
-        for name in ("dropout", "attention_dropout"):
-            value = getattr(self, name)
-            _require(isinstance(value, int | float) and 0 <= value < 1, name, value, "a probability from 0 up to 1")
-        eps, std = self.norm_eps, self.init_std
-        _require(isinstance(eps, int | float) and 0 < eps < 1, "norm_eps", eps, "a small positive number")
-        _require(isinstance(std, int | float) and 0 <= std < math.inf, "init_std", std, "0 or more")
         for name in _SWITCHES:
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
         require_choice("norm", self.norm, ("layer", "rms"))
@@ -250,30 +247,19 @@ def _require(is_right: bool, name: str, value: object, expected: str) -> None:
         raise BothwaysError(f"{name} must be {expected}, not {value!r}", "out-of-range", (name, value))
 
 
-def _require_integer(name: str, value: object, least: int) -> None:
-    is_right = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    _require(is_right, name, value, f"an integer of {least} or more")
+def _require_ranges(config: Any, prefix: str = "") -> None:
+    for name, value, allowed in faults(config):
+        _require(False, prefix + name, value, allowed.expected)
 
 
 def _check_positions(positions: Position) -> None:
-    match positions:
-        case Learned():
-            _require_integer("positions.offset", positions.offset, 0)
-            _require_integer("positions.rows", positions.rows, positions.offset + 1)
-            if isinstance(positions, Bucketed):
-                _require_integer("positions.buckets", positions.buckets, 4)
-        case Alibi():
-            _require_integer("positions.max_length", positions.max_length, 1)
-        case Rotary():
-            _require_integer("positions.max_length", positions.max_length, 1)
-            for name in ("base", "local_base", "factor"):
-                value = getattr(positions, name)
-                _require(math.isfinite(value) and value > 0, f"positions.{name}", value, "a positive number")
-        case Disentangled():
-            _require_integer("positions.max_length", positions.max_length, 1)
-            _require_integer("positions.span", positions.span, 0)
-            for term in positions.terms:
-                require_choice("positions.terms", term, ("c2p", "p2c"))
+    _require_ranges(positions, "positions.")
+    if isinstance(positions, Learned):
+        rows, least = positions.rows, positions.offset + 1
+        _require(rows >= least, "positions.rows", rows, f"an integer of {least} or more")
+    if isinstance(positions, Disentangled):
+        for term in positions.terms:
+            require_choice("positions.terms", term, ("c2p", "p2c"))
 
 
 BASE = EncoderConfig()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.model.config import ModelConfig
 from bothways.model.facts import Host, the_tokenizer
 from bothways.model.families import FAMILIES
@@ -102,6 +102,9 @@ class GraphVectors(Prompts):
 class ExportedModel:
     """A graph with the config, the tokenizer and the labels of its folder."""
 
+    late: None = None
+    """Vectors of tokens are matched by a model with weights only."""
+
     def __init__(self, file: Path) -> None:
         self.file = file
         self.folder = file.parent.parent if file.parent.name == FOLDER else file.parent
@@ -167,9 +170,7 @@ def _open(file: Path, threads: int) -> Any:
     try:
         import onnxruntime
     except ImportError:
-        raise BothwaysError(
-            f"{file} is computed by onnxruntime: pip install 'bothways[onnx]'", "missing-package", "onnxruntime"
-        ) from None
+        raise missing_package(f"answering with {file}", "onnxruntime") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3

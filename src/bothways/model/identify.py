@@ -1,6 +1,6 @@
 """Tells the family, the heads and the labels of a model folder from its config.json and the names of its tensors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +79,36 @@ def _is_present(head: Head, names: set[str], family: Family, is_named: bool) -> 
     return any(part in names for own in parts.values() for part in own) and all(part in names for part in outputs)
 
 
+def require_layers(layers: int, names: Collection[str], folder: Path) -> None:
+    """Refuse more layers than the weights have tensors, before anything is made for each of them."""
+    if layers > len(names):
+        raise BothwaysError(
+            f"{folder}: config.json implies {layers:,} layers with weights of their own, and the weights hold only "
+            f"{len(names):,} tensors",
+            "missing-tensors",
+            layers,
+        )
+
+
 def read_labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
     """The label names of config.json, in the order of their ids."""
     names = raw.get("id2label")
     if not isinstance(names, dict) or not names:
         return ()
     try:
-        return tuple(str(name) for _, name in sorted((int(key), name) for key, name in names.items()))
+        numbered = {int(key): str(name) for key, name in names.items()}
     except ValueError as error:
         raise BothwaysError(
             f"config.json has an id2label whose keys are not numbers: {error}", "bad-labels", tuple(names)
         ) from error
+    if sorted(numbered) != list(range(len(names))):
+        raise BothwaysError(
+            f"config.json has an id2label of {len(names):,} labels whose numbers are not 0 to {len(names) - 1:,}, each "
+            "once: name every output of the model",
+            "bad-labels",
+            tuple(names),
+        )
+    return tuple(numbered[i] for i in range(len(numbered)))
 
 
 def architecture_of(family: Family, heads: set[str]) -> str:

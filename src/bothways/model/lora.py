@@ -7,7 +7,7 @@ and the head. Layers have their Hugging Face names, such as `query` or `output.d
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,15 +30,16 @@ from bothways.model.adapter_config import (
     require_targets,
     weights_of,
 )
+from bothways.model.adapter_tensors import DOWN, ROOT, UP, plain_names, require_matrix, updated_layers
+from bothways.model.card import CARD
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Head, KeyRow
+from bothways.model.layer_patterns import AdapterPatterns
 from bothways.model.model import Model
 from bothways.model.sentence import names_of, write_sentence
 from bothways.model.sentence_files import MODULES
-from bothways.model.weights import first_few, read_json, read_weights, require_finite
+from bothways.model.weights import read_json, read_weights, require_finite
 
-_ROOT = "base_model.model."  # PEFT's prefix of every name
-_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 _TASKS = {"sequence": "SEQ_CLS", "token": "TOKEN_CLS", "span": "QUESTION_ANS"}
 
 
@@ -121,15 +122,15 @@ def save_adapter(model: Model, base: str, folder: Path) -> None:
             up: Tensor = layer.up[str(i)]
             if by_head > 1:
                 up = checkpoint.regrouped(up, by_head, model.config.encoder.num_heads)
-            tensors[_ROOT + names[-1] + _DOWN] = layer.down[str(i)]
-            tensors[_ROOT + names[-1] + _UP] = up
+            tensors[ROOT + names[-1] + DOWN] = layer.down[str(i)]
+            tensors[ROOT + names[-1] + UP] = up
     state, kept = model.state_dict(), set()
     for head in (family.heads[name] for name in model.config.heads):
         for row in head.rows:
             if row.ours not in state:  # a bias that this model does not have
                 continue
             assert isinstance(row.theirs, str)
-            tensors[f"{_ROOT}{family.prefix if head.in_body else ''}{row.theirs}"] = state[row.ours]
+            tensors[f"{ROOT}{family.prefix if head.in_body else ''}{row.theirs}"] = state[row.ours]
             kept.add(_module_to_save(row.theirs, head))
     config = {
         "peft_type": "LORA",
@@ -171,14 +172,15 @@ def trained_of(module: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Te
     return {name: tensor for name, tensor in weights.items() if name in trained}
 
 
-def copy_adapter(source: Path, target: Path, base: str) -> None:
-    """Copy an adapter of the model in the folder `base`; does nothing if `source` is not an adapter."""
+def copy_adapter(source: Path, target: Path, base: str, card: Callable[[], str]) -> None:
+    """Copy an adapter of the model in the folder `base`, with a card; does nothing if `source` is not an adapter."""
     if not is_adapter(source):
         return
     config = read_json(source / CONFIG) | {"base_model_name_or_path": name_of_base(base, target)}
-    with atomic.new_folder(target, replaces=tuple(path.name for path in source.iterdir())) as fresh:
+    with atomic.new_folder(target, replaces=(*(path.name for path in source.iterdir()), CARD)) as fresh:
         shutil.copytree(source, fresh, dirs_exist_ok=True)
         _write_json(fresh / CONFIG, config)
+        (fresh / CARD).write_text(card(), encoding="utf-8")
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -190,7 +192,8 @@ def with_adapter(model: Model, folder: Path) -> Model:
     config = read_json(folder / CONFIG)
     require_supported(config, folder / CONFIG)
     family = FAMILIES[model.config.family]
-    found = {_base_name(name): tensor.float() for name, tensor in read_weights(weights_of(folder)).items()}
+    patterns = AdapterPatterns(config)
+    found = plain_names(read_weights(weights_of(folder)), folder)
     full_names = {name.removeprefix(family.prefix): name for name in found}
     tensors = {name: found[full] for name, full in full_names.items()}
     for name, tensor in tensors.items():
@@ -202,35 +205,21 @@ def with_adapter(model: Model, folder: Path) -> Model:
     for name, tensor in whole.items():
         _require_untied(model, places, name, folder)
         _view(state, places, name, folder, tensor.shape).copy_(tensor)
-    updated = _updated(set(tensors) - set(whole), folder)
-    require_targets(config, [full_names[layer + _DOWN].removesuffix(_DOWN) for layer in updated], folder / CONFIG)
+    updated = updated_layers(set(tensors) - set(whole), folder)
+    theirs = [full_names[layer + DOWN].removesuffix(DOWN) for layer in updated]
+    prefix = family.prefix if any(name.startswith(family.prefix) for name in theirs) else ""
+    blocks = [prefix + name for _, parts in _layers(model) for name in parts]
+    require_targets(config, patterns, theirs, blocks, folder / CONFIG)
     for layer in updated:
-        down, up = tensors[layer + _DOWN], tensors[layer + _UP]
+        down, up = tensors[layer + DOWN], tensors[layer + UP]
+        for end, tensor in ((DOWN, down), (UP, up)):
+            require_matrix(layer + end, tensor, folder)
         target = _view(state, places, f"{layer}.weight", folder, torch.Size([up.shape[0], down.shape[1]]))
         by_head = places[f"{layer}.weight"].by_head
         if by_head > 1:
             up = checkpoint.regrouped(up, model.config.encoder.num_heads, by_head)
-        merge(config, target, down, up, full_names[layer + _DOWN].removesuffix(_DOWN))
+        merge(config, patterns, target, down, up, full_names[layer + DOWN].removesuffix(DOWN))
     return model.eval()
-
-
-def _updated(names: set[str], folder: Path) -> list[str]:
-    """The layers that LoRA tensors with these names update, each by two matrices."""
-    layers = sorted({name.partition(".lora_")[0] for name in names})
-    expected = {layer + end for layer in layers for end in (_DOWN, _UP)}
-    if wrong := sorted(names ^ expected):
-        raise BothwaysError(
-            f"{folder}: expected two matrices for each linear layer, lora_A and lora_B; these are missing or others: "
-            f"{first_few(wrong)}",
-            "unexpected-tensors" if names - expected else "missing-tensors",
-            tuple(sorted(names - expected) or wrong),
-        )
-    return layers
-
-
-def _base_name(name: str) -> str:
-    """The name of a tensor without PEFT's additions."""
-    return name.removeprefix(_ROOT).replace(".modules_to_save.default", "").replace(".default", "")
 
 
 @dataclass(frozen=True)
@@ -326,6 +315,8 @@ def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, A
     if chosen.has_labels:
         labels = identify.read_labels(raw) or model.config.labels
         last = next(str(row.theirs) for row in chosen.rows if row.ours.endswith(".linear.weight"))
+        if last in whole:
+            require_matrix(last, whole[last], folder)
         size = len(whole[last]) if last in whole else len(model.config.labels)
         labels = labels if len(labels) == size else identify.nameless(size)
     grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=raw or kept), model.tokenizer)

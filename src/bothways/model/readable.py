@@ -5,18 +5,26 @@ from collections.abc import Sequence
 from weakref import WeakSet
 
 from bothways.model.box import boxed_for
-from bothways.text.scripts import not_ascii, strange_text
+from bothways.text.scripts import find_strange, starts_of
 from bothways.text.tokenizer import TextInput, Tokenizer
 
 _SAID: "WeakSet[Tokenizer]" = WeakSet()
 
 
 def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer) -> None:
-    """Warn if a text is in a writing system that the vocabulary has no words of; once for each model."""
-    if tokenizer in _SAID or not (odd := not_ascii(texts)) or (found := strange_text(odd, tokenizer.scripts)) is None:
+    """Warn if texts are, to a good share, in a writing system that the vocabulary has no words of.
+
+    Once for each model, with the number of such texts among these.
+    """
+    if tokenizer in _SAID or not (starts := starts_of(texts, tokenizer.scripts)):
+        return
+    if (found := find_strange(starts, tokenizer.scripts)) is None:
         return
     _SAID.add(tokenizer)
-    start, script = found
-    other = boxed_for(script)
+    script = "in Latin letters" if found.script == "Latin" else found.script
+    what = f"is {script}" if found.is_mostly else f"is partly {script}"
+    count = f"{found.texts:,} of {len(texts):,} texts" if len(texts) > 1 else f"{found.letters:,} letters"
+    other = boxed_for(found.script)
     instead = f": the included model {other} can" if other else ""
-    warnings.warn(f"{start[:20]!r} … is {script}, which this model cannot read{instead}", stacklevel=2)
+    start = found.start[:20]
+    warnings.warn(f"{start!r} … {what}, which this model cannot read ({count}){instead}", stacklevel=2)

@@ -6,7 +6,7 @@ Folders are those of sentence-transformers with the module StaticEmbedding; thos
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from bothways.model.box import model_folder, no_such_model
 from bothways.model.readable import check_readable
 from bothways.model.sentence_files import MODULES
 from bothways.model.weights import read_json, read_weights
+from bothways.text.plain_ids import PlainIds
 from bothways.text.tokenizer import Tokenizer
 
 _SAFETENSORS = Lazy("safetensors.torch")
@@ -96,12 +97,8 @@ class StaticModel:
     def ids(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Token ids of texts, one text after the other, without special tokens; and the length of each."""
         check_readable(texts, self.tokenizer)
-        if self.tokenizer.words is not None:
-            found = self.tokenizer.words.ids(texts)
-            return found.ids.astype(np.int64), found.lengths
-        encoded = self.tokenizer.raw_batch(texts, specials=False, has_offsets=False)
-        counts = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        return np.fromiter(chain.from_iterable(one.ids for one in encoded), np.int64, int(counts.sum())), counts
+        found = PlainIds(self.tokenizer).any_length(texts)
+        return found.ids.astype(np.int64), found.lengths
 
 
 def _batched(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -50,7 +50,7 @@ def extend_vocabulary(
     *,
     files: Sequence[Path | str] = (),
     count: int | None = None,
-    field: str | None = None,
+    text: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Extended:
     """A model that reads each of `words` as one piece.
@@ -66,7 +66,7 @@ def extend_vocabulary(
         if not files:
             raise BothwaysError("`count` needs files to find words in, and none were given", "no-text", count)
         extended = add_words(tokenizer, words).tokenizer  # so that the given words are not found again
-        words += find_words(files, extended, count, field=field, on_bytes=on_bytes)
+        words += find_words(files, extended, count, field=text, on_bytes=on_bytes)
     elif not words:
         raise BothwaysError("no words were given: give `words`, or files and `count`", "no-words")
     new = add_words(tokenizer, words)
@@ -83,7 +83,7 @@ def extend_vocabulary(
     config = replace(model.config, encoder=replace(model.config.encoder, vocab_size=size))
     fertility = None
     if files:
-        before, after = pieces_per_word(files, (tokenizer, new.tokenizer), field=field, on_bytes=on_bytes)
+        before, after = pieces_per_word(files, (tokenizer, new.tokenizer), field=text, on_bytes=on_bytes)
         fertility = (before, after)
     return Extended(_changed(model, config, new.tokenizer, grow), new, fertility)
 
@@ -94,7 +94,7 @@ def shrink_vocabulary(
     *,
     minimum: int = 1,
     count: int | None = None,
-    field: str | None = None,
+    text: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Shrunk:
     """A model with only those pieces that the text of `files` uses `minimum` times or more, at most `count` in all.
@@ -104,7 +104,7 @@ def shrink_vocabulary(
     the order of the old ones (`text/fewer_pieces.py` explains why). All other weights are shared with `model`.
     """
     tokenizer, before = model.require_tokenizer(), model.config
-    counts = count_pieces(files, tokenizer, field=field, on_bytes=on_bytes)
+    counts = count_pieces(files, tokenizer, field=text, on_bytes=on_bytes)
     named = _named_ids(before.hf_config, tokenizer.size)
     positions = before.encoder.positions
     # RoBERTa counts positions from the id of its padding token: that id must not change.

@@ -30,6 +30,13 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         isinstance(n, str) and isinstance(t, torch.Tensor) for n, t in found.items()
     ):
         raise BothwaysError(f"{path} does not hold a dictionary from names to tensors", "not-weights", path)
+    for name, tensor in found.items():
+        if tensor.layout != torch.strided or tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+            raise BothwaysError(
+                f"{path}: the tensor {name} of the shape {list(tensor.shape)} is not stored number by number",
+                "damaged-file",
+                path,
+            )
     return found
 
 

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from bothways.data.examples import Question
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, needs
 from bothways.predict.ask_options import PASSAGES
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.answer import NULL, QuestionAnswering
 from bothways.text.bm25 import QueryScores
 from bothways.text.document_files import Passage, find_documents, is_document, read_passages, split_passages
 from bothways.text.files import no_text, replace_surrogates
+from bothways.text.same_text import is_blank
 
 if TYPE_CHECKING:
     from bothways.predict.predictor import Predictor
@@ -41,6 +42,8 @@ class Asked:
     """Files of other kinds."""
     empty: tuple[str, ...]
     """Documents without text."""
+    broken: tuple[str, ...] = ()
+    """Why documents could not be read, or not to their end: a sentence each, which names the file."""
 
     def notes(self) -> list[str]:
         """What was not read, one sentence each."""
@@ -53,7 +56,10 @@ class Asked:
         if self.skipped:
             found.append(f"{_files(self.skipped)} skipped as no document, such as {self.skipped[0]}")
             if any(is_document(Path(name)) for name in self.skipped):
-                found[-1] += "; reading .pdf needs pypdf: pip install 'bothways[pdf]'"
+                found[-1] += f"; {needs('reading .pdf', 'pypdf')}"
+        if self.broken:
+            more = f"; {len(self.broken):,} files could not be read" if len(self.broken) > 1 else ""
+            found.append(f"{self.broken[0]}{more}")
         if self.empty:
             found.append(
                 f"{_files(self.empty)} without text, such as {self.empty[0]} (a scanned .pdf has only pictures)"
@@ -83,31 +89,37 @@ def ask(
             "no-questions",
             predictor.name,
         )
-    if not isinstance(question, str) or not question.strip():
+    if not isinstance(question, str) or is_blank(question):
         raise BothwaysError(f"expected a question, and {question!r} was given", "empty-text", question)
     for name, number in (("top", top), ("passages", passages)):
         if number < 1:
             raise BothwaysError(f"`{name}` is {number}: expected 1 or more", "out-of-range", number)
-    names, found, skipped = _open(documents)
+    broken: dict[str, BothwaysError] = {}
+    names, found, skipped = _open(documents, broken)
     with tempfile.TemporaryFile() as file:
         stored, scores = _Stored(file), QueryScores(question)
         for number, passage in watch(found, "reading", names):
             stored.add(number, passage)
             scores.add(passage.text)
         if not len(scores):
-            raise no_text(names)
+            raise next(iter(broken.values()), None) or no_text(names)
         chosen = sorted(scores.best(passages)) if len(scores) > passages else range(len(scores))
         best = _best(predictor, question, watch(stored.read(chosen), "answering"), top)
     answers = [candidate.answer(names[candidate.document]) for candidate in best]
     # No answer has the score at which it wins, and so its place in the list.
     none = {**dict.fromkeys(KEYS), "answer": "", "score": 0.0 - task.config.thresholds.get(NULL, 0.0), "passage": ""}
     answers.insert(sum(one["score"] >= none["score"] for one in answers), none)
-    empty = tuple(name for number, name in enumerate(names) if number not in stored.documents)
-    return Asked(answers[:top], len(names), len(scores), len(chosen), skipped, empty)
+    empty = tuple(name for n, name in enumerate(names) if n not in stored.documents and name not in broken)
+    return Asked(answers[:top], len(names), len(scores), len(chosen), skipped, empty, tuple(map(str, broken.values())))
 
 
-def _open(documents: Documents) -> tuple[list[str], Iterator[tuple[int, Passage]], tuple[str, ...]]:
-    """The names of the documents, their passages with the number of the document, and the names of skipped files."""
+def _open(
+    documents: Documents, broken: dict[str, BothwaysError]
+) -> tuple[list[str], Iterator[tuple[int, Passage]], tuple[str, ...]]:
+    """The names of the documents, their passages with the number of the document, and the names of skipped files.
+
+    A file that cannot be read, or not to its end, ends nothing: its error is added to `broken`, by its name.
+    """
     if isinstance(documents, Mapping):
         texts = list(documents.values())
         for text in texts:
@@ -116,7 +128,21 @@ def _open(documents: Documents) -> tuple[list[str], Iterator[tuple[int, Passage]
         parts = (split_passages([replace_surrogates(text)]) for text in texts)
         return list(documents), _numbered(parts), ()
     found = find_documents([documents] if isinstance(documents, str | Path) else documents)
-    return list(map(str, found.files)), _numbered(map(read_passages, found.files)), tuple(map(str, found.skipped))
+    return (
+        list(map(str, found.files)),
+        _numbered(_readable(file, broken) for file in found.files),
+        tuple(map(str, found.skipped)),
+    )
+
+
+def _readable(file: Path, broken: dict[str, BothwaysError]) -> Iterator[Passage]:
+    """The passages of a file, up to where it cannot be read."""
+    try:
+        yield from read_passages(file)
+    except BothwaysError as error:
+        broken[str(file)] = error
+    except OSError as error:
+        broken[str(file)] = BothwaysError(f"{file} cannot be read: {error.strerror}", "unreadable-file", file)
 
 
 def _numbered(documents: Iterable[Iterable[Passage]]) -> Iterator[tuple[int, Passage]]:

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from bothways.data.labels import names_of
 from bothways.errors import BothwaysError, require_choice
-from bothways.predict.estimator import TextEstimator, checked_weights, matched, value_errors
-from bothways.predict.label_targets import read_targets
+from bothways.predict.estimator import TextEstimator, checked_weights, matched, targets_of, value_errors
+from bothways.predict.label_targets import read_targets, warn_of_several
+from bothways.text.columns import Columns
 
 
 class Classifier(TextEstimator):
@@ -58,15 +59,26 @@ class Classifier(TextEstimator):
         self.class_weight = class_weight
 
     @value_errors()
-    def fit(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> "Classifier":  # noqa: N803
+    def fit(
+        self,
+        X: Iterable[Any],  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        text: str = "",
+        pair: str = "",
+        label: str = "",
+    ) -> "Classifier":
         """Fine-tune on texts X with labels y.
 
         A text is a string, or a pair of strings; a label is a string, an integer or a boolean. X may be a table in
-        memory, whose text columns are found by their usual names. Several labels per text: y is a list of lists or
+        memory, whose text columns are found by their usual names, or named by `text` and `pair`; `label` names its
+        column of labels, instead of y. Several labels per text: y is a list of lists or
         sets, an array of zeros and ones with a column for each label, or a DataFrame of such columns. The loss of a
         step is the mean over its texts, weighted by `sample_weight`: a weight of 2 is as if the text were there twice.
         """
-        texts = matched(X, y, type(self).__name__)
+        y, self._table = targets_of(X, y, label), Columns(text or None, pair or None)
+        texts = matched(X, y, type(self).__name__, self._table)
         weights = checked_weights(sample_weight, len(texts))
         targets, golds = read_targets(y)
         present = {name for gold, weight in zip(golds, weights, strict=True) if weight for name in names_of(gold)}
@@ -75,6 +87,8 @@ class Classifier(TextEstimator):
         if targets.form == "single" and len(present) == 1:
             (name,) = present
             raise BothwaysError(f"y has only one class, {name!r}: expected two or more", "one-label", name)
+        if targets.form == "single":
+            warn_of_several(golds)
         settings: dict[str, Any] = {"kind": "single" if targets.form == "single" else "multi"}
         if self.class_weight is not None:
             settings["class_weights"] = self._class_weights(targets.classes.tolist(), present)
@@ -118,7 +132,7 @@ class Classifier(TextEstimator):
     @value_errors()
     def score(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Accuracy: the share of texts whose label, or whose set of labels, is predicted."""
-        texts = matched(X, y, type(self).__name__)
+        texts = self._matched(X, y)
         weights = checked_weights(sample_weight, len(texts))
         predicted = self.predict(texts)  # raises before fit
         return float(np.average(self._targets.are_equal(predicted, y), weights=weights))

@@ -1,6 +1,5 @@
 """Answers with their texts, for people: marked texts, and lists that notebooks show."""
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.marked_text import PAGE_END, Colours, MarkedText, marks_of, page_start
+from bothways.marked_text import PAGE_END, Colours, MarkedText, html_table, marks_of, page_start
 from bothways.tasks.tag import is_entities
 from bothways.tasks.task import Task
 
@@ -125,22 +124,6 @@ def shown_answers(task: Task, examples: Sequence[Any], answers: list[Any], is_on
     """The answers as a list that notebooks show. `examples`: those of the first answers, or of the only one."""
     kept = tuple(answers if is_one else answers[:SHOWN])
     return Answers(answers, _View(type(task), tuple(task.labels), tuple(examples[:SHOWN]), kept, len(answers), is_one))
-
-
-def html_table(header: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", numbers: int = 0) -> str:
-    """An HTML table, escaped. `numbers`: how many of the last columns are right-aligned."""
-
-    def row(cells: Sequence[object], tag: str) -> str:
-        left = len(cells) - numbers
-        return "".join(
-            f'<{tag} style="text-align:{"left" if i < left else "right"}">{html.escape(str(cell))}</{tag}>'
-            for i, cell in enumerate(cells)
-        )
-
-    head = f"<thead><tr>{row(header, 'th')}</tr></thead>" if any(header) else ""
-    body = "".join(f"<tr>{row(cells, 'td')}</tr>" for cells in rows)
-    above = f"<h4>{html.escape(title)}</h4>" if title else ""
-    return f"{above}<table>{head}<tbody>{body}</tbody></table>"
 
 
 def _cut(text: str) -> str:

@@ -6,16 +6,17 @@ N tokens in a batch · S sequences of a chunk · W width of the result.
 import warnings
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.engine.backend import Backend
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine, one_per_token
+from bothways.engine.long_reader import LongReader, WindowChunk, streams
 from bothways.engine.reader import Reader, Tally, WindowSettings
 from bothways.engine.reads import Reads
 from bothways.engine.sequences import Indices, Sequences, on_device, ragged
@@ -27,13 +28,15 @@ from bothways.model.batch import Batch
 from bothways.model.device import Device, Precision
 from bothways.model.facts import ModelFacts
 from bothways.model.opened import AnsweringModel
-from bothways.model.pooling import Counted, Partial
+from bothways.model.pooling import Counted
 from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode_options import Combine, Long, Per, Pool
 from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe, warn_of_prompts
+from bothways.predict.pooled_windows import joined, vector_of_windows
 from bothways.progress import notebook_progress
 from bothways.text.files import read_texts
 from bothways.text.frames import as_files, frame_kind
+from bothways.text.long_text import LongText
 from bothways.text.tokenizer import Encoding
 
 Vectors = NDArray[np.float32]
@@ -78,6 +81,10 @@ class TextChunk:
     def sequences(self) -> Sequences:
         return self.reads.sequences
 
+    @property
+    def has_windows(self) -> bool:
+        return self.reads.has_windows
+
     @cached_property
     def kept(self) -> tuple[Indices, Indices, Indices]:
         """For each sequence, (S,) each: the first token that counts, the one after the last, and the window's shift.
@@ -121,6 +128,7 @@ def encode(
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
+    text: str | None = None,
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> Vectors:
@@ -129,14 +137,15 @@ def encode(
     A folder of sentence-transformers makes the vector as its own files say: its prompts, pooling, Dense and Normalize
     modules and maximum length. Other folders give the mean over all tokens. `pool` names another pooling, or several
     (see `Pooling`); then, or with other `layers`, there are no Dense and Normalize. A static model, or its folder,
-    gives the mean of its token vectors, for texts of any length, on the CPU. `prompt` is put before every text;
-    `prompt_name` is the name of one of the folder's prompts. For the rest see `Features`.
+    gives the mean of its token vectors, for texts of any length, on the CPU. `text` names the column of a table, if it
+    has no usual name. `prompt` is put before every text; `prompt_name` is the name of one of the folder's prompts. For
+    the rest see `Features`.
 
     `device` is cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. `dtype` is fp32, bf16, fp16, or auto: bf16 on a
     GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
-    texts = texts_of(texts)
+    texts = texts_of(texts, text)
     if isinstance(model, str | Path) and is_static(model):
         model = load_static(model)
     if isinstance(model, StaticModel):
@@ -165,16 +174,17 @@ def encode_tokens(
     combine: Combine = "concat",
     weights: Sequence[float] | None = None,
     long: Long = "error",
+    text: str | None = None,
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> list[TokenVectors]:
     """A vector for each token of each text, or for each word (the mean of its pieces). Special tokens are left out.
 
-    The default model is the one in the box. For `device` and `dtype` see `encode`.
+    The default model is the one in the box. For `text`, `device` and `dtype` see `encode`.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     engine = Engine(model, device=device, dtype=dtype)
-    texts = texts_of(texts)
+    texts = texts_of(texts, text)
     require_several(texts)
     with notebook_progress("encoding", len(texts) if isinstance(texts, Sized) else None) as bar:
         found = list(iter_tokens(bar.over(texts), engine, per=per, features=features, tally=tally))
@@ -183,44 +193,43 @@ def encode_tokens(
 
 
 def encode_blocks(
-    texts: Iterable[str], engine: Engine, recipe: TextRecipe, tally: Tally, first: int = 0
+    texts: Iterable[str | LongText], engine: Engine, recipe: TextRecipe, tally: Tally, first: int = 0
 ) -> Iterator[Vectors]:
     """`encode` as a stream, in constant memory: the vectors of some texts at a time.
 
     Counts are added to `tally`. `first`: the number of the first text, counted from 0, for errors.
     """
-    pooling = recipe.pooling
-    engine.calls.require_layers(_layers(engine, recipe.features))
+    pooling, model = recipe.pooling, engine.model
     require_several(texts)
-    prompted = (recipe.prompt + _require_text(text) for text in texts) if recipe.prompt else texts
+    engine.calls.require_layers(_layers(engine, recipe.features))  # a wrong layer is an error before any work
 
-    def pooled(batch: Any, chunk: TextChunk, picked: Indices) -> Array:
-        if recipe.is_own and not chunk.reads.has_windows and (vectors := engine.calls.vectors(batch)) is not None:
+    def pooled(batch: Any, chunk: TextChunk | WindowChunk, picked: Indices) -> Array:
+        if recipe.is_own and not chunk.has_windows and (vectors := engine.calls.vectors(batch)) is not None:
             return vectors
         part = pooling.partial(
             _states(batch, engine, recipe.features), _counted(batch, engine, chunk, picked, recipe.skipped)
         )
-        if not chunk.reads.has_windows:
+        if not chunk.has_windows:
             return recipe.finish(pooling.finish(part))
         return arrays.joined([part.values.reshape(len(picked), -1), part.weights])
 
-    chunks = text_chunks(prompted, engine.model, recipe.features, tally, first, recipe.max_length)
-    for chunk, rows in engine.run(chunks, pooled):
-        yield _joined(chunk, rows, recipe, engine.backend) if chunk.reads.has_windows else rows
+    for is_long, some in groupby(texts, streams):
+        if is_long:
+            for text in some:
+                reader = text_reader(model, recipe.features, tally, recipe.max_length)
+                windows = LongReader(reader, first + 1)(text, recipe.prompt)
+                yield vector_of_windows(engine.run(windows, pooled), recipe, engine.backend)
+                first += 1
+        else:
+            prompted = map(partial(_prompted, prompt=recipe.prompt), some)
+            chunks = text_chunks(prompted, model, recipe.features, tally, first, recipe.max_length)
+            for chunk, rows in engine.run(chunks, pooled):
+                yield joined(rows, chunk.reads.counts, recipe, engine.backend) if chunk.has_windows else rows
+                first += len(chunk.texts)
 
 
-def _joined(chunk: TextChunk, rows: Vectors, recipe: TextRecipe, backend: Backend) -> Vectors:
-    """The vectors of texts, from the pooled values and weights of their windows."""
-    modes, counts = len(recipe.pooling.modes), chunk.reads.counts
-    with backend.computing():
-        found = backend.array(rows)
-        part = Partial(found[:, :-modes].reshape(len(rows), modes, -1), found[:, -modes:])
-        owners = np.repeat(np.arange(len(counts)), counts)
-        merged = recipe.pooling.merged(part, backend.array(owners), backend.array(counts))
-        vectors, done = backend.fetch(recipe.finish(recipe.pooling.finish(merged)))
-        if done is not None:
-            done.synchronize()
-    return np.asarray(vectors)
+def _prompted(text: Any, prompt: str) -> str:
+    return prompt + _require_text(text) if prompt else text
 
 
 def iter_tokens(
@@ -235,7 +244,7 @@ def iter_tokens(
 
     chunks = text_chunks(texts, engine.model, features, tally, first, has_offsets=True, share=_TOKEN_SHARE)
     for chunk, found in engine.run(chunks, states, one_per_token):
-        begin, rows = 0, found[chunk.own] if chunk.reads.has_windows else found
+        begin, rows = 0, found[chunk.own] if chunk.has_windows else found
         for text, encoding in zip(chunk.texts, map(Encoding, chunk.reads.encodings), strict=True):
             yield _by_token(text, encoding, rows[begin : begin + len(encoding)], per)
             begin += len(encoding)
@@ -282,10 +291,7 @@ def text_chunks(
 ) -> Iterator[TextChunk]:
     """Chunks of texts as the model reads them. `share`: of their usual size."""
     require_several(texts)
-    features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
-    settings = WindowSettings(max_length, long=features.long)
-    reader = Reader(model, settings, long_setting="`long`", has_offsets=has_offsets)
-    reader.tally = tally
+    reader = text_reader(model, features, tally, max_length, has_offsets)
 
     def read(some: list[str], before: int) -> TextChunk:
         if set(map(type, some)) != {str}:
@@ -301,12 +307,22 @@ def text_chunks(
     return read_ahead(read, texts, model.device, share, first)
 
 
-def texts_of(given: Any) -> Any:
-    """The texts of a table in memory: the column with a usual name, such as text or review. Anything else as it is."""
+def text_reader(
+    model: ModelFacts, features: Features, tally: Tally, max_length: int = 0, has_offsets: bool = False
+) -> Reader:
+    features.numbers(model.config.encoder.layers)  # a wrong layer is an error before any work
+    settings = WindowSettings(max_length, long=features.long)
+    reader = Reader(model, settings, long_setting="`long`", has_offsets=has_offsets)
+    reader.tally = tally
+    return reader
+
+
+def texts_of(given: Any, text: str | None = None) -> Any:
+    """The texts of a table in memory: the column `text`, or the one with a usual name. Anything else as it is."""
     if not frame_kind(given):
         return given
     with as_files(given) as (name,):
-        return list(read_texts(Path(name)))
+        return list(read_texts(Path(name), text))
 
 
 def require_several(texts: Iterable[Any]) -> None:
@@ -336,10 +352,10 @@ def _states(batch: Any, engine: Engine, features: Features) -> Array:
     return arrays.to_fp32(features.combined(engine.calls.hidden(batch, _layers(engine, features))))
 
 
-def _counted(batch: Any, engine: Engine, chunk: TextChunk, picked: Indices, skipped: int) -> Counted:
+def _counted(batch: Any, engine: Engine, chunk: TextChunk | WindowChunk, picked: Indices, skipped: int) -> Counted:
     """The tokens that are pooled: of a window those that are its own, and none of the first `skipped` of a text."""
     whole = Counted.whole(batch)
-    if not skipped and not chunk.reads.has_windows:
+    if not skipped and not chunk.has_windows:
         return whole
     first, stop, shift = (array[picked] for array in chunk.kept)
     lengths = chunk.sequences.lengths[picked]

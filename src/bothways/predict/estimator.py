@@ -22,7 +22,8 @@ from bothways.progress import interactive_progress, notebook_progress
 from bothways.tasks.classify import as_text
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
-from bothways.text.frames import as_files, frame_kind
+from bothways.text.columns import Columns
+from bothways.text.frames import as_files, frame_columns, frame_kind
 from bothways.train.protocol import Event
 from bothways.train.report import StepProgress
 
@@ -66,6 +67,13 @@ class TextEstimator:
         self.model, self.epochs, self.batch_size, self.lr, self.seed = model, epochs, batch_size, lr, seed
         self.out, self.settings, self.device, self.dtype, self.progress = out, settings, device, dtype, progress
 
+    _table = Columns()
+    """The columns of a table that were named in `fit`, for predictions from other tables."""
+
+    def _matched(self, texts: Iterable[Any], labels: Any) -> list[Any]:
+        """The texts to score, with a label each."""
+        return matched(texts, labels, type(self).__name__, self._table if frame_kind(texts) else Columns())
+
     def _train(
         self, texts: Sequence[Any], golds: Sequence[Gold], sample_weight: Any, settings: Mapping[str, Any]
     ) -> None:
@@ -105,7 +113,7 @@ class TextEstimator:
         """(texts, labels) probabilities or numbers, in the order of the model's labels."""
         if not hasattr(self, "predictor_"):
             raise _not_fitted(type(self).__name__)
-        texts = _texts(texts)
+        texts = _texts(texts, self._table if frame_kind(texts) else Columns())
         require_several(texts)
         size = len(texts) if isinstance(texts, Sized) else None
         with notebook_progress("predicting", size) if self.progress else nullcontext() as bar:
@@ -136,9 +144,9 @@ class TextEstimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
 
-def matched(texts: Iterable[Any], labels: Any, name: str) -> list[Any]:
-    """The texts, if there is a label for each. `name`: that of the estimator."""
-    texts = _texts(texts)
+def matched(texts: Iterable[Any], labels: Any, name: str, columns: Columns) -> list[Any]:
+    """The texts, if there is a label for each. `name`: that of the estimator; `columns`: those of a table."""
+    texts = _texts(texts, columns)
     require_several(texts)
     found = list(texts)
     if labels is None:  # scikit-learn looks for these words
@@ -191,9 +199,25 @@ def _not_fitted(name: str) -> NotFittedError:
     return error
 
 
-def _texts(given: Any) -> Any:
+def _texts(given: Any, columns: Columns) -> Any:
     """The texts or pairs of a table in memory; anything else as it is."""
     if not frame_kind(given):
+        if columns != Columns():
+            raise BothwaysError("`text`, `pair` and `label` name columns of a table, and none was given", "no-table")
         return given
     with as_files(given) as names:
-        return [row.texts[0] if len(row.texts) == 1 else row.texts for row in read_texts_labelled(names)]
+        rows = read_texts_labelled(names, Columns(columns.text, columns.pair))
+        return [row.texts[0] if len(row.texts) == 1 else row.texts for row in rows]
+
+
+def targets_of(texts: Any, y: Any, label: str) -> Any:
+    """The targets: y, or the column `label` of a table of texts."""
+    if not label:
+        return y
+    if y is not None:
+        raise BothwaysError("the labels were given twice, as y and by `label`: leave one out", "bad-combination", label)
+    if label not in (names := frame_columns(texts) if frame_kind(texts) else ()):
+        says = f"there is no column {label!r}, which `label` names: the columns are {', '.join(names) or 'none'}"
+        raise BothwaysError(says, "no-column", label)
+    found = texts[label]
+    return found.to_pylist() if hasattr(found, "to_pylist") else found if hasattr(found, "to_numpy") else list(found)

@@ -22,7 +22,7 @@ from bothways.scoring.entities import Entities, Tags
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.significance import Comparison, compare, interval
 from bothways.scoring.worst import Worst
-from bothways.tasks.labelled_files import FinetuneData
+from bothways.tasks.labelled_files import FinetuneData, with_columns
 from bothways.tasks.registry import rewrite_config, task_config
 from bothways.tasks.task import TaskConfig
 from bothways.text.frames import as_files
@@ -85,6 +85,9 @@ def evaluate(
     predictor: Predictor | Path | str,
     data: FinetuneData | None = None,
     *,
+    text: str = "",
+    pair: str = "",
+    label: str = "",
     against: Predictor | Path | str | None = None,
     worst: int = 10,
     notes: Notes | None = None,
@@ -94,11 +97,12 @@ def evaluate(
 ) -> Evaluation:
     """Score a predictor, or the model of a folder, on labelled files, or on a table in memory.
 
-    Rows without a label are left out.
+    Rows without a label are left out. `text`, `pair` and `label` name columns with unusual names, as `data` does.
 
     Predictions are not kept in memory. `against`: another model, to compare the main score with (paired). `worst`:
     number of errors to report. `device` and `dtype`: those of folders, as in `encode`.
     """
+    data = with_columns(data or FinetuneData(), text, pair, label)
     predictor = _loaded(predictor, device, dtype)
     other = None if against is None else _loaded(against, device, dtype)
     if other is not None:
@@ -134,9 +138,9 @@ def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None 
             found.task,
         )
     config = task_config(open_model(folder, base))
-    config = replace(
-        config, temperature=found.temperature or config.temperature, thresholds=found.thresholds or config.thresholds
-    )
+    # Six digits: fitted again to a calibrated model, the temperature differs in the last ones.
+    temperature = float(f"{found.temperature or config.temperature:.6g}")
+    config = replace(config, temperature=temperature, thresholds=found.thresholds or config.thresholds)
     rewrite_config(folder, config)
     return config
 
@@ -147,10 +151,14 @@ def compare_models(
     second: Predictor | Path | str,
     data: FinetuneData | None = None,
     *,
+    text: str = "",
+    pair: str = "",
+    label: str = "",
     device: Device = "auto",
     dtype: Precision = "auto",
 ) -> Comparison:
     """The difference between two models' main scores on the same files, with its interval and p-value (paired)."""
+    data = with_columns(data or FinetuneData(), text, pair, label)
     first, second = _loaded(first, device, dtype), _loaded(second, device, dtype)
     require_same_task(first, second)
     with as_files(files) as names:
@@ -169,7 +177,7 @@ def require_same_task(
         )
 
 
-def _scores(files: Sequence[str], predictor: Predictor, data: FinetuneData | None) -> Accumulator:
+def _scores(files: Sequence[str], predictor: Predictor, data: FinetuneData) -> Accumulator:
     scores = predictor.task.new_scores()
     for item, decoded in predictor.decode_all(_labelled(files, predictor, data, None)):
         predictor.task.count(scores, item, decoded)
@@ -180,12 +188,10 @@ def _loaded(predictor: Predictor | Path | str, device: Device, dtype: Precision)
     return predictor if isinstance(predictor, Predictor) else Predictor.load(predictor, device=device, dtype=dtype)
 
 
-def _labelled(
-    files: Sequence[str], predictor: Predictor, data: FinetuneData | None, notes: Notes | None
-) -> Iterator[Any]:
+def _labelled(files: Sequence[str], predictor: Predictor, data: FinetuneData, notes: Notes | None) -> Iterator[Any]:
     task, config, notes = predictor.task, task_config(predictor.model), notes if notes is not None else Notes()
     known = set(predictor.labels)
-    columns = task.known_columns(files, (data or FinetuneData()).columns)
+    columns = task.known_columns(files, data.columns)
 
     def labelled() -> Iterator[Any]:
         for example in task.read(files, columns, notes, config.options):

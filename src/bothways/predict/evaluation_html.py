@@ -2,8 +2,8 @@
 
 import html
 
-from bothways.marked_text import INK, Colours
-from bothways.predict.display import error_text, html_table, marked_pair, shown_number
+from bothways.marked_text import INK, Colours, html_table
+from bothways.predict.display import error_text, marked_pair, shown_number
 from bothways.predict.evaluation import Evaluation
 from bothways.scoring.classification import shown_name
 from bothways.tasks.registry import TASKS

@@ -19,6 +19,7 @@ from bothways.model.facts import ModelFacts
 from bothways.model.opened import AnsweringModel
 from bothways.model.readable import check_readable
 from bothways.predict.places import Places, log_probabilities, most_probable, places_of
+from bothways.text.plain_ids import LONG, PlainIds
 from bothways.text.tokenizer import Encoding, Tokenizer
 
 _PLAIN = ("WordPiece", "WordLevel")
@@ -121,13 +122,13 @@ def _masked(texts: Sequence[str], before: int, model: ModelFacts, top: int) -> I
     for text in texts:
         if not isinstance(text, str):
             raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+        if len(text) > LONG and (tokens := len(PlainIds(tokenizer).any_length([text]).ids)) > limit:
+            raise _too_long(before + 1 + texts.index(text), tokens, limit)
     mask = tokenizer.id(tokenizer.mask or "")
     check_readable([text.replace(tokenizer.mask or "", " ") for text in texts], tokenizer)
     for number, (text, encoding) in enumerate(zip(texts, tokenizer.batch(texts), strict=True), before + 1):
         if len(encoding) > limit:
-            length = len(encoding)
-            says = f"text {number} has {length} tokens and this model reads {limit}: {length - limit} too many"
-            raise BothwaysError(says, "too-long", (length, limit))
+            raise _too_long(number, len(encoding), limit)
         places = [i for i, token in enumerate(encoding.ids) if token == mask]
         if not places:
             where = f"in text {number}" if number > 1 else ""
@@ -141,6 +142,11 @@ def _masked(texts: Sequence[str], before: int, model: ModelFacts, top: int) -> I
                 f"`top` is {top}, and a text with several masks gets at most {_MAX_BEAM} answers", "out-of-range", top
             )
         yield _Masked(text, encoding, _lists(text, encoding, places, tokenizer))
+
+
+def _too_long(number: int, length: int, limit: int) -> BothwaysError:
+    says = f"text {number} has {length} tokens and this model reads {limit}: {length - limit} too many"
+    return BothwaysError(says, "too-long", (length, limit))
 
 
 def _require(model: ModelFacts) -> Tokenizer:
@@ -194,9 +200,23 @@ def _is_word_character(character: str) -> bool:
     return character.isalnum() and not is_cjk(character)
 
 
+def fills_at_most(masks: int, top: int) -> int:
+    """How many times a text with so many masks is read to fill them.
+
+    >>> fills_at_most(1, top=5), fills_at_most(3, top=5)
+    (1, 81)
+    """
+    return 1 if masks == 1 else 1 + (masks - 1) * _width(masks, top) + masks * _width(masks, top)
+
+
+def _width(masks: int, top: int) -> int:
+    """The number of guesses that the beam search keeps."""
+    return top if masks == 1 else min(max(2 * top, 16), _MAX_BEAM)
+
+
 def _beam(engine: Engine, blanks: Sequence[_Masked], top: int, excluded: NDArray[np.bool_]) -> list[list[_Guess]]:
     """For each text, the most probable ways to fill all its masks: as many as `top`, more for several masks."""
-    widths = [top if len(blank.masks) == 1 else min(max(2 * top, 16), _MAX_BEAM) for blank in blanks]
+    widths = [_width(len(blank.masks), top) for blank in blanks]
     found = [[_Guess()] for _ in blanks]
     ask = most_probable(engine, max(widths, default=1), excluded)
     for filled in range(max((len(blank.masks) for blank in blanks), default=0)):

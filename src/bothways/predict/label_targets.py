@@ -3,6 +3,8 @@
 n texts · L labels
 """
 
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.data.examples import Gold
+from bothways.data.several_labels import evident_separator
 from bothways.errors import BothwaysError
 from bothways.text.frames import frame_columns, frame_kind
 
@@ -68,6 +71,16 @@ def read_targets(y: Any) -> tuple[LabelTargets, list[Gold]]:
     targets = LabelTargets(_classes(labels), "single")
     names = dict(zip(targets.classes.tolist(), targets.names, strict=True))
     return targets, [names[label] for label in labels]
+
+
+def warn_of_several(golds: Sequence[Gold]) -> None:
+    """Warn if labels such as joy|awe look like several: each is learned as one class."""
+    names = Counter(str(gold) for gold in golds)
+    if mark := evident_separator(names):
+        joined = next(name for name in names if mark in name)
+        says = f"labels such as {joined!r} look like several, separated by {mark}, and each is learned as one class"
+        advice = f"if they are several, pass lists: [label.split({mark!r}) for label in y]"
+        warnings.warn(f"{says}: {advice}", stacklevel=2)
 
 
 def _matrix(y: Any) -> NDArray[Any]:

@@ -96,12 +96,16 @@ class LateInteraction:
         """One score for each pair (query, document): the sum over the tokens of the query, or their mean if the folder
         says so."""
         require_several(pairs)
-        found, lost = [np.zeros(0, np.float32)], self.tally.cut
-        stream = (as_pair(pair).texts for pair in watch(pairs, "scoring"))
-        while some := list(islice(stream, _PAIRS)):
-            found.append(self._matched(some))
+        lost, found = self.tally.cut, self.raw_scores(watch(pairs, "scoring"))
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
+        return found
+
+    def raw_scores(self, pairs: Iterable[Pair]) -> Scores:
+        """As `scores`. Cut texts are counted in `tally`, without a warning."""
+        found, stream = [np.zeros(0, np.float32)], (as_pair(pair).texts for pair in pairs)
+        while some := list(islice(stream, _PAIRS)):
+            found.append(self._matched(some))
         return np.concatenate(found)
 
     def rank(

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bothways.engine.reader import Tally
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.model.device import Device, Precision
 from bothways.predict.encode import Vectors, warn_of_losses
 from bothways.predict.encode_options import Long
@@ -69,7 +69,7 @@ class MtebEncoder:
         try:
             module = import_module("mteb.models.model_meta")
         except ImportError:
-            raise BothwaysError("this needs mteb: pip install mteb", "missing-package", "mteb") from None
+            raise missing_package("this", "mteb") from None
         about = {
             "name": self._name,
             "revision": self._revision,

@@ -20,7 +20,7 @@ def open_ranker(
 ) -> Ranker:
     """The ranker of a folder: late interaction if it is a ColBERT, else a cross-encoder. `base`: as in `load`."""
     model = open_model(folder, base)
-    if getattr(model, "late", None) is not None:
+    if model.late is not None:
         kind = imported("bothways.predict.late_interaction").LateInteraction
         found: Ranker = kind(model, device=device, dtype=dtype, long=long or "window")
         return found

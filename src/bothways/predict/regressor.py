@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.errors import BothwaysError
-from bothways.predict.estimator import TextEstimator, checked_weights, matched, value_errors
+from bothways.predict.estimator import TextEstimator, checked_weights, matched, targets_of, value_errors
+from bothways.text.columns import Columns
 
 
 class Regressor(TextEstimator):
@@ -22,9 +23,19 @@ class Regressor(TextEstimator):
     """
 
     @value_errors()
-    def fit(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> "Regressor":  # noqa: N803
-        """Fine-tune on texts X with numbers y. X and `sample_weight`: as in `Classifier.fit`."""
-        texts = matched(X, y, type(self).__name__)
+    def fit(
+        self,
+        X: Iterable[Any],  # noqa: N803
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        text: str = "",
+        pair: str = "",
+        label: str = "",
+    ) -> "Regressor":
+        """Fine-tune on texts X with numbers y. The other arguments: as in `Classifier.fit`."""
+        y, self._table = targets_of(X, y, label), Columns(text or None, pair or None)
+        texts = matched(X, y, type(self).__name__, self._table)
         self._train(texts, _numbers(y).tolist(), sample_weight, {"kind": "regression"})
         return self
 
@@ -36,7 +47,7 @@ class Regressor(TextEstimator):
     @value_errors()
     def score(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """R², the coefficient of determination; nan for fewer than two texts."""
-        texts = matched(X, y, type(self).__name__)
+        texts = self._matched(X, y)
         weights, gold = np.array(checked_weights(sample_weight, len(texts))), _numbers(y)
         if len(gold) < 2:
             return float("nan")

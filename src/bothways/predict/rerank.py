@@ -92,6 +92,16 @@ class Reranker:
         """Counts of the pairs so far: how many were read in windows, how many were cut."""
         return self._task.reader.tally
 
+    @property
+    def max_length(self) -> int:
+        """The maximum tokens of a pair, special tokens included."""
+        return self._task.reader.length
+
+    def raw_scores(self, pairs: Iterable[Pair]) -> NDArray[np.float64]:
+        """One logit for each pair (query, document): the model's output before the activation, divided by the
+        temperature of its calibration. Cut pairs are counted in `tally`, without a warning."""
+        return self._outputs(pairs) / self._temperature
+
     def scores(self, pairs: Iterable[Pair], *, watch: Watch = in_notebook) -> Scores:
         """One score for each pair (query, document), as `CrossEncoder.predict` of sentence-transformers returns it.
 
@@ -117,12 +127,14 @@ class Reranker:
 
     def _logits(self, pairs: Iterable[Pair], watch: Watch) -> NDArray[np.float64]:
         require_several(pairs)
-        lost, examples = self.tally.cut, map(as_pair, watch(pairs, "scoring"))
-        found = decode_all(self._task, self._forward, examples, self.engine.backend, self.engine.around)
-        logits = np.array([logit for _, logit in found], np.float64)
+        lost, logits = self.tally.cut, self._outputs(watch(pairs, "scoring"))
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
         return logits
+
+    def _outputs(self, pairs: Iterable[Pair]) -> NDArray[np.float64]:
+        found = decode_all(self._task, self._forward, map(as_pair, pairs), self.engine.backend, self.engine.around)
+        return np.array([logit for _, logit in found], np.float64)
 
     def _forward(self, batch: Any) -> Any:
         return self.engine.outputs(self._task, batch)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from bothways import atomic
+from bothways.data.examples import LongInput
 from bothways.data.notes import Notes
 from bothways.data.sources import read_plain, rows_of, values_of
 from bothways.errors import BothwaysError
 from bothways.predict.predictor import Predictor, answer_columns
 from bothways.tasks.task import EncodedExample, Task
 from bothways.text.columns import Columns, names_without_header
+from bothways.text.long_text import line_too_long
 from bothways.text.streams import name_of
 from bothways.text.tables import TABLES, kind_of
 
@@ -58,6 +60,8 @@ def _json_rows(path: Path) -> dict[str, Row]:
 
 
 def _texts(task: Task, example: Any) -> Row:
+    if isinstance(example, LongInput):
+        raise line_too_long(example.where)  # the text is a column of the answer
     texts = task.shown_texts(example)
     names = ("text", "text_pair", *(f"text_{n}" for n in range(3, len(texts) + 1)))
     return dict(zip(names, texts, strict=False))
@@ -115,7 +119,7 @@ def note_without_label(predictor: Predictor, example: Any, answer: Any, notes: N
 
 
 def _reading(item: EncodedExample) -> Row:
-    return {WINDOWS: len(item.views), CUT: any(read.is_cut for read in item.reads)}
+    return {WINDOWS: item.windows, CUT: item.is_cut}
 
 
 def _joined(row: Row, answer: Row) -> Row:

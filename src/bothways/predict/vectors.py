@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways import atomic
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 
 VectorBlock = tuple[dict[str, Sequence[Any]], NDArray[np.float32]]
 """Some vectors (rows, width), and the fields that describe them: by name, a value for each row."""
@@ -41,9 +41,7 @@ def writer_for(path: Path) -> Callable[[Path, Iterable[VectorBlock], int], int]:
         try:
             import pyarrow  # noqa: F401
         except ImportError:
-            raise BothwaysError(
-                "writing .parquet needs pyarrow: pip install 'bothways[parquet]'", "missing-package", "pyarrow"
-            ) from None
+            raise missing_package("writing .parquet", "pyarrow") from None
     return writers[path.suffix]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from bothways.errors import BothwaysError, require_range
 from bothways.model.box import DEFAULT, lasting_name, model_folder
+from bothways.model.card import file_names
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.pretraining.pack import pack
@@ -19,7 +20,7 @@ from bothways.pretraining.pretrain import pretrain
 from bothways.pretraining.recipe import pretrain_recipe
 from bothways.pretraining.shards import Corpus, open_packed
 from bothways.pretraining.trainable import risen
-from bothways.text.files import Each
+from bothways.text.files import Each, find_files
 from bothways.train.session import PACKED, Listener, Say, last_scores
 
 GENERAL = "general"
@@ -65,7 +66,7 @@ def adapt(
     valid: float | str = "5%",
     epochs: float = 3.0,
     lr: float | None = None,
-    column: str | None = None,
+    text: str | None = None,
     each: Each = "paragraphs",
     settings: Sequence[str] = (),
     listen: Sequence[Listener] = (),
@@ -92,7 +93,7 @@ def adapt(
     packed = out / PACKED
     sources = _sources(texts, general)
     if not (out / "recipe.toml").exists():
-        pack(sources, start.tokenizer, packed, valid=valid, column=column, each=each, on_bytes=on_bytes)
+        pack(sources, start.tokenizer, packed, valid=valid, text=text, each=each, on_bytes=on_bytes)
     else:
         say(f"continues with the text in {packed}; for other text, name another `out`")
     held_out = open_packed(packed, verify=False).corpora("valid")
@@ -107,7 +108,7 @@ def adapt(
         _table(start, source, packed, [name for name in sources if name != GENERAL], replay, tolerance, epochs, lr),
         settings,
     )
-    result = pretrain(recipe, out, listen=listen, say=say)
+    result = pretrain(recipe, out, texts=_names(sources), listen=listen, say=say)
     before, after = (_losses(scores, sources) for scores in (result.before, result.after))
     stopped = ""
     if result.complete and result.steps < recipe.run.steps:
@@ -129,6 +130,19 @@ def _sources(texts: Any, general: Sequence[Path | str]) -> dict[str, Sequence[Pa
             GENERAL,
         )
     return found | ({GENERAL: list(general)} if general else {})
+
+
+def _names(sources: Mapping[str, Sequence[Path | str]]) -> str:
+    """The files of each source, as a card names them."""
+    return "; ".join(f"{name}: {file_names(_files(paths))}" for name, paths in sources.items())
+
+
+def _files(paths: Sequence[Path | str]) -> Sequence[Path | str]:
+    """The files in folders and patterns; a continued run may find none, as it does not read them again."""
+    try:
+        return find_files(paths)
+    except BothwaysError:
+        return paths
 
 
 def _table(

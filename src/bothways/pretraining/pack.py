@@ -71,7 +71,7 @@ def pack(
     valid: float | str = 0.0,
     valid_files: Sequence[Path | str] = (),
     dedup: bool = False,
-    column: str | None = None,
+    text: str | None = None,
     each: Each = "paragraphs",
     words: WordBoundaries | Segmenter = "pieces",
     on_bytes: Callable[[int, int], None] | None = None,
@@ -95,7 +95,7 @@ def pack(
         total = sum(file.stat().st_size for _, file in files if file.exists())
 
         def chunks() -> Generator[tuple[list[Place], Tokenized], None, None]:
-            documents = _documents(files, share, dedup, column, each, meter, tally)
+            documents = _documents(files, share, dedup, text, each, meter, tally)
             for chunk, tokenized in tokenize(documents, tokenizer, words):
                 yield [document.place for document in chunk], tokenized
                 if on_bytes:

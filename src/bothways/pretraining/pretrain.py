@@ -8,7 +8,7 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
 from bothways.model.box import model_folder
-from bothways.model.card import Made, Score, files_and_rows, name_of_model
+from bothways.model.card import Made, Score, adapter_card, files_and_rows, name_of_model
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.families import FAMILIES, with_pooling
 from bothways.model.load import load
@@ -50,12 +50,14 @@ def pretrain(
     recipe: PretrainRecipe,
     out: Path | str,
     *,
+    texts: str = "",
     listen: Sequence[Listener] = (),
     say: Say = lambda words: None,
 ) -> Pretrained:
     """Train as the recipe says, or resume an interrupted run in `out`.
 
-    Every function in `listen` gets every event of the run; `say` gets sentences for the user, such as why training
+    `texts`: what the model card calls the training data; by default the names of the packed folders. Every function in
+    `listen` gets every event of the run; `say` gets sentences for the user, such as why training
     goes badly.
     """
     out, listeners = Path(out), Listeners(listen, say)
@@ -110,7 +112,12 @@ def pretrain(
         before, after = first_and_last_scores(out)
         after = after if best is None else scores_at(out, best)
         if ranks.is_first and ended.complete and latest is not None:
-            _publish(out, latest if best is None else latest.with_name(f"step-{best:08}"), recipe, packed, after)
+            _publish(
+                out,
+                latest if best is None else latest.with_name(f"step-{best:08}"),
+                recipe,
+                _made(out, recipe, packed, texts, before, after),
+            )
             checkpoints.finish(keep_state=recipe.run.keep_state)
         ranks.wait()
         return Pretrained(out / "model", ended.step, ended.complete, before, after, best)
@@ -194,30 +201,43 @@ def _require_heads(family: str, objectives: Mapping[str, Objective]) -> None:
             )
 
 
-def _publish(
-    out: Path, chosen: Path, recipe: PretrainRecipe, packed: Sequence[Packed], scores: Mapping[str, float]
-) -> None:
+def _publish(out: Path, chosen: Path, recipe: PretrainRecipe, made: Made) -> None:
     """Copy the models of a checkpoint into `out`. An adapter is merged into its base model, and also copied as
     out/adapter."""
-    base, made = recipe.model.init, _made(out, recipe, packed, scores)
+    base = recipe.model.init
     for file in chosen.glob("*/config.json"):
         model = load(file.parent, base=base if is_adapter(file.parent) else None)
         checkpoint.save(model, out / file.parent.name, made=made)
-    copy_adapter(chosen / "model", out / "adapter", base)
+    copy_adapter(
+        chosen / "model",
+        out / "adapter",
+        base,
+        lambda: adapter_card(load(chosen / "model", base=base), out / "adapter", made),
+    )
 
 
-def _made(out: Path, recipe: PretrainRecipe, packed: Sequence[Packed], scores: Mapping[str, float]) -> Made:
+def _made(
+    out: Path,
+    recipe: PretrainRecipe,
+    packed: Sequence[Packed],
+    texts: str,
+    before: Mapping[str, float],
+    scores: Mapping[str, float],
+) -> Made:
     """How the model was pretrained, for its card."""
     base = model_folder(recipe.model.init) if recipe.model.init else None
     names, tokens = [one.folder.name for one in packed], sum(one.manifest["report"]["tokens"] for one in packed)
     length = f"{recipe.run.steps:,} steps" if recipe.run.steps else f"{recipe.run.minutes:g} minutes"
     aims = ", ".join(recipe.active)
+    losses = [name for name in scores if name.endswith("loss") and name in before] if base else []
+    moved = ", ".join(f"{name} {before[name]:.3f} → {scores[name]:.3f}" for name in losses)
     return Made(
         name=out.absolute().name,
         about=f"Pretrained with bothways ({aims}){f' from {name_of_model(base)}' if base else ''}.",
         base=base,
         facts={
-            "training data": files_and_rows(names, tokens, "tokens of packed text"),
+            "training data": files_and_rows([texts] if texts else names, tokens, "tokens of packed text"),
+            **({"held-out loss before → after": moved} if moved else {}),
             "training": f"{aims}; {length}, learning rate {recipe.optim.lr:g}, seed {recipe.run.seed}",
         },
         scored_on="text that was held out",

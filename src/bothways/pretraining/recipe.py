@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from bothways.errors import BothwaysError, require_choice, require_range
 from bothways.model.box import model_folder
@@ -12,24 +12,27 @@ from bothways.model.config import BASE, EncoderConfig, Learned, Rotary
 from bothways.model.families import FAMILIES
 from bothways.pretraining.objectives import OBJECTIVES
 from bothways.pretraining.sampler import SamplingKind
+from bothways.ranges import Bounded, Count, NotNegative, Range, Size
 from bothways.train.optim import OptimSettings
 from bothways.train.settings import LoraSettings, RunSettings
 from bothways.train.strict_toml import read, read_table, with_settings, write_table
 
 
 @dataclass(frozen=True)
-class PretrainData:
+class PretrainData(Bounded):
     """The `[data]` part: folders of `bothways pack`, and how to mix them."""
+
+    section = "data"
 
     train: tuple[str, ...] = ()
     rows: Literal["documents", "stream"] = "documents"
     """Unless an objective decides it: a sequence is a document or an equal part of one, or full running text."""
-    weights: dict[str, float] = field(default_factory=dict)
+    weights: dict[str, NotNegative] = field(default_factory=dict)
     """Sampling weight of each source; by default in proportion to its text."""
-    keep: dict[str, float] = field(default_factory=dict)
+    keep: dict[str, NotNegative] = field(default_factory=dict)
     """Sources that the model must not forget: each with the share by which its held-out loss may rise. The best
     checkpoint is that with the lowest loss on the other sources, as long as none of these has risen by more."""
-    valid_sequences: int = 1_000
+    valid_sequences: Count = 1_000
     """Most held-out sequences to evaluate, for each source."""
     verify: bool = True
     """Check every shard's checksum when it is opened."""
@@ -40,16 +43,18 @@ _OWN = ("activation", "norm_eps", "dropout", "attention_dropout")
 
 
 @dataclass(frozen=True)
-class PretrainModel:
+class PretrainModel(Bounded):
     """The `[model]` part: a model folder to start from, or the shape of a new model."""
+
+    section = "model"
 
     init: str = ""
     """A model folder to start from. It sets the shape: of the other keys only keep_layers has an effect."""
-    keep_layers: int | tuple[int, ...] = 0
+    keep_layers: Count | tuple[Size, ...] = 0
     """Keep this many layers of init, evenly spaced, or these, counted from 1. 0: all."""
     family: str = "bert"
     """The architecture of a new model: it decides what the keys below leave open."""
-    embedding_width: int = 0
+    embedding_width: Count = 0
     """Width of the token embeddings, if it differs from that of the layers."""
     width: int = 768
     layers: int = 12
@@ -61,9 +66,9 @@ class PretrainModel:
     attention_dropout: float = 0.1
     norm_eps: float = 1e-12
     init_std: float = 0.02
-    window: int | None = None
+    window: Count | None = None
     """Tokens on either side that layers with local attention see (ModernBERT); 0: all layers have global attention."""
-    rotary: float | None = None
+    rotary: Annotated[float, Range(1, above=True)] | None = None
     """Base of the rotary angles in layers with global attention (ModernBERT: 160,000); smaller suits short texts."""
     causal: bool = False
     """Left-to-right attention with next-token prediction: the baseline of BERT's ablation."""
@@ -108,9 +113,8 @@ class PretrainModel:
         return replace(shape, windows=windows if self.window else ())
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("model.family", self.family, tuple(FAMILIES))
-        require_range("model.window", self.window, self.window is None or self.window >= 0, "0 or more")
-        require_range("model.rotary", self.rotary, self.rotary is None or self.rotary > 1, "above 1")
         default = FAMILIES[self.family].fresh(EncoderConfig())
         if self.window and not any(default.windows):
             raise BothwaysError(
@@ -127,26 +131,24 @@ class PretrainModel:
 
 
 @dataclass(frozen=True)
-class Phase:
+class Phase(Bounded):
     """One of the `[[phases]]`: a share of the run with its own sequence length and batch size."""
 
-    share: float = 1.0
-    length: int = 128
-    tokens: int | None = None
+    section = "phases"
+
+    share: Annotated[float, Range(0, above=True)] = 1.0
+    length: Annotated[int, Range(8, 2**24)] = 128
+    tokens: Size | None = None
     """Tokens of a step. A phase has tokens or sequences."""
-    sequences: int | None = None
+    sequences: Size | None = None
     """Sequences of a step."""
-    rate: float | None = None
+    rate: Annotated[float, Range(0, 1, above=True, below=True)] | None = None
     """Masking rate, if it differs from that of the objective."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.tokens is None) == (self.sequences is None):
             raise BothwaysError("a phase needs either tokens or sequences, for the size of a step", "bad-phase", self)
-        require_range("the share of a phase", self.share, self.share > 0, "above 0")
-        require_range("the length of a phase", self.length, self.length >= 8, "8 or more")
-        if self.sequences is not None:
-            require_range("the sequences of a phase", self.sequences, self.sequences >= 1, "1 or more")
-        require_range("the rate of a phase", self.rate, self.rate is None or 0 < self.rate < 1, "between 0 and 1")
         if self.tokens is not None and self.tokens < self.length:
             raise BothwaysError(
                 f"a step of {self.tokens} tokens does not hold one sequence of {self.length}", "bad-phase", self

@@ -55,7 +55,7 @@ def encode_files(
     weights: Sequence[float] | None = None,
     per: Unit = "text",
     long: Long = "error",
-    field: str | None = None,
+    text: str | None = None,
     format: VectorFormat | None = None,
     device: str = "auto",
     dtype: str = "auto",
@@ -87,7 +87,7 @@ def encode_files(
         prompt=prompt,
         prompt_name=prompt_name,
         long=long,
-        field=field,
+        field=text,
         dtype=dtype,
         encoding=named_encoding(),
     )

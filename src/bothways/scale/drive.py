@@ -16,12 +16,13 @@ from bothways.scale.units import (
     Counts,
     Output,
     Unit,
-    add_counts,
+    done_of,
     keep_plan,
     parts_of,
     plan_output,
     read_json,
     state_of,
+    sum_of,
     unique_names,
     write_json,
 )
@@ -85,9 +86,7 @@ def drive(
         outputs = _outputs(files, target)
         counts = _run(job, outputs, target, execute, on_progress)
         if target.is_folder:
-            counts = {}
-            for output in outputs:
-                add_counts(counts, read_json(target.counts_of(output.path)))
+            counts = sum_of(read_json(target.counts_of(output.path)) for output in outputs)
     return Report([output.path for output in outputs], counts)
 
 
@@ -111,8 +110,13 @@ def run_units(
     job: Job, units: Sequence[Unit], rows: int, execute: Execute, on_progress: OnProgress | None
 ) -> Iterator[Unit]:
     """Do units that are not done yet, about `rows` rows with the others. Yields all units, those done before first."""
-    todo = [unit for unit in units if not unit.is_done]
-    before = [(unit, read_json(unit.counts)) for unit in units if unit.is_done]
+    before, todo = [], []
+    for unit in units:
+        found, left = done_of(unit)
+        if left is None:
+            before.append((unit, sum_of(counts for _, counts in found)))
+        else:
+            todo.append(unit)
     parts, done = 0, 0
     for unit, counts in itertools.chain(before, execute(job, todo)):
         parts, done = parts + 1, done + counts["rows"]
@@ -130,20 +134,19 @@ def _outputs(files: Sequence[Path], target: Target) -> list[Output]:
 
 def _output(file: Path, path: Path, target: Target) -> Output:
     if target.is_folder and path.exists() and target.counts_of(path).exists():
+        _clear_removed(parts_of(path))
         return Output(path, read_json(target.counts_of(path))["rows"], ())
     return plan_output(file, path, target.rows_per_part, target.part_suffix or target.suffix)
 
 
 def _finish(job: FileJob, output: Output, target: Target) -> Counts:
     """Join the parts; the counts of all. They are removed last, so a kill at any moment loses nothing."""
-    counts = [read_json(unit.counts) for unit in output.units]
-    missing = next((unit.part for unit in output.units if not unit.part.exists()), None)
+    units, counts = zip(*(one for unit in output.units for one in done_of(unit)[0]), strict=True)
+    missing = next((unit.part for unit in units if not unit.part.exists()), None)
     if missing:
         raise BothwaysError(f"{missing} is missing: delete {output.parts} to start again", "no-file", missing)
-    job.join([unit.part for unit in output.units], counts, output.path)
-    whole: Counts = {}
-    for part in counts:
-        add_counts(whole, part)
+    job.join([unit.part for unit in units], counts, output.path)
+    whole = sum_of(counts)
     if target.is_folder:
         write_json(target.counts_of(output.path), whole)
     remove_parts(output.parts)
@@ -152,7 +155,12 @@ def _finish(job: FileJob, output: Output, target: Target) -> Counts:
 
 def remove_parts(folder: Path) -> None:
     """Remove a folder of parts: under another name, so that a kill leaves no part without its plan."""
+    os.rename(folder, _clear_removed(folder))
+    _clear_removed(folder)
+
+
+def _clear_removed(folder: Path) -> Path:
+    """Remove what a kill left of a folder of parts that was being removed; its name."""
     removed = folder.with_name(f".{folder.name}.removed")
     shutil.rmtree(removed, ignore_errors=True)
-    os.rename(folder, removed)
-    shutil.rmtree(removed)
+    return removed

@@ -10,7 +10,8 @@ from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Combine, Long
 from bothways.predict.encode_options import Unit as Per
 from bothways.scale.join import join_lines, join_vectors
-from bothways.scale.units import Counts, Cursor, Unit, fingerprint, write_json
+from bothways.scale.turns import Turn, rows_of
+from bothways.scale.units import Counts, Cursor, Unit, done_of, fingerprint, sum_of, write_json
 from bothways.text.streams import read_as
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from bothways.predict.vectors import VectorBlock
 
 Runner = Callable[[Unit], Counts]
-"""Writes the part of a unit and counts."""
+"""Writes the part of a unit, or of its beginning, and counts."""
 
 
 class Job(Protocol):
@@ -42,15 +43,18 @@ class FileJob(Job, Protocol):
 
 
 def run_unit(runner: Runner, unit: Unit) -> Counts:
-    """Do a unit: its part, then its counts."""
-    try:
-        counts = runner(unit)
-    except BothwaysError as error:
-        if unit.file in str(error):  # readers name the place themselves
-            raise
-        raise BothwaysError(f"{unit.file}: {error}", error.code, error.value) from error
-    write_json(unit.counts, counts)
-    return counts
+    """Do what is left of a unit, in turns: a part, then its counts."""
+    done, left = done_of(unit)
+    while left is not None:
+        try:
+            counts = runner(left)
+        except BothwaysError as error:
+            if unit.file in str(error):  # readers name the place themselves
+                raise
+            raise BothwaysError(f"{unit.file}: {error}", error.code, error.value) from error
+        write_json(left.counts, counts)
+        done, left = done_of(unit)
+    return sum_of(counts for _, counts in done)
 
 
 def in_encoding(encoding: str, run: Runner) -> Runner:
@@ -106,7 +110,7 @@ class EncodeJob:
         from bothways.model.opened import open_model
         from bothways.predict.features import Features, text_recipe
         from bothways.predict.vectors import write_vectors
-        from bothways.text.files import read_texts
+        from bothways.text.files import read_any_texts, read_texts
 
         engine = Engine(open_model(self.model, self.base), device=device, dtype=self.dtype)
         model = engine.model
@@ -114,15 +118,17 @@ class EncodeJob:
         pool = list(self.pool) if self.pool else None
         recipe = text_recipe(model, features, pool, self.prompt, self.prompt_name) if self.per == "text" else None
         width = (recipe or features).width(model.config.encoder)
-        cursor = Cursor(lambda file: read_texts(Path(file), self.field))
+        read = read_any_texts if self.per == "text" else read_texts
+        cursor = Cursor(lambda file: read(Path(file), self.field))
 
         def run(unit: Unit) -> Counts:
             cursor.seek(unit.file, unit.first)
             tally = Tally()
-            texts = cursor.take(unit.rows)
-            blocks = vector_blocks(texts, engine, self.per, recipe, features, tally, unit.first)
-            count = write_vectors(unit.part, blocks, width)
-            return {"rows": tally.texts, "vectors": count, "width": width, "tally": vars(tally)}
+            turn = Turn(cursor.take(unit.rows), engine.device.type)
+            blocks = vector_blocks(turn, engine, self.per, recipe, features, tally, unit.first)
+            each = rows_of if recipe else lambda _: 1
+            count = write_vectors(unit.part, turn.answers(blocks, each), width)
+            return {"rows": tally.texts, "vectors": count, "width": width, "tally": vars(tally), **turn.counts()}
 
         return in_encoding(self.encoding, run)
 
@@ -132,7 +138,7 @@ class EncodeJob:
 
 
 def vector_blocks(
-    texts: Iterable[str],
+    texts: Iterable[Any],
     engine: "Engine",
     per: Per,
     recipe: "TextRecipe | None",
@@ -202,9 +208,11 @@ class PredictJob:
                 old.clear()
             tally = predictor.task.reader.tally = Tally()
             asked: dict[str, Any] = {"top": self.top, "probabilities": self.probabilities, "first": unit.first}
-            rows = write_rows(unit.part, predicted_rows(predictor, cursor.take(unit.rows), notes=notes, **asked))
+            turn = Turn(cursor.take(unit.rows), predictor.model.device.type)
+            rows = write_rows(unit.part, turn.answers(predicted_rows(predictor, turn, notes=notes, **asked)))
             noted = {name: getattr(notes, name) for name in ("counts", "first", "values", "columns")}
-            return {"rows": rows, "tally": vars(tally), "notes": json.loads(json.dumps(noted, default=str))}
+            found = {"rows": rows, "tally": vars(tally), "notes": json.loads(json.dumps(noted, default=str))}
+            return found | turn.counts()
 
         return in_encoding(self.encoding, run)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.scale.jobs import Job, Runner
 from bothways.scale.processes import ATTEMPTS, Done, parse_processes
 from bothways.scale.units import Unit
@@ -164,7 +164,7 @@ def _cluster(address: str) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError:
-        raise BothwaysError("`on` needs Ray: pip install 'bothways[ray]'", "missing-package", "ray") from None
+        raise missing_package("`on`", "ray") from None
     if address != "ray" and not address.startswith("ray://"):
         raise BothwaysError(f"`on` cannot be {address!r}: expected ray or ray://host:port", "unknown-choice", address)
     try:

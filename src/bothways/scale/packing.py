@@ -102,7 +102,7 @@ def pack_files(
     valid: float | str = 0.0,
     valid_files: Sequence[Path | str] = (),
     dedup: bool = False,
-    column: str | None = None,
+    text: str | None = None,
     each: Each = "paragraphs",
     words: WordBoundaries = "pieces",
     devices: str = "",
@@ -119,7 +119,7 @@ def pack_files(
     out, share, tokenizer = Path(out), parse_share(valid), Tokenizer.load(model)
     files = find_inputs(inputs, out, valid_files)
     require_rereadable([file for _, file in files])
-    job, home = PackJob(str(model.absolute()), column, each, words, named_encoding()), parts_of(out)
+    job, home = PackJob(str(model.absolute()), text, each, words, named_encoding()), parts_of(out)
     execute = _where(devices, on)
     held_out = [str(file) for (split, _), file in files if split == "valid"]
     plan = {**job.plan(), "inputs": {f"{source}={file}": state_of(file) for (_, source), file in files}}

@@ -1,7 +1,8 @@
 """Units of work, the files that hold their results, and the plan that these files depend on.
 
 The rows of a file are divided into units. A unit's results are a part, part-00003.npy, and its counts, part-00003.json.
-The counts are written last, so a unit with counts is done. The parts of v.npy are in v.npy.parts until they are joined.
+The counts are written last, so a unit with counts is done. If they say that it goes on, what follows is a unit with a
+part of its own, part-00003+21504.npy, by its first row. The parts of v.npy are in v.npy.parts until they are joined.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,8 @@ T = TypeVar("T")
 Counts = dict[str, Any]
 """What a worker counted in a unit, as JSON has it. All have "rows"."""
 PLAN, COUNTS = "plan.json", "counts"
+GOES_ON = "goes_on"
+"""In the counts of a unit of which the beginning is done."""
 _SMALL = 2**20  # bytes; a file of a model up to this size is compared by its content, a larger one by its time
 
 
@@ -44,9 +47,11 @@ class Unit:
         """The file for its counts."""
         return self.part.with_suffix(".json")
 
-    @property
-    def is_done(self) -> bool:
-        return self.counts.exists()
+    def after(self, rows: int) -> "Unit":
+        """What follows its first rows."""
+        first = self.first + rows
+        part = self.part.with_name(f"{self.part.stem.partition('+')[0]}+{first}{self.part.suffix}")
+        return replace(self, first=first, rows=None if self.rows is None else self.rows - rows, part=part)
 
     def __str__(self) -> str:
         last = f"{self.first + self.rows:,}" if self.rows else "the last"
@@ -201,6 +206,26 @@ def _difference(old: Any, new: Any) -> str:
             what = "another" if name in before and name in now else "no" if name in now else "a further"
             return f"{what} {name} of the {'model' if part == 'model' else 'inputs'}"
     return "the inputs in another order" if old.get("verb") == new.get("verb") else f"`{old.get('verb')}`"
+
+
+def done_of(unit: Unit) -> tuple[list[tuple[Unit, Counts]], Unit | None]:
+    """What is done of a unit: it, or its beginning and what follows, each with its counts; and what is left."""
+    done: list[tuple[Unit, Counts]] = []
+    left: Unit | None = unit
+    while left is not None and left.counts.exists():
+        counts = read_json(left.counts)
+        goes_on = counts.pop(GOES_ON, False)
+        done.append((left, counts))
+        left = left.after(counts["rows"]) if goes_on else None
+    return done, left
+
+
+def sum_of(counts: Iterable[Mapping[str, Any]]) -> Counts:
+    """Counts of several, added."""
+    total: Counts = {}
+    for one in counts:
+        add_counts(total, one)
+    return total
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -18,7 +18,7 @@ from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
 from bothways.text.columns import find_text
 from bothways.text.document_files import DOCUMENTS, is_document, is_readable, read_document
-from bothways.text.files import visible_files
+from bothways.text.files import files_of_kinds
 from bothways.text.streams import COMPRESSED, STDIN
 
 _KINDS = (*DOCUMENTS, *ROWS)
@@ -49,7 +49,7 @@ def find_corpus(paths: Paths, but: Path) -> list[CorpusFile]:
         if path == STDIN:
             raise BothwaysError("a corpus is read twice, and standard input once: put it into a file", "stdin-once")
         if path.is_dir() and not dataset_folder(path):
-            found += _in_folder(path)
+            found += _in_folder(path, but)
         elif not path.exists() and glob.has_magic(str(path)):
             found += [_one(Path(name)) for name in sorted(glob.glob(str(path), recursive=True))]
         elif path.exists():
@@ -62,11 +62,11 @@ def find_corpus(paths: Paths, but: Path) -> list[CorpusFile]:
     return found
 
 
-def _in_folder(folder: Path) -> list[CorpusFile]:
+def _in_folder(folder: Path, but: Path) -> list[CorpusFile]:
     for suffix in ("", *COMPRESSED):
         if (beir := folder / f"corpus.jsonl{suffix}").is_file():
             return [CorpusFile(beir)]
-    files = [file for file in visible_files(folder) if is_readable(file) or kind_of(file) in ROWS]
+    files = files_of_kinds(folder, lambda file: is_readable(file) or kind_of(file) in ROWS, but)
     if not files:
         raise BothwaysError(
             f"there is no file of a known kind in {folder}: expected {', '.join(_KINDS)}", "no-known-files", folder

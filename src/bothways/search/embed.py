@@ -21,6 +21,7 @@ from bothways.search.manifest import Settings
 from bothways.search.passages import PassageSplitter, Span
 from bothways.search.search_options import Similarity
 from bothways.search.segment import DocumentBlock, line_of
+from bothways.text.same_text import is_blank
 
 Vectors = NDArray[np.float32]
 _PROBE = "The model that read this text is known by its vector. 识别模型"
@@ -109,4 +110,4 @@ class Embedder:
 
 
 def _whole(text: str) -> list[Span]:
-    return [(0, len(text))] if text.strip() else []
+    return [] if is_blank(text) else [(0, len(text))]

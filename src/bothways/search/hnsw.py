@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.errors import BothwaysError
+from bothways.errors import missing_package
 from bothways.search.products import release
 
 GRAPH = "graph.usearch"
@@ -29,7 +29,7 @@ def has_usearch() -> bool:
 def require_usearch() -> None:
     """Refuse to go on without the extra."""
     if not has_usearch():
-        raise BothwaysError("`ann` needs usearch: pip install 'bothways[ann]'", "missing-package", "usearch")
+        raise missing_package("`ann`", "usearch")
 
 
 def write_graph(folder: Path, vectors: NDArray[np.float32]) -> None:

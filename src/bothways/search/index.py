@@ -24,6 +24,7 @@ from bothways.search.lexical import has_bm25s
 from bothways.search.manifest import Settings
 from bothways.search.ranking import Ranked, Rankings, SearchHit, fused
 from bothways.search.search_options import Mode, Quantize, Similarity
+from bothways.text.same_text import is_blank
 
 _IN_ORDER = ingest.InOrder()
 DEPTH = 100
@@ -88,7 +89,7 @@ class Index:
         model: Model | StaticModel | Path | str | None = None,
         *,
         base: Path | str | None = None,
-        field: str | None = None,
+        text: str | None = None,
         long: Long = "window",
         similarity: Similarity | None = None,
         query_prompt: str | None = None,
@@ -103,12 +104,12 @@ class Index:
         """Build an index of a corpus in the folder `out`. After a kill the same call goes on.
 
         `corpus`: .txt (a document on each line), .jsonl, .csv, .tsv or .parquet with `_id` or `id`, `title` and
-        `field`, a folder in BEIR's layout, or a folder of .txt and .md files. `long`: a document that is longer than
-        what the model reads is divided into passages ("window"), cut, or refused. `similarity`: cosine or dot, by
-        default as the model's folder says. Prompts are put before queries and documents, by default those that the
-        folder names query and document. `quantize`: also store int8 or binary vectors, which find candidates faster.
-        `ann`: make an HNSW graph with usearch; by default beyond a million passages, if usearch is installed.
-        `make_parts`: see `bothways.scale.index_workers`.
+        `text` (the name of the column), a folder in BEIR's layout, or a folder of .txt and .md files. `long`: a
+        document that is longer than what the model reads is divided into passages ("window"), cut, or refused.
+        `similarity`: cosine or dot, by default as the model's folder says. Prompts are put before queries and
+        documents, by default those that the folder names query and document. `quantize`: also store int8 or binary
+        vectors, which find candidates faster. `ann`: make an HNSW graph with usearch; by default beyond a million
+        passages, if usearch is installed. `make_parts`: see `bothways.scale.index_workers`.
         """
         _require_choices(long, similarity, quantize, ann)
         made = open_source(model, base, device, dtype)
@@ -123,7 +124,7 @@ class Index:
             ann=ann,
         )
         embedder = Embedder(made, settings)
-        ingest.build(Path(out), corpus, settings, embedder, field, watch, make_parts)
+        ingest.build(Path(out), corpus, settings, embedder, text, watch, make_parts)
         index = cls(out, model, base=base, device=device, dtype=dtype)
         index._made = embedder
         index._prepare_bm25(watch)
@@ -134,7 +135,7 @@ class Index:
         self,
         corpus: Paths,
         *,
-        field: str | None = None,
+        text: str | None = None,
         watch: Watch = watch_nothing,
         make_parts: ingest.PartMaker = _IN_ORDER,
     ) -> None:
@@ -142,7 +143,7 @@ class Index:
 
         Documents without an id are numbered from the last number on.
         """
-        ingest.add(self.home, corpus, self._embedder(), field, watch, make_parts)
+        ingest.add(self.home, corpus, self._embedder(), text, watch, make_parts)
         self._reload()
         self._prepare_bm25(watch)
         warn_of_losses(self._segments[-1].tally)
@@ -190,7 +191,7 @@ class Index:
         as many of both rankings are fused.
         """
         require_several(queries)
-        if not all(query.strip() for query in queries):
+        if any(map(is_blank, queries)):
             raise BothwaysError("a query is empty", "no-text", "")
         require_choice("`mode`", mode, get_args(Mode))
         require_range("`k`", k, k > 0, "1 or more")
@@ -211,6 +212,11 @@ class Index:
     def passages(self) -> int:
         """The number of passages, those of deleted documents included."""
         return sum(len(segment.vectors) for segment in self._segments)
+
+    @property
+    def model(self) -> str | None:
+        """The name of the model that made it, as `load` takes it; "" if it was given in Python, None is the default."""
+        return self._manifest.settings.model
 
     @property
     def width(self) -> int:

@@ -77,7 +77,7 @@ def build(
             raise BothwaysError(f"{home} was begun with {changed}: delete it to start again", "other-plan", home)
         elif manifest.segments:
             if plan.has_read(manifest.built_from):
-                return
+                return _tidy(home, manifest)
             says = f"{home} already holds an index of other files: add to it, or name another `out`"
             raise BothwaysError(says, "other-plan", home)
         _ingest(home, manifest, plan, Corpus(files, field), embedder, watch, make)
@@ -90,7 +90,7 @@ def add(home: Path, corpus: Paths, embedder: Embedder, field: str | None, watch:
     with atomic.only_writer(home):
         manifest = require_manifest(home)
         if plan.has_read(manifest.added_from):
-            return
+            return _tidy(home, manifest)
         _ingest(home, manifest, plan, Corpus(files, field, manifest.numbered), embedder, watch, make)
 
 
@@ -116,7 +116,7 @@ def compact(home: Path) -> None:
         manifest = require_manifest(home)
         segments = open_segments(home, manifest)
         if len(segments) < 2 and not manifest.deleted:
-            return
+            return _tidy(home, manifest)
         name = _join(home, manifest, lambda: iter(segments))
         after = manifest.changed(segments=(name,), deleted={})
         after.write(home)
@@ -201,6 +201,7 @@ def _join(home: Path, manifest: Manifest, sources: Callable[[], Iterator[Segment
 
 def _tidy(home: Path, manifest: Manifest) -> None:
     """Remove what a finished or killed change has left."""
+    atomic.clear(home)
     for folder in (home / SEGMENTS).glob("*"):
         if folder.name not in manifest.segments:
             shutil.rmtree(folder)

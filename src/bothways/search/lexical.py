@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.errors import BothwaysError
+from bothways.errors import missing_package
 from bothways.search.quantize import best_rows
 from bothways.text.bm25 import K1, B, tokens
 
@@ -36,7 +36,7 @@ def has_bm25s() -> bool:
 
 def _bm25s() -> Any:
     if not has_bm25s():
-        raise BothwaysError("BM25 needs bm25s: pip install 'bothways[bm25]'", "missing-package", "bm25s")
+        raise missing_package("BM25", "bm25s")
     import bm25s
 
     return bm25s

@@ -1,6 +1,6 @@
 """Divides long documents into passages that a model reads whole."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from bothways.engine.token_ids import TokenIds
 from bothways.errors import BothwaysError
 from bothways.text.encoding import Encoding
+from bothways.text.plain_ids import LONG
+from bothways.text.same_text import is_blank
 from bothways.text.tokenizer import Tokenizer
 from bothways.text.windows import windows
 
@@ -38,9 +40,12 @@ class PassageSplitter:
 
     def __call__(self, texts: Sequence[str]) -> list[list[Span]]:
         """The passages of each text. An empty text has none."""
-        found: list[list[Span]] = [[(0, len(text))] if text.strip() else [] for text in texts]
+        found: list[list[Span]] = [[] if is_blank(text) else [(0, len(text))] for text in texts]
         # A token has at least one byte of the text, so most texts need not be tokenized to know that they fit.
         doubtful = [i for i, text in enumerate(texts) if len(text) * (1 if text.isascii() else 4) > self.room]
+        for i in [i for i in doubtful if len(texts[i]) > LONG]:
+            found[i] = list(self._in_pieces(texts[i]))
+            doubtful.remove(i)
         if not doubtful:
             return found
         lengths: NDArray[np.int64] = self._token_ids([texts[i] for i in doubtful]).sequences.lengths - self.specials
@@ -48,6 +53,12 @@ class PassageSplitter:
         for i, encoding in zip(long, self.tokenizer.batch([texts[i] for i in long]) if long else (), strict=True):
             found[i] = self._divide(texts[i], encoding)
         return found
+
+    def _in_pieces(self, text: str) -> Iterator[Span]:
+        """The passages of a very long text, piece by piece: between two pieces, passages share nothing."""
+        for piece in self._token_ids.plain.cutter.pieces([text]):
+            first = piece.start + piece.before
+            yield from ((first + start, first + end) for start, end in self([piece.text[piece.before :]])[0])
 
     def _divide(self, text: str, encoding: Encoding) -> list[Span]:
         inside = [place for place, source in enumerate(encoding.sources) if source is not None]

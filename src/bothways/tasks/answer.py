@@ -23,11 +23,12 @@ from bothways.errors import BothwaysError
 from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
 from bothways.model.facts import ModelFacts
+from bothways.ranges import Bounded, Size
 from bothways.scoring.answers import Answers
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.spans import SpanScores, span_scores
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
-from bothways.text.columns import Columns
+from bothways.text.columns import Columns, in_english
 
 if TYPE_CHECKING:
     from bothways.model.model import Model
@@ -39,19 +40,13 @@ _TOKENS = "tokens in an answer"
 
 
 @dataclass(frozen=True)
-class AnswerSettings:
+class AnswerSettings(Bounded):
     """The `[answer]` part of a recipe."""
 
-    max_answer_length: int = 30
-    """The longest answer in tokens."""
+    section = "answer"
 
-    def __post_init__(self) -> None:
-        if self.max_answer_length < 1:
-            raise BothwaysError(
-                f"answer.max_answer_length is {self.max_answer_length}: expected 1 or more",
-                "out-of-range",
-                self.max_answer_length,
-            )
+    max_answer_length: Size = 30
+    """The longest answer in tokens."""
 
 
 class QuestionAnswering(Task):
@@ -81,6 +76,10 @@ class QuestionAnswering(Task):
         question, context = named_pair(given, ("question", "context"))
         if not isinstance(context, str):
             raise BothwaysError(f"expected a text as context, and {context!r} was given", "bad-input", context)
+        for what, text in (("question", question), ("context", context)):
+            if not text.strip():
+                says = f"the {what} is empty, so there is no answer: expected a question and a text to find it in"
+                raise BothwaysError(says, "empty-text", text)
         return Question("", question, context)
 
     @classmethod
@@ -269,7 +268,7 @@ class QuestionAnswering(Task):
 
 def _holds_question(value: Any) -> bool:
     """Whether a value is SQuAD's, CMRC's, or a row with a question, a context and an answer."""
-    match value:
+    match in_english(value):
         case {"paragraphs": list()} | {"data": list()} | {"context_text": str(), "qas": list()}:
             return True
         case {"question": str(), "context": str(), "answers": _} | {"question": _, "context": _, "answer": _}:

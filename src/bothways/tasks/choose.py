@@ -26,7 +26,8 @@ from bothways.tasks.answer import named_pair
 from bothways.tasks.losses import grouped_cross_entropy, grouped_imitation
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.text_task import mean_of_windows
-from bothways.text.columns import Columns
+from bothways.text.columns import Columns, in_english
+from bothways.text.same_text import is_blank
 
 if TYPE_CHECKING:
     from bothways.model.model import Model
@@ -158,7 +159,7 @@ class MultipleChoice(Task):
 
     @classmethod
     def is_empty(cls, example: Choice) -> bool:
-        return not (example.context + example.question).strip() or not all(map(str.strip, example.options))
+        return is_blank(example.context + example.question) or any(map(is_blank, example.options))
 
     @classmethod
     def shared_text(cls, example: Choice) -> str:
@@ -219,7 +220,7 @@ class MultipleChoice(Task):
 
 def _holds_options(value: Any) -> bool:
     """Whether a value is DREAM's, RACE's, CommonsenseQA's, or a row with options."""
-    match value:
+    match value := in_english(value):
         case [list(), list(), *_] | {"article": _, "questions": list(), "options": list()}:
             return True
         case {"question": {"choices": _}}:

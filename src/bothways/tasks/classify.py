@@ -6,12 +6,12 @@ B sequences · C labels.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.data.examples import Text
+from bothways.data.examples import LongInput, Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
 from bothways.data.label_checks import check_balance, check_known, check_spelling, listed
 from bothways.data.label_meaning import check_meaning
@@ -19,7 +19,7 @@ from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, labe
 from bothways.data.notes import Notes
 from bothways.data.several_labels import evident_separator
 from bothways.data.sources import ROWS, find_sources, first_rows
-from bothways.data.texts import find_indicators, read_texts_labelled
+from bothways.data.texts import find_indicators, read_any_inputs, read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError, require_choice
@@ -27,6 +27,7 @@ from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
 from bothways.model.facts import ModelFacts
 from bothways.model.identify import nameless
+from bothways.ranges import Bounded, NotNegative, Probability, Range
 from bothways.scoring.classification import Classes
 from bothways.scoring.many_labels import ManyLabels
 from bothways.scoring.regression import Regression
@@ -66,8 +67,10 @@ _ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class ClassifySettings:
+class ClassifySettings(Bounded):
     """The `[classify]` part of a recipe."""
+
+    section = "classify"
 
     kind: Literal["auto", LabelKind] = "auto"
     """One label per row, several, or a number; auto: decided from the data."""
@@ -75,34 +78,24 @@ class ClassifySettings:
     """With kind multi: what separates the labels of a cell, such as |. By default found in the data."""
     tune_thresholds: bool = True
     """Several labels: choose the threshold of each by F1 on the development data; else all are 0.5."""
-    label_smoothing: float = 0.0
+    label_smoothing: Probability = 0.0
     """Label smoothing: the share of the target that is spread over all labels."""
-    focal_gamma: float = 0.0
+    focal_gamma: NotNegative = 0.0
     """Focal loss: rows whose gold label has probability p are weighted by (1 - p) to this power."""
-    class_weights: Literal["none", "balanced"] | dict[str, float] = "none"
+    class_weights: Literal["none", "balanced"] | dict[str, NotNegative] = "none"
     """The weight of each label in the loss; balanced: inversely proportional to its frequency."""
     metric: str = ""
     """The score by which the best model is chosen, such as matthews or macro_f1, if not the default."""
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.label_smoothing < 1:
-            raise BothwaysError(
-                f"classify.label_smoothing is {self.label_smoothing}: expected 0 or more, and less than 1",
-                "out-of-range",
-                self.label_smoothing,
-            )
-        if self.focal_gamma < 0:
-            raise BothwaysError(
-                f"classify.focal_gamma is {self.focal_gamma}: expected 0 or more", "out-of-range", self.focal_gamma
-            )
-
 
 @dataclass(frozen=True)
-class ClassifyOptions:
+class ClassifyOptions(Bounded):
     """What config.json stores for a classifier."""
 
+    section = "bothways"
+
     kind: LabelKind = "single"
-    texts: int = 0
+    texts: Annotated[int, Range(0, 2)] = 0
     """Texts per example, one or two; 0: unknown, or both occur."""
     separator: str = ""
     """As in `ClassifySettings`, for files to evaluate on."""
@@ -123,6 +116,10 @@ class TextClassification(TextTask):
         if known is None or known.kind != "multi":
             return read_texts_labelled(files, columns, "auto", notes)
         return read_texts_labelled(files, columns, "multi", notes, known.separator)
+
+    @classmethod
+    def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Text | LongInput]:
+        return read_any_inputs(file, columns, notes)
 
     def known_columns(self, files: Sequence[str], columns: Columns) -> Columns:
         """Of several labels, the columns that have their names, if there is no column of labels."""
@@ -317,7 +314,8 @@ class TextClassification(TextTask):
             if not (columns := find_indicators(counts.files, counts.columns)):
                 return None
             says = f"There is no column of labels, but {len(columns):,} of 0 and 1: {listed(columns)}. Each is a label."
-            return Reconsidered(cls.Settings(), "+".join(columns), Finding("ok", "several labels", says))
+            finding = Finding("ok", "several labels", says, "Leave those out of `label` that are none.")
+            return Reconsidered(cls.Settings(), "+".join(columns), finding)
         if not counts.golds or cls.data_kind(counts) != "single":
             return None
         names = cls.label_counts(counts, "single")

@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,7 @@ from bothways.tasks.embed_settings import (
 )
 from bothways.tasks.embed_steps import repeats, without_repeats
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
-from bothways.tasks.taught import Taught
+from bothways.tasks.taught import Taught, new_linear, texts_taught
 from bothways.tasks.text_task import intervals, not_numbers
 from bothways.tasks.vector_losses import (
     Groups,
@@ -55,8 +56,6 @@ from bothways.tasks.vector_losses import (
 from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from bothways.model.model import Model
 
 Vectors = NDArray[np.float32]
@@ -101,11 +100,12 @@ class SentenceVectors(Task):
 
     @classmethod
     def assemble(cls, examples: Iterable[Related], settings: EmbedSettings, is_dev: bool) -> list[Related]:
-        """Entailments with the contradictions of their premise; for teachers every text once; others as they are."""
+        """Entailments with the contradictions of their premise; for teachers every text once, but rows of translations
+        as they are; others as they are."""
         found: list[Related] = []
         for source, some in by_source(examples).items():
             loss = loss_of(settings, source, some)
-            if loss == "distill" and not is_dev:
+            if loss == "distill" and not is_dev and not settings.of(source).translations:
                 texts = dict.fromkeys(text for example in some for text in example.texts)
                 some = [Related((text,), RELATED, some[0].where, source) for text in texts]
             elif is_inference(some) and (loss != "softmax" or is_dev):
@@ -132,7 +132,13 @@ class SentenceVectors(Task):
         relations = tuple(sorted(names)) if kind == "relations" else ()
         pooling: tuple[PoolingMode, ...] = (settings.pooling,) if settings.pooling else ()
         options = EmbedOptions(
-            kind, relations, pooling, settings.normalize, settings.query_prompt, settings.document_prompt
+            kind,
+            relations,
+            pooling,
+            settings.normalize,
+            settings.query_prompt,
+            settings.document_prompt,
+            settings.matryoshka,
         )
         return TaskConfig(cls.name, window, options=options), ()
 
@@ -179,8 +185,8 @@ class SentenceVectors(Task):
         """The vectors of teachers, or of a guide; and the layers that only training needs."""
         settings: EmbedSettings = self.settings
         if folders := (settings.teachers or (settings.guide,) if settings.guide or settings.teachers else ()):
-            texts = (text for example in examples for text in example.texts)
-            self.taught = Taught(folders, texts, device, watch)
+            texts = (texts_taught(settings, source, some) for source, some in by_source(examples).items())
+            self.taught = Taught(folders, chain.from_iterable(texts), device, watch)
         sentence = model.sentence
         assert sentence is not None
         width = sentence.width(model.config.encoder.width)
@@ -190,11 +196,11 @@ class SentenceVectors(Task):
                 "out-of-range",
                 max(settings.matryoshka),
             )
-        require_dropout(model.config.encoder, examples)
+        require_dropout(model.config.encoder, settings, examples)
         if settings.teachers and self.taught is not None:
-            sentence.training_only["projection"] = _linear(width, self.taught.width, seed)
+            sentence.training_only["projection"] = new_linear(width, self.taught.width, seed)
         if self.options.kind == "relations":
-            sentence.training_only["relation"] = _linear(3 * width, len(self.options.relations), seed, bias=True)
+            sentence.training_only["relation"] = new_linear(3 * width, len(self.options.relations), seed, bias=True)
 
     def encode(self, examples: Sequence[Related], before: int = 0) -> EncodedChunk:
         texts = []
@@ -229,7 +235,9 @@ class SentenceVectors(Task):
         else:
             segments = [sequences.segments[start:end] for start, end in spans]
         keys = tuple(zlib.crc32(some.data) for some in ids)
-        rows = () if self.taught is None else tuple(map(self.taught.rows.__getitem__, example.texts))
+        rows: tuple[int, ...] = ()
+        if self.taught is not None:
+            rows = tuple(map(self.taught.rows.__getitem__, texts_taught(self.settings, example.source, [example])))
         return [Sample(ids, segments, _Target(example.gold, example.source, keys, rows))]
 
     def collate(self, samples: Sequence[Sample], batch: Batch) -> tuple[dict[str, Tensor], float]:
@@ -275,7 +283,7 @@ class SentenceVectors(Task):
         # Which loss: by the length of a tensor, which is known without waiting for a GPU.
         targets["loss"] = torch.empty(LOSSES.index(loss))
         targets["weight"] = torch.tensor(self.settings.of(samples[0].target.source).weight)
-        if self.taught is not None:
+        if self.taught is not None and (loss == "distill" or self.settings.guide):
             targets["taught"] = self.taught.of([row for sample in samples for row in sample.target.rows])
         if loss in ("cosent", "cosine"):
             targets["gold"] = torch.tensor([float(sample.target.gold) for sample in samples])
@@ -287,7 +295,8 @@ class SentenceVectors(Task):
         sizes, width = self.settings.matryoshka, vectors.shape[1]
         projected = None
         if self.settings.teachers:
-            width -= targets["taught"].shape[1]
+            assert self.taught is not None
+            width -= self.taught.width
             vectors, projected = vectors[:, :width], vectors[:, width:]
         if sizes:
             loss = matryoshka(lambda some: self._step_loss(some, targets, projected), vectors, sizes)
@@ -387,13 +396,3 @@ class SentenceVectors(Task):
     @classmethod
     def exemplars(cls, counts: DataCounts) -> list[Related]:
         return [Related((), gold) for gold in counts.golds] or [Related(())]
-
-
-def _linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> "nn.Linear":
-    from torch import nn
-
-    layer = nn.Linear(inputs, outputs, bias=bias)
-    if bias:
-        nn.init.zeros_(layer.bias)
-    nn.init.normal_(layer.weight, std=inputs**-0.5, generator=torch.Generator().manual_seed(seed))
-    return layer

@@ -6,9 +6,10 @@ from typing import Any, Literal, get_args
 
 from bothways.data.examples import Related
 from bothways.data.related import is_inference
-from bothways.errors import BothwaysError, require_range
+from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig
 from bothways.model.pooling_modes import PoolingMode
+from bothways.ranges import Bounded, NotNegative, Positive, Size
 
 Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet", "softmax", "distill"]
 _NEEDS = {"cosent": "scored", "cosine": "scored", "in-batch": "related", "triplet": "related", "softmax": "relations"}
@@ -21,38 +22,43 @@ _WITH = {
     "margin": "embed.loss to triplet",
     "symmetric": "embed.loss to in-batch",
     "similarity": "embed.teachers",
+    "translations": "embed.teachers",
     "scale": "embed.loss to in-batch or cosent",
 }
 """What a setting needs to have an effect."""
 
 
 @dataclass(frozen=True)
-class EmbedSet:
+class EmbedSet(Bounded):
     """One of the `[[embed.sets]]`: a file with a loss, prompts and a weight of its own."""
 
     file: str = ""
     """The name of the file, without its folder."""
     loss: Loss = "auto"
-    weight: float = 1.0
+    weight: NotNegative = 1.0
     """Its losses are multiplied by it."""
     query_prompt: str = ""
     document_prompt: str = ""
+    translations: bool = False
+    """distill: as in the `[embed]` part, for this file."""
 
 
 @dataclass(frozen=True)
-class EmbedSettings:
+class EmbedSettings(Bounded):
     """The `[embed]` part of a recipe."""
+
+    section = "embed"
 
     loss: Loss = "auto"
     """in-batch: each anchor is told from all other texts of the step (MNRL). cosent: pairs with a higher score become
     more similar than others. cosine: the cosine becomes the score. triplet: a positive is nearer than a negative.
     softmax: a classifier tells the relation of two texts (SBERT). distill: vectors become those of the teachers.
     auto: distill with teachers, cosent for scored pairs, else in-batch."""
-    scale: float = _USUAL
+    scale: Positive = _USUAL
     """Cosines are multiplied by it, in the losses in-batch and cosent: 1 / temperature."""
     symmetric: bool = False
     """in-batch: also tell each positive's anchor from all other anchors."""
-    margin: float = _MARGIN
+    margin: NotNegative = _MARGIN
     """triplet: how much nearer the positive should be, in Euclidean distance."""
     guide: str = ""
     """Folder of a model. in-batch: texts that it finds more similar to an anchor than its positive are no negatives
@@ -61,9 +67,12 @@ class EmbedSettings:
     """Texts that are less similar by less than this are left out too."""
     teachers: tuple[str, ...] = ()
     """Folders of models to distill from, on any texts."""
-    similarity: float = _USUAL
+    similarity: NotNegative = _USUAL
     """distill: the weight of the similarities of all texts of a step with each other."""
-    matryoshka: tuple[int, ...] = ()
+    translations: bool = False
+    """distill: the texts of a row are translations of its first, which alone the teachers read; all of them learn its
+    vector (Reimers and Gurevych 2020)."""
+    matryoshka: tuple[Size, ...] = ()
     """Also train the first so many numbers of each vector, so that vectors can be shortened."""
     pooling: Literal["", "cls", "mean", "max"] = ""
     """How the states of tokens become a vector. By default as the model's folder says, else mean."""
@@ -77,7 +86,7 @@ class EmbedSettings:
     """Files with settings of their own."""
 
     def __post_init__(self) -> None:
-        self._require_ranges()
+        super().__post_init__()
         losses: set[str] = {self.loss, *(one.loss for one in self.sets)}
         self._require_used(losses)
         if "distill" in losses and not self.teachers:
@@ -95,13 +104,6 @@ class EmbedSettings:
                 "softmax",
             )
 
-    def _require_ranges(self) -> None:
-        require_range("embed.scale", self.scale, self.scale > 0, "more than 0")
-        require_range("embed.margin", self.margin, self.margin >= 0, "0 or more")
-        require_range("embed.similarity", self.similarity, self.similarity >= 0, "0 or more")
-        for size in self.matryoshka:
-            require_range("embed.matryoshka", size, size >= 1, "1 or more")
-
     def _require_used(self, losses: set[str]) -> None:
         """Refuse settings that nothing would read."""
         may_be_in_batch = bool(losses & {"auto", "in-batch"})
@@ -111,6 +113,7 @@ class EmbedSettings:
             "margin": self.margin != _MARGIN and "triplet" not in losses,
             "symmetric": self.symmetric and not may_be_in_batch,
             "similarity": self.similarity != _USUAL and not self.teachers,
+            "translations": not self.teachers and (self.translations or any(one.translations for one in self.sets)),
             "scale": self.scale != _USUAL and not losses & {"auto", "in-batch", "cosent"},
         }
         for name, is_unused in unused.items():
@@ -124,13 +127,14 @@ class EmbedSettings:
 
     def of(self, source: str) -> EmbedSet:
         """What a file is trained with."""
-        usual = EmbedSet(source, self.loss, 1.0, self.query_prompt, self.document_prompt)
+        usual = EmbedSet(source, self.loss, 1.0, self.query_prompt, self.document_prompt, self.translations)
         found = next((one for one in self.sets if one.file == source), usual)
         return replace(
             found,
             loss=found.loss if found.loss != "auto" else self.loss,
             query_prompt=found.query_prompt or self.query_prompt,
             document_prompt=found.document_prompt or self.document_prompt,
+            translations=found.translations or self.translations,
         )
 
 
@@ -145,6 +149,8 @@ class EmbedOptions:
     normalize: bool = True
     query_prompt: str = ""
     document_prompt: str = ""
+    matryoshka: tuple[int, ...] = ()
+    """The lengths to which vectors may be cut: they were trained at these lengths too."""
 
 
 def by_source(examples: Iterable[Related]) -> dict[str, list[Related]]:
@@ -155,11 +161,12 @@ def by_source(examples: Iterable[Related]) -> dict[str, list[Related]]:
     return found
 
 
-def require_dropout(shape: EncoderConfig, examples: Iterable[Related]) -> None:
-    """Texts alone are learned from by two dropout masks, which make two views of a text (SimCSE)."""
-    if not (shape.dropout or shape.attention_dropout) and any(
-        len(one.texts) == 2 and one.texts[0] == one.texts[1] for one in examples
-    ):
+def require_dropout(shape: EncoderConfig, settings: EmbedSettings, examples: Iterable[Related]) -> None:
+    """In-batch negatives learn from texts alone by two dropout masks, which make two views of a text (SimCSE)."""
+    if shape.dropout or shape.attention_dropout:
+        return
+    contrasted = (some for name, some in by_source(examples).items() if loss_of(settings, name, some) == "in-batch")
+    if any(len(one.texts) == 2 and one.texts[0] == one.texts[1] for some in contrasted for one in some):
         raise BothwaysError(
             "texts alone are learned from by two dropout masks (SimCSE), and this model has no dropout: set "
             "model.dropout=0.1",

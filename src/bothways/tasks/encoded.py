@@ -33,6 +33,33 @@ class EncodedExample:
     def views(self) -> list[View]:
         return [view for read in self.reads for view in read.views]
 
+    @property
+    def windows(self) -> int:
+        """The number of its sequences."""
+        return len(self.views)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a part of it is not read."""
+        return any(read.is_cut for read in self.reads)
+
+
+@dataclass(frozen=True)
+class StreamedExample(EncodedExample):
+    """A long example after it was read as a stream of windows, which are gone."""
+
+    streamed: int = 0
+    """The number of these windows."""
+    was_cut: bool = False
+
+    @property
+    def windows(self) -> int:
+        return self.streamed
+
+    @property
+    def is_cut(self) -> bool:
+        return self.was_cut
+
 
 @dataclass(frozen=True)
 class EncodedChunk(Sequence[EncodedExample]):

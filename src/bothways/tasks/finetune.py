@@ -14,6 +14,7 @@ from bothways.errors import BothwaysError
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
 from bothways.model.box import model_folder
+from bothways.model.card import adapter_card
 from bothways.model.families import with_pooling
 from bothways.model.identify import read_labels
 from bothways.model.load import load
@@ -21,8 +22,10 @@ from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.model.weights import read_json
 from bothways.progress import Watch, watch_nothing
+from bothways.tasks.data_notes import cut_note, data_notes
 from bothways.tasks.defaults import settled
 from bothways.tasks.folder import with_dropout, with_task
+from bothways.tasks.labelled_files import with_columns
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
 from bothways.tasks.registry import TASKS, make_task, plan_task, task_config, with_config
 from bothways.tasks.task import Sample, Task
@@ -68,6 +71,9 @@ def finetune(
     *,
     train: Any = None,
     dev: Any = None,
+    text: str = "",
+    pair: str = "",
+    label: str = "",
     listen: Sequence[Listener] = (),
     say: Say = lambda words: None,
     watch: Watch = watch_nothing,
@@ -76,10 +82,12 @@ def finetune(
     """Train as the recipe says, or continue an earlier call with the same `out`.
 
     The data are the recipe's files, or `train` and `dev`: examples, or a table in memory (pandas, polars, datasets,
-    pyarrow), which is read as a file is. `name`: that of the model in its card; by default that of `out`. `listen` gets
-    every event of the run, `say` messages for the user, and `watch` the examples while they are read and tokenized.
+    pyarrow), which is read as a file is. `text`, `pair` and `label` name their columns, as in the recipe. `name`: that
+    of the model in its card; by default that of `out`. `listen` gets every event of the run, `say` messages for the
+    user, and `watch` the examples while they are read and tokenized.
     """
     out, listeners = Path(out), Listeners(listen, say)
+    recipe = replace(recipe, data=with_columns(recipe.data, text, pair, label))
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         tell: Say = say if ranks.is_first else lambda words: None
         if ranks.is_first:
@@ -109,6 +117,8 @@ def finetune(
         for what, some in (("training", train), ("development", dev)):
             if unlabelled := sum(example.gold is None for example in some):
                 tell(f"{unlabelled:,} of the {len(some):,} {what} examples have no label and are left out")
+        for line in data_notes(TASKS[recipe.task], train, dev):
+            tell(line)
         normalise = TASKS[recipe.task].normalise
         train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe.settings, train)
@@ -124,6 +134,8 @@ def finetune(
         for taken in columns:
             tell(f"columns: {taken}")
         tell(f"training data: {task.reader.tally}")
+        if cut := cut_note(task.reader.tally):
+            tell(cut)
         recipe, chosen_settings = settled(recipe, model.config.encoder, len(samples), len(task.labels))
         if chosen_settings:
             tell(chosen_settings)
@@ -158,7 +170,9 @@ def finetune(
             known, thresholds = read_evaluated(chosen), _of_labels(task_config(tuned).thresholds, task.labels)
             made = made_by(recipe, name or out.absolute().name, train, dev, task, scores, known, thresholds)
             checkpoint.save(tuned, out / "model", made=made)
-            copy_adapter(chosen / "model", out / "adapter", work.base)
+            copy_adapter(
+                chosen / "model", out / "adapter", work.base, lambda: adapter_card(tuned, out / "adapter", made)
+            )
             checkpoints.finish(keep_state=recipe.run.keep_state)
             if thresholds:
                 tell(f"thresholds, chosen on the development data: {thresholds_shown(thresholds)}")

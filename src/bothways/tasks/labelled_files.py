@@ -1,6 +1,6 @@
 """The `[data]` part of a fine-tuning recipe: labelled files and their columns, which evaluation reads too."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bothways.text.columns import Columns
 
@@ -24,3 +24,8 @@ class FinetuneData:
     @property
     def columns(self) -> Columns:
         return Columns(self.text or None, self.pair or None, self.label or None)
+
+
+def with_columns(data: FinetuneData, text: str, pair: str, label: str) -> FinetuneData:
+    """The data with these names of columns, where they are not empty."""
+    return replace(data, text=text or data.text, pair=pair or data.pair, label=label or data.label)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bothways.engine.reader import WindowSettings
-from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.adapter_config import base_of
 from bothways.model.box import boxed, has_box, model_folder
 from bothways.model.checkpoint import ADVICE
+from bothways.ranges import Bounded, Count, Probability, Size
 from bothways.tasks.labelled_files import FinetuneData as FinetuneData
 from bothways.tasks.registry import TASKS, find_task
 from bothways.train.distill import DistillSettings
@@ -22,31 +23,27 @@ LORA_FACTOR = 5.0
 
 
 @dataclass(frozen=True)
-class FinetuneModel:
+class FinetuneModel(Bounded):
     """The `[model]` part: the model to start from."""
+
+    section = "model"
 
     init: str = ""
     """A model folder; by default the teacher, if there is one."""
-    freeze: Literal["none", "embeddings", "encoder"] | int = "none"
+    freeze: Literal["none", "embeddings", "encoder"] | Count = "none"
     """What is frozen: nothing, the embeddings, the whole encoder, or the embeddings and this number of lower layers."""
-    keep_layers: int | tuple[int, ...] = 0
+    keep_layers: Count | tuple[Size, ...] = 0
     """The number of layers to keep, evenly spread, or their numbers, counted from 1. 0: all."""
     pooling: Literal["", "first", "mean"] = ""
     """What a classifier reads: the first token, or the mean of all tokens. By default the model's."""
-    dropout: float | None = None
+    dropout: Probability | None = None
     """Dropout probability of the layers, and of a new head without its own. By default the model's."""
-    attention_dropout: float | None = None
+    attention_dropout: Probability | None = None
     """Dropout probability of the attention weights. By default the model's."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("model.pooling", self.pooling, ("", "first", "mean"))
-        for name in ("dropout", "attention_dropout"):
-            if (p := getattr(self, name)) is not None and not 0 <= p < 1:
-                raise BothwaysError(f"model.{name} is {p}: expected 0 or more, and less than 1", "out-of-range", p)
-        if isinstance(self.freeze, int) and self.freeze < 0:
-            raise BothwaysError(
-                f"model.freeze is {self.freeze}: expected 0 or more layers", "out-of-range", self.freeze
-            )
 
 
 @dataclass(frozen=True)
@@ -58,12 +55,8 @@ class FinetuneRun(RunSettings):
     evaluate_first: bool = False
     compile: bool | None = False
     """torch.compile takes most of a minute, which only long runs make up for."""
-    batch_size: int = 0
+    batch_size: Count = 0
     """Examples, or windows of long ones, per step. 0: chosen by the number of examples."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_range("run.batch_size", self.batch_size, self.batch_size >= 0, "1 or more")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ B sequences.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from bothways.errors import BothwaysError, require_choice
 from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
 from bothways.model.facts import ModelFacts
+from bothways.ranges import Bounded, Range
 from bothways.scoring.ranking import ScoredPairs
 from bothways.tasks.losses import binary_cross_entropy, binary_imitation, grouped_imitation
 from bothways.tasks.ranking_losses import OVER_PAIRS, RANKING_LOSSES, preferred
@@ -57,12 +58,14 @@ class _Listed:
 
 
 @dataclass(frozen=True)
-class ScoreOptions:
+class ScoreOptions(Bounded):
     """What config.json stores for a cross-encoder."""
+
+    section = "bothways"
 
     range: tuple[float, float] = (0.0, 1.0)
     """The lowest and highest number in the training data, at least 0 and 1."""
-    texts: int = 2
+    texts: Annotated[int, Range(0, 2)] = 2
     """Texts per example; 0: one or two, in folders of other libraries."""
     activation: Literal["sigmoid", "identity"] = "sigmoid"
     """What turns the logit into the score. We train with a sigmoid; identity is that of other libraries' folders."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.model.card import CARD, markdown, with_section
 from bothways.progress import Watch, watch_nothing
 from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, finetune
@@ -61,4 +62,16 @@ def finetune_seeds(
     found = Seeds(out / "model", runs, metric, seeds[place], scores)
     if found.complete:
         atomic.copy_folder(runs[place].folder, out / "model")
+        card = out / "model" / CARD
+        with atomic.new_file(card) as fresh:
+            text = with_section(card.read_text(encoding="utf-8"), "Scores over seeds", _rows(found))
+            fresh.write_text(text, encoding="utf-8")
     return found
+
+
+def _rows(found: Seeds) -> list[str]:
+    """The table of a card: mean and standard deviation of each score, the main one first."""
+    order = sorted(found.scores, key=lambda name: name != found.metric)
+    best = f"The model above is the best of them on the development data, of seed {found.best}."
+    table = [f"| {markdown(name)} | {found.scores[name].mean:.4f} ± {found.scores[name].sd:.4f} |" for name in order]
+    return [f"{len(found.runs)} runs. {best}", "", "| score | mean ± standard deviation |", "|---|---|", *table]

@@ -1,7 +1,6 @@
 """The contract of a task: its files, inputs, head, loss, answers, scores, and the checks of its data.
 
-A task is one file and a line in registry.py. Tasks do not know the training loop, nor `bothways doctor`; neither of
-them knows a task by its name.
+A task is one file and a line in registry.py. It knows neither the training loop nor doctor, nor do these know a task.
 N tokens in the batch · B sequences.
 """
 
@@ -25,11 +24,13 @@ from bothways.lazy import Tensor
 from bothways.model.batch import Batch
 from bothways.model.facts import ModelFacts
 from bothways.progress import Watch
+from bothways.ranges import Bounded, Positive
 from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.encoded import EncodedChunk as EncodedChunk
 from bothways.tasks.encoded import EncodedExample as EncodedExample
 from bothways.tasks.encoded import Sample as Sample
 from bothways.text.columns import Columns
+from bothways.text.same_text import is_blank
 
 if TYPE_CHECKING:
     from bothways.model.model import Model
@@ -44,16 +45,15 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class TaskConfig:
+class TaskConfig(Bounded):
     """The task of a fine-tuned folder, as config.json stores it under "bothways"."""
 
     task: str
     window: WindowSettings = field(default_factory=WindowSettings)
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Logits are divided by it, to calibrate the probabilities."""
     thresholds: dict[str, float] = field(default_factory=dict)
-    """Multi-label: the lowest probability at which each label is predicted. Question answering: "null" is the score
-    difference above which there is no answer."""
+    """Multi-label: the lowest probability of each label. Answers: "null", the score above which there is none."""
     options: Any = field(default_factory=Nothing)
     """An instance of the task's `Options`."""
 
@@ -328,7 +328,7 @@ class Task(ABC):
     @classmethod
     def is_empty(cls, example: Any) -> bool:
         """Whether a text that the task needs is empty."""
-        return not all(text.strip() for text in cls.texts_of(example))
+        return any(map(is_blank, cls.texts_of(example)))
 
     @classmethod
     def shared_text(cls, example: Any) -> str | None:

@@ -4,8 +4,9 @@ They are computed once, before the first step. S different texts · W widths of 
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,11 @@ from bothways.errors import BothwaysError
 from bothways.lazy import F, Tensor, torch
 from bothways.model.batch import Batch
 from bothways.progress import Watch
+from bothways.tasks.embed_settings import EmbedSettings, loss_of
 from bothways.tasks.encoded import EncodedChunk
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Taught:
@@ -43,6 +48,15 @@ class Taught:
     def of(self, rows: Sequence[int]) -> Tensor:
         """(texts, W)."""
         return torch.from_numpy(self.vectors[list(rows)]).float()
+
+
+def texts_taught(settings: EmbedSettings, source: str, examples: Sequence[Any]) -> Iterator[str]:
+    """The text that a teacher or guide reads for every text of every example of a file; none if its loss needs none."""
+    if settings.teachers and loss_of(settings, source, examples) != "distill":
+        return
+    is_translated = settings.of(source).translations
+    for example in examples:
+        yield from example.texts[:1] * len(example.texts) if is_translated else example.texts
 
 
 def _vectors(folder: str, texts: Sequence[str], device: "torch.device", watch: Watch) -> NDArray[np.float16]:
@@ -72,3 +86,14 @@ def _vectors(folder: str, texts: Sequence[str], device: "torch.device", watch: W
     if reader.tally.cut:
         warnings.warn(f"vectors by {folder}: {reader.tally}", stacklevel=2)
     return found
+
+
+def new_linear(inputs: int, outputs: int, seed: int, bias: bool = False) -> "nn.Linear":
+    """A layer that only training needs, drawn by the seed of the run."""
+    from torch import nn
+
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    nn.init.normal_(layer.weight, std=inputs**-0.5, generator=torch.Generator().manual_seed(seed))
+    return layer

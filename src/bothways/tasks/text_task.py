@@ -44,13 +44,16 @@ class TextTask(Task):
 
     def encode(self, examples: Sequence[Text], before: int = 0) -> EncodedChunk:
         for example in examples:
-            if self.texts_wanted and len(example.texts) != self.texts_wanted:
-                has, wants = ("one text", "pairs") if self.texts_wanted == 2 else ("two texts", "single texts")
-                where = example.where or "an input"
-                raise BothwaysError(
-                    f"{where} has {has}, but this model reads {wants}", "wrong-text-count", example.where
-                )
+            self.require_texts(len(example.texts), example.where)
         return EncodedChunk(examples, self.reader([example.texts for example in examples], before))
+
+    def require_texts(self, count: int, where: str) -> None:
+        """Refuse an example with so many texts if this model reads another number."""
+        if self.texts_wanted and count != self.texts_wanted:
+            has, wants = ("one text", "pairs") if self.texts_wanted == 2 else ("two texts", "single texts")
+            raise BothwaysError(
+                f"{where or 'an input'} has {has}, but this model reads {wants}", "wrong-text-count", where
+            )
 
     def gold(self, example: Text) -> Any:
         """The gold in numbers."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.text.frames import frame_rows, is_frame
 from bothways.text.streams import Meter, note_place
 
@@ -177,7 +177,5 @@ def pyarrow() -> Any:
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
-        raise BothwaysError(
-            "reading .parquet and .arrow needs pyarrow: pip install 'bothways[parquet]'", "missing-package", "pyarrow"
-        ) from None
+        raise missing_package("reading .parquet and .arrow", "pyarrow") from None
     return pyarrow

@@ -1,14 +1,18 @@
 """Finds the text, pair and label columns of a table: named by the user, or known by their usual names."""
 
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bothways.errors import BothwaysError
 
 TEXTS = (
     "text", "sentence", "content", "review", "review_body", "comment", "comment_text", "tweet", "text_a", "body",
     "utterance", "message", "headline", "question", "query", "document",
+    "文本", "内容", "评论", "评论内容", "评价", "评价内容", "正文", "句子", "文章", "文章内容", "微博", "微博正文",
+    "微博中文内容", "留言", "弹幕", "消息", "反馈", "反馈内容", "描述", "原文", "问题", "提问",
 )  # fmt: skip
 PAIRS = (
     ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"),
@@ -16,12 +20,24 @@ PAIRS = (
     ("question", "context"), ("query", "passage"), ("query", "document"), ("query", "title"), ("text_a", "text_b"),
     ("text1", "text2"), ("text", "text_pair"), ("text", "pair"), ("sent1", "sent2"), ("#1 string", "#2 string"),
     ("anchor", "positive"),
+    ("句子1", "句子2"), ("句子一", "句子二"), ("文本1", "文本2"), ("文本一", "文本二"), ("句1", "句2"),
+    ("前提", "假设"), ("问题1", "问题2"), ("问题一", "问题二"), ("问题", "段落"), ("问题", "上下文"),
 )  # fmt: skip
+ALONE = ("标题",)
+"""The text where a table has no other: beside a text it is the title."""
 LABELS = (
     "label", "labels", "gold_label", "quality", "is_duplicate", "score", "similarity_score", "relatedness_score",
     "entailment_judgment", "category", "class", "class index", "sentiment", "target", "stars", "rating", "intent",
     "emotion",
+    "标签", "类别", "类目", "分类", "类型", "情感", "情感倾向", "情感极性", "情感标签", "情绪", "评分", "打分", "星级",
+    "分数", "得分", "意图", "相似度", "关系",
 )  # fmt: skip
+_ENGLISH = {
+    "问题": "question", "提问": "question", "上下文": "context", "段落": "context", "篇章": "context",
+    "文章": "context", "原文": "context", "答案": "answer", "回答": "answer", "答案位置": "answer_start", "编号": "id",
+    "选项": "options",
+}  # fmt: skip
+"""The columns of questions, as readers of questions know them."""
 POSITIVE = re.compile(r"pos(itives?)?(_?\d+|_\w+)?", re.IGNORECASE)
 NEGATIVE = re.compile(r"(hard_?)?neg(atives?)?(_?\d+|_\w+)?", re.IGNORECASE)
 """Names of the texts that belong to a query or anchor, and of those that do not: negative, neg_2, hard_negatives."""
@@ -34,6 +50,21 @@ def named_like(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
     ['negative_2', 'hard_neg']
     """
     return [name for name in names if pattern.fullmatch(str(name).strip())]
+
+
+def in_english(row: Any) -> Any:
+    """The row of a question with the English names of Chinese columns; anything else as it is.
+
+    >>> in_english({"问题": "谁?", "段落": "我。", "n": 1})
+    {'question': '谁?', 'context': '我。', 'n': 1}
+    """
+    if not isinstance(row, dict) or row.keys().isdisjoint(_ENGLISH):
+        return row
+    found: dict[Any, Any] = {}
+    for name, value in row.items():
+        known = _ENGLISH.get(name, name)
+        found[name if known in row or known in found else known] = value
+    return found
 
 
 @dataclass(frozen=True)
@@ -117,6 +148,11 @@ def find_text(text: str | None, names: Sequence[str], where: str, *, has_header:
     return found[0]
 
 
+def _plain(name: str) -> str:
+    """In lower case, and 句子１ as 句子1."""
+    return unicodedata.normalize("NFKC", name).strip().lower()
+
+
 class _Header:
     """The column names of one table."""
 
@@ -127,7 +163,7 @@ class _Header:
         self.all = f"its columns are {', '.join(names) or 'none'}"
 
     def like(self, name: str) -> list[str]:
-        return [own for own in self.names if own.strip().lower() == name.lower()]
+        return [own for own in self.names if _plain(own) == name.lower()]
 
     def named(self, wanted: str, argument: str) -> tuple[str, ...]:
         """The columns that the user names: one, or several joined with +."""
@@ -158,6 +194,8 @@ class _Header:
         # AG News and similar: the title and the description are one text.
         if (title := self.like("title")) and (description := self.like("description")):
             return [(title[0], description[0])]
+        if alone := [own for name in ALONE for own in self.like(name) if own not in labels]:
+            return [(alone[0],)]
         says = f"{self.where} has no column with a usual name for the text ({self.all})"
         advice = f"name it with {self.arguments}{self.hint}"
         raise BothwaysError(f"{says}: {advice}", "no-text-column", tuple(self.names))

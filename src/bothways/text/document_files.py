@@ -13,7 +13,7 @@ from bothways.text.files import cut_text, visible_files
 from bothways.text.html_text import html_text
 from bothways.text.pdf import has_pypdf, pdf_pages, require_pypdf
 from bothways.text.sentences import split_sentences
-from bothways.text.streams import Meter, read_blocks
+from bothways.text.streams import Meter, read_blocks, read_whole
 from bothways.text.tables import kind_of
 
 _HTML = (".html", ".htm", ".xhtml")
@@ -106,7 +106,7 @@ def read_document(path: Path) -> str:
     kind = kind_of(path)
     if kind == ".pdf":
         return "\n\n".join(pdf_pages(path))
-    text = "".join(read_blocks(path, Meter()))
+    text = read_whole(path)
     return html_text(text)[0] if kind in _HTML else text
 
 
@@ -117,7 +117,7 @@ def read_passages(path: Path) -> Iterator[Passage]:
         for number, page in enumerate(pdf_pages(path), 1):
             yield from (replace(passage, lines=(), page=number) for passage in split_passages([page]))
     elif kind in _HTML:
-        text, lines = html_text("".join(read_blocks(path, Meter())))
+        text, lines = html_text(read_whole(path))
         for passage in split_passages([text]):
             yield replace(passage, lines=tuple(lines[number - 1] for number in passage.lines))
     else:

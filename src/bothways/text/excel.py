@@ -1,20 +1,43 @@
 """Rows of Excel workbooks (.xlsx), read as a stream with openpyxl."""
 
 import datetime
+import os
 import warnings
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.text.streams import Meter, note_place
+
+_SHEET = "BOTHWAYS_SHEET"
+"""In the environment, so that worker processes read the same sheet."""
+
+
+@contextmanager
+def read_sheet(name: str | None) -> Iterator[None]:
+    """Inside this block the sheet of this name is read of every workbook; None: the only one with rows."""
+    before = os.environ.get(_SHEET)
+    if name:
+        os.environ[_SHEET] = name
+    try:
+        yield
+    finally:
+        os.environ.pop(_SHEET, None)
+        os.environ |= {_SHEET: before} if before else {}
+
+
+def named_sheet() -> str:
+    """The name of the sheet to read; empty: the only one with rows."""
+    return os.environ.get(_SHEET, "")
 
 
 def excel_rows(path: Path, meter: Meter) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row as text, with the number of the row; empty rows are skipped.
 
-    A workbook with several filled sheets is refused: which one was meant is not known.
+    A workbook with several filled sheets is refused unless `read_sheet` names one: which was meant is not known.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about styles and validations, which are not read
@@ -53,18 +76,25 @@ def count_excel_rows(path: Path) -> int:
 
 
 def _open(path: Path) -> tuple[Any, Any]:
-    """The workbook, and its only sheet that has cells."""
+    """The workbook, and the sheet that is named, or the only one that has cells."""
     openpyxl = require_openpyxl()
     try:
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
     except (zipfile.BadZipFile, KeyError, ValueError, OSError, SyntaxError) as error:
         raise _damaged(path, error, 0) from error
+    if wanted := named_sheet():
+        for sheet in book.worksheets:
+            if sheet.title == wanted:
+                return book, sheet
+        names = [sheet.title for sheet in book.worksheets]
+        book.close()
+        raise BothwaysError(f"{path} has no sheet {wanted!r}: its sheets are {', '.join(names)}", "no-sheet", wanted)
     filled = [sheet for sheet in book.worksheets if _has_cells(sheet)]
     if len(filled) > 1:
         names = [sheet.title for sheet in filled]
         book.close()
         says = f"{path} has {len(names)} sheets with rows: {', '.join(names)}"
-        raise BothwaysError(f"{says}; save the one to be read as a file of its own", "several-sheets", tuple(names))
+        raise BothwaysError(f"{says}: name the one to be read with `sheet`", "several-sheets", tuple(names))
     return book, (filled or book.worksheets)[0]
 
 
@@ -97,7 +127,5 @@ def require_openpyxl() -> Any:
     try:
         import openpyxl
     except ImportError:
-        raise BothwaysError(
-            "reading .xlsx needs openpyxl: pip install 'bothways[xlsx]'", "missing-package", "openpyxl"
-        ) from None
+        raise missing_package("reading .xlsx", "openpyxl") from None
     return openpyxl

@@ -5,6 +5,8 @@ Everything streams in constant memory.
 
 import glob
 import re
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,8 @@ from bothways.text.arrow import dataset_folder, pyarrow
 from bothways.text.columns import Columns, find_text, names_without_header
 from bothways.text.excel import require_openpyxl
 from bothways.text.frames import is_frame
-from bothways.text.streams import COMPRESSED, peek_stdin, read_blocks, read_whole_lines
+from bothways.text.long_text import LongText
+from bothways.text.streams import COMPRESSED, peek_stdin, read_any_lines, read_blocks, read_whole_lines
 from bothways.text.streams import STDIN as STDIN
 from bothways.text.streams import Meter as Meter
 from bothways.text.streams import name_of as name_of
@@ -33,6 +36,7 @@ _RETURNS = re.compile(r"(?<!\r)\r++\n")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _JSON_LINES = (".jsonl", ".ndjson")
 _KINDS = (".txt", *_JSON_LINES, *TABLES)
+_KINDS_NAMED = 5
 
 
 def find_files(paths: Iterable[Path | str]) -> list[Path]:
@@ -104,6 +108,11 @@ def read_texts(path: Path, field: str | None = None, meter: Meter | None = None)
     """
     kind = _require_kind(path)
     yield from read_lines(path, meter) if kind == ".txt" else _row_texts(path, kind, field, meter or Meter())
+
+
+def read_any_texts(path: Path, field: str | None = None, meter: Meter | None = None) -> Iterator[str | LongText]:
+    """As `read_texts`, with lines of .txt of any length."""
+    yield from read_any_lines(path, meter) if _require_kind(path) == ".txt" else read_texts(path, field, meter)
 
 
 def read_documents(
@@ -196,7 +205,7 @@ def replace_surrogates(text: str) -> str:
 
 def _row_texts(path: Path, kind: str, text: str | None, meter: Meter) -> Iterator[str]:
     """The text of each row: the column that `text` names, or that of the first row with a usual name."""
-    column = _Column(name_of(path), text, kind in WITH_HEADER)
+    column = _Column(name_of(path), text, kind in WITH_HEADER, kind in _JSON_LINES)
     if kind in _JSON_LINES:
         for number, value in parse_jsonl(path, read_whole_lines(path, meter)):
             yield value if isinstance(value, str) else column.of(value, f"{name_of(path)}, line {number}")
@@ -211,8 +220,8 @@ def _row_texts(path: Path, kind: str, text: str | None, meter: Meter) -> Iterato
 class _Column:
     """The column of a file that holds its texts, or several that are joined."""
 
-    def __init__(self, name: str, text: str | None, has_header: bool) -> None:
-        self.name, self.text, self.has_header = name, text, has_header
+    def __init__(self, name: str, text: str | None, has_header: bool, is_json: bool) -> None:
+        self.name, self.text, self.has_header, self.is_json = name, text, has_header, is_json
         self.names: tuple[str, ...] = ()
 
     def choose(self, names: list[str]) -> list[str]:
@@ -231,6 +240,9 @@ class _Column:
             has = ", ".join(map(str, row)) or "none"
             raise BothwaysError(f"{where} has no text under {name!r}: its fields are {has}", "not-text", where)
         value = row[name]
+        if value is None and self.is_json:
+            says = f'{where} has null under {name!r}, and no text: leave the row out, or write an empty text as ""'
+            raise BothwaysError(says, "null-text", where)
         if value is None:  # an empty text, as an empty cell of a table
             return ""
         if not isinstance(value, str):
@@ -244,8 +256,24 @@ def visible_files(folder: Path) -> list[Path]:
     return sorted(file for file in files if not any(p.startswith(".") for p in file.relative_to(folder).parts))
 
 
+def files_of_kinds(folder: Path, is_known: Callable[[Path], object], but: Path | None = None) -> list[Path]:
+    """The files in a folder and its subfolders that are of a known kind. Warns of the others, with their number.
+
+    Files in the folder `but` do not count.
+    """
+    files = [file for file in visible_files(folder) if but is None or but.resolve() not in file.resolve().parents]
+    known = [file for file in files if is_known(file)]
+    read = set(known)
+    if known and (others := Counter(file.suffix or file.name for file in files if file not in read)):
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in others.most_common(_KINDS_NAMED))
+        more = ", …" if len(others) > _KINDS_NAMED else ""
+        files_are = "1 file is" if others.total() == 1 else f"{others.total():,} files are"
+        warnings.warn(f"{files_are} of another kind in {folder} and not read: {kinds}{more}", stacklevel=2)
+    return known
+
+
 def _known_files(folder: Path) -> list[Path]:
-    return [file for file in visible_files(folder) if _kind(file)]
+    return files_of_kinds(folder, _kind)
 
 
 def _kind(path: Path) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.text.files import replace_surrogates
 
 
@@ -30,9 +30,7 @@ def require_pypdf() -> Any:
     try:
         import pypdf
     except ImportError:
-        raise BothwaysError(
-            "reading .pdf needs pypdf: pip install 'bothways[pdf]'", "missing-package", "pypdf"
-        ) from None
+        raise missing_package("reading .pdf", "pypdf") from None
     return pypdf
 
 

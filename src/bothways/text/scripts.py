@@ -4,6 +4,7 @@ C characters.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -28,12 +29,35 @@ SCRIPTS = tuple(dict.fromkeys(name for *_, name in _RANGES))
 _STARTS = np.array([first for first, *_ in _RANGES])
 _ENDS = np.array([last for _, last, _ in _RANGES])
 _NUMBERS = np.array([SCRIPTS.index(name) for *_, name in _RANGES])
-_CHINESE, _JAPANESE = SCRIPTS.index("Chinese"), SCRIPTS.index("Japanese")
+_LATIN, _CHINESE, _JAPANESE = (SCRIPTS.index(name) for name in ("Latin", "Chinese", "Japanese"))
+_IS_ALPHABET = np.array([name not in ("Chinese", "Japanese", "Korean") for name in SCRIPTS])
 _TOY, _ENOUGH_WORDS, _ENOUGH_CHARACTERS = 1_000, 100, 2_000
-_LOOKED_AT, _MOST_TEXTS = 64, 1_000
+_MORE_THAN_NAMES = 0.5
+"""A vocabulary of Chinese reads Latin words too if it has this many for each Chinese character."""
+_LOOKED_AT, _MOST_TEXTS = 128, 1_000
 """Characters of a text, and texts, that are looked at."""
-_FEWEST = 2
-"""Letters of a text that is judged at all."""
+_FEWEST, _FEWEST_LATIN = 2, 12
+"""Letters in an unknown script that are judged at all: a text in any script may hold a brand in Latin letters."""
+_SHARE, _SHARE_OF_LATIN = 0.25, 0.5
+"""Share of unknown letters from which a text is strange."""
+_ALPHABETIC = 0.3
+"""What a letter of an alphabet counts, beside a character that is half a word."""
+
+
+@dataclass(frozen=True)
+class Strange:
+    """Texts whose letters are, to a good share, of a script that is not known."""
+
+    start: str
+    """Of the first one."""
+    script: str
+    """Its script that is not known."""
+    is_mostly: bool
+    """Whether more than half of the first one is of that script."""
+    letters: int
+    """Of that script, in the start of the first one."""
+    texts: int
+    """How many there are, of those that were looked at."""
 
 
 def script_numbers(text: str) -> NDArray[np.int64]:
@@ -47,7 +71,8 @@ def script_numbers(text: str) -> NDArray[np.int64]:
 def known_scripts(pieces: Sequence[str]) -> frozenset[str]:
     """The scripts that a vocabulary has words of; of Chinese, enough characters.
 
-    The letters alone do not count: nearly every vocabulary has those of many scripts, which the model hardly saw.
+    The letters alone do not count: nearly every vocabulary has those of many scripts, which the model hardly saw. Nor
+    do the names and brands in Latin letters of a vocabulary of Chinese.
 
     A vocabulary of fewer than 1,000 pieces is a toy, which is not judged.
     """
@@ -58,28 +83,42 @@ def known_scripts(pieces: Sequence[str]) -> frozenset[str]:
     words = ((counts >= 3) & is_pure[:, None]).sum(0)
     found = {name for name, count in zip(SCRIPTS, words.tolist(), strict=True) if count >= _ENOUGH_WORDS}
     single = np.flatnonzero(is_pure & (counts[:, _CHINESE] == 1)).tolist()
-    if len({pieces[i].removeprefix("##") for i in single}) >= min(_ENOUGH_CHARACTERS, 0.1 * len(pieces)):
+    characters = len({pieces[i].removeprefix("##") for i in single})
+    if characters >= min(_ENOUGH_CHARACTERS, 0.1 * len(pieces)):
         found.add("Chinese")
+        if words[_LATIN] < _MORE_THAN_NAMES * characters:
+            found.discard("Latin")
     return frozenset(found)
 
 
-def not_ascii(texts: Sequence[TextInput]) -> list[str]:
-    """The beginnings of some texts that are not ASCII throughout."""
+def starts_of(texts: Sequence[TextInput], known: frozenset[str]) -> list[str]:
+    """The beginnings of some texts that may be in a script that is not known: in ASCII there are Latin letters only."""
     flat = (text if isinstance(text, str) else " ".join(text) for text in texts)
-    return list(islice((text[:_LOOKED_AT] for text in flat if not text.isascii()), _MOST_TEXTS))
+    has_latin = "Latin" in known
+    return list(islice((text[:_LOOKED_AT] for text in flat if not (has_latin and text.isascii())), _MOST_TEXTS))
 
 
-def strange_text(starts: Sequence[str], known: frozenset[str]) -> tuple[str, str] | None:
-    """The first text whose letters are mostly of a script that is not known, and that script."""
+def find_strange(starts: Sequence[str], known: frozenset[str]) -> Strange | None:
+    """The texts a good share of whose letters is of a script that is not known.
+
+    Of Latin, which names are written in everywhere, it is more than half.
+    """
     counts = _counts(starts)
     counts[counts[:, _JAPANESE] > 0, _CHINESE] = 0  # Japanese is written with Chinese characters too
-    is_known = np.array([name in known for name in SCRIPTS])
-    total, strange = counts.sum(1), counts[:, ~is_known].sum(1)
-    found = np.flatnonzero((total >= _FEWEST) & (2 * strange > total))
+    weights = np.where(_IS_ALPHABET, _ALPHABETIC, 1.0)
+    shares = counts * weights / np.maximum(counts @ weights, _ALPHABETIC)[:, None]
+    unknown = np.where([name in known for name in SCRIPTS], 0, shares)
+    latin = (counts[:, _LATIN] >= _FEWEST_LATIN) & (unknown[:, _LATIN] > _SHARE_OF_LATIN)
+    unknown[~latin, _LATIN] = 0
+    is_other = np.arange(len(SCRIPTS)) != _LATIN
+    others = (unknown[:, is_other].sum(1) > _SHARE) & ((counts * (unknown > 0))[:, is_other].sum(1) >= _FEWEST)
+    found = np.flatnonzero(latin | others)
     if not len(found):
         return None
     first = int(found[0])
-    return starts[first], SCRIPTS[int(np.where(is_known, 0, counts[first]).argmax())]
+    script = int(unknown[first].argmax())
+    is_mostly = 2 * counts[first, script] > counts[first].sum()
+    return Strange(starts[first], SCRIPTS[script], bool(is_mostly), int(counts[first, script]), len(found))
 
 
 def _counts(texts: Sequence[str]) -> NDArray[np.int64]:

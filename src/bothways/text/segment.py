@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Literal, get_args
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, missing_package, require_choice
 
 Segmenter = Callable[[str], Iterable[str]]
 """A text → its words in order; anything between them is white space."""
@@ -21,9 +21,7 @@ def find_segmenter(words: WordBoundaries) -> Segmenter | None:
     try:
         import jieba
     except ImportError:
-        raise BothwaysError(
-            "`words` jieba needs its package: pip install 'bothways[chinese]'", "missing-package", "jieba"
-        ) from None
+        raise missing_package("`words` jieba", "jieba") from None
     jieba.setLogLevel("ERROR")
     segmenter: Segmenter = jieba.cut
     return segmenter

@@ -13,14 +13,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bothways.errors import BothwaysError
 from bothways.text.frames import frame_name, is_frame
 from bothways.text.guess_encoding import SAMPLE, guess_encoding, marked_encoding
+from bothways.text.long_text import LONGEST_LINE, LONGEST_WHOLE, LongText, line_too_long
 
 STDIN = Path("-")
 _BLOCK = 2**15  # bytes
+_LONG_PART = 2**20  # characters
 _OPEN_COMPRESSED: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open}
 COMPRESSED = tuple(_OPEN_COMPRESSED)
 
@@ -77,16 +79,74 @@ def read_lines(path: Path, meter: Meter | None = None) -> Iterator[str]:
 
 
 def read_whole_lines(path: Path, meter: Meter) -> Iterator[str]:
-    """The lines of a text file without their \\n, but with a \\r before it."""
+    """The lines of a text file without their \\n, but with a \\r before it. One that is too long is refused."""
+    return refuse_long(path, _lines(path, meter))
+
+
+def refuse_long(path: Path, lines: Iterable[object]) -> Iterator[str]:
+    """The lines of a file; an error at one that is too long."""
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, str):
+            raise line_too_long(f"{name_of(path)}, line {number}")
+        yield line
+
+
+def read_whole(path: Path, longest: int = LONGEST_WHOLE) -> str:
+    """The text of a file that something needs whole."""
+    held, size = list[str](), 0
+    for block in read_blocks(path, Meter()):
+        held.append(block)
+        size += len(block)
+        if size > longest:
+            raise BothwaysError(
+                f"{name_of(path)} has more than {longest:,} characters, and a file of its kind is read as a whole, of "
+                "at most that many: divide it into several, or save its rows as .jsonl, which streams",
+                "too-long-file",
+                path,
+            )
+    return "".join(held)
+
+
+def read_any_lines(path: Path, meter: Meter | None = None) -> Iterator[str | LongText]:
+    """The lines of a text file, of any length, without their line ends."""
+    long: LongText | None = None
+    for line in _lines(path, meter or Meter()):
+        if isinstance(line, _Part):
+            if long is None:
+                long = LongText(line.text)
+            else:
+                long.add(line.text)
+        elif long is not None:
+            long.add(line)
+            yield long
+            long = None
+        else:
+            yield line.removesuffix("\r")
+
+
+class _Part(NamedTuple):
+    """The beginning of a line that is too long, or a further part of it: its end comes as the next line."""
+
+    text: str
+
+
+def _lines(path: Path, meter: Meter) -> Iterator[str | _Part]:
+    """The lines of a file without their \\n."""
     begun: list[str] = []  # joined once, so that a very long line is not copied again and again
+    size, is_long = 0, False
     for block in read_blocks(path, meter):
         first, *others = block.split("\n")
         begun.append(first)
+        size += len(first)
+        if size > LONGEST_LINE or (is_long and size > _LONG_PART):
+            yield _Part("".join(begun))
+            begun, size, is_long = [], 0, True
         if others:
             yield "".join(begun)
             begun = [others.pop()]
+            size, is_long = len(begun[0]), False
             yield from others
-    if last := "".join(begun):
+    if (last := "".join(begun)) or is_long:
         yield last
 
 

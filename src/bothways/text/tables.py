@@ -15,6 +15,7 @@ from bothways.errors import BothwaysError
 from bothways.text.arrow import ChooseColumns, arrow_rows, dataset_folder
 from bothways.text.excel import excel_rows
 from bothways.text.frames import is_frame
+from bothways.text.long_text import LONGEST_LINE
 from bothways.text.streams import COMPRESSED, Meter, name_of
 
 Row = tuple[str, dict[str, Any]]
@@ -28,7 +29,6 @@ WITH_HEADER = (".csv", ".tsv", ".xlsx")
 """Tables whose first line is a header, or a row if there is none."""
 TABLES = (".csv", ".tsv", *BINARY)
 
-_LARGEST_CELL = 2**24  # characters; without a limit, an unclosed quote would fill the memory
 _QUOTED = re.compile(r'"[^"]*(?:"|$)')
 
 
@@ -155,7 +155,8 @@ def find_separator(header: str) -> str:
 
 def parse_csv(path: Path, lines: Iterable[str], separator: str = ",") -> Iterator[tuple[int, list[str]]]:
     """The cells of each row, with the number of its last line. A quoted cell may contain line ends."""
-    csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_CELL))
+    # Without a limit, an unclosed quote would fill the memory.
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
     rows = csv.reader((line + "\n" for line in lines), delimiter=separator, strict=True)
     try:
         for row in rows:

@@ -1,5 +1,6 @@
 """Trains a WordPiece vocabulary on text files."""
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ from bothways.text.tokenizer import Tokenizer
 # [MASK] 103. Tools with hard-coded ids keep working, and the unused pieces are free for words of a domain.
 FIRST_PIECES = ("[PAD]", *(f"[unused{i}]" for i in range(99)), "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
+_LONGEST = 100  # max_input_chars_per_word of BERT: a longer word is [UNK]
+_LONG = re.compile(rf"\S{{{_LONGEST + 1},}}")
 _TOLD = 2**18  # bytes between two reports of progress
 
 
@@ -29,7 +32,7 @@ def train_vocabulary(
     strip_accents: bool | None = None,
     split_cjk: bool = True,
     minimum: int = 2,
-    field: str | None = None,
+    text: str | None = None,
     most: int = 500_000_000,
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tokenizer:
@@ -51,7 +54,7 @@ def train_vocabulary(
     shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
     # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
     # room for words when a text is full of rare symbols, and a letter may come twice, as x and as ##x.
-    texts = partial(_texts, files, field, on_bytes)
+    texts = partial(_texts, files, text, on_bytes)
     letters, length = _letters(files, texts, shape.backend, most=min(size // 3, (size - len(FIRST_PIECES)) // 2))
     share = min(1.0, most / length)
     if share < 1:
@@ -81,9 +84,22 @@ def learn_pieces(
         limit_alphabet=len(letters),
         show_progress=False,
     )
-    backend.train_from_iterator(texts, trainer)
+    backend.train_from_iterator((_with_short_words(text, backend) for text in texts), trainer)
     by_id = sorted((i, piece) for piece, i in backend.get_vocab().items())
     return [piece for _, piece in by_id]
+
+
+def _with_short_words(text: str, backend: tokenizers.Tokenizer) -> str:
+    """The text with long words in parts: no word of more than 100 characters is ever divided into pieces, and the
+    trainer takes time with the square of their length."""
+    return _LONG.sub(lambda run: _in_parts(run[0], backend), text)
+
+
+def _in_parts(run: str, backend: tokenizers.Tokenizer) -> str:
+    words = [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(_normal(backend, run))]
+    if max(map(len, words), default=0) <= _LONGEST:
+        return run
+    return " ".join(word[i : i + _LONGEST] for word in words for i in range(0, len(word), _LONGEST))
 
 
 def _letters(

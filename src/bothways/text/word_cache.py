@@ -102,12 +102,7 @@ class WordCache:
         return in_order((words, found), (whole, self._by_texts([texts[i] for i in whole.tolist()], has_offsets)))
 
     def _by_texts(self, texts: Sequence[str], has_offsets: bool) -> Ids:
-        encoded = self.encode(texts, specials=False, has_offsets=has_offsets)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        ids = np.fromiter(chain.from_iterable(one.ids for one in encoded), np.int32, int(lengths.sum()))
-        if not has_offsets:
-            return Ids(ids, lengths)
-        return Ids(ids, lengths, np.array([place for one in encoded for place in one.offsets], np.int32).reshape(-1, 2))
+        return ids_of(self.encode(texts, specials=False, has_offsets=has_offsets), has_offsets)
 
     def _by_words(self, texts: Sequence[str], has_offsets: bool) -> Ids:
         sizes = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -166,6 +161,15 @@ class WordCache:
         for i, one in zip(others, encoded, strict=True):
             found[i] = list(zip(one.ids, one.offsets, strict=True))
         return found
+
+
+def ids_of(encoded: Sequence[tokenizers.Encoding], has_offsets: bool = False) -> Ids:
+    """The tokens of texts that were encoded without special tokens."""
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    ids = np.fromiter(chain.from_iterable(one.ids for one in encoded), np.int32, int(lengths.sum()))
+    if not has_offsets:
+        return Ids(ids, lengths)
+    return Ids(ids, lengths, np.array([place for one in encoded for place in one.offsets], np.int32).reshape(-1, 2))
 
 
 def in_order(*groups: tuple[Indices, Ids]) -> Ids:

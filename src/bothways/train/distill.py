@@ -13,41 +13,42 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.errors import BothwaysError, require_choice
 from bothways.model.batch import Batch
 from bothways.model.model import Model
+from bothways.ranges import Bounded, Count, NotNegative, Positive
 
 _MASKED = -1e9  # the score of a padding position; a true infinity would give 0 · ∞ = nan
 
 
 @dataclass(frozen=True)
-class DistillSettings:
+class DistillSettings(Bounded):
     """The `[distill]` part of a recipe; the defaults are DistilBERT's."""
+
+    section = "distill"
 
     teacher: str = ""
     """A model folder with the student's vocabulary and, for a task, its labels. Empty: no distillation."""
-    hard: float = 2.0
+    hard: NotNegative = 2.0
     """Weight of the losses on the data themselves."""
-    soft: float = 5.0
+    soft: NotNegative = 5.0
     """Weight of the loss on the teacher's predictions (soft targets)."""
-    cosine: float = 1.0
+    cosine: NotNegative = 1.0
     """Weight of the cosine loss on the last hidden states; both models must have the same width."""
-    relations: float = 0.0
+    relations: NotNegative = 0.0
     """Weight of the loss on query, key and value relations (MiniLM), for models of any width."""
-    temperature: float = 2.0
+    temperature: Positive = 2.0
     """Predictions are compared as softmax(logits / temperature)."""
     over: Literal["asked", "all"] = "asked"
     """In pretraining: compare predictions at masked tokens ("asked"), or at all as in DistilBERT, much slower."""
-    relation_layer: int = 0
+    relation_layer: Count = 0
     """The teacher's layer whose relations the student's last layer learns; 0: the last."""
-    relation_heads: int = 0
+    relation_heads: Count = 0
     """Number of relation heads; 0: the teacher's number of attention heads."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("distill.over", self.over, ("asked", "all"))
-        for name in ("hard", "soft", "cosine", "relations", "relation_layer", "relation_heads"):
-            require_range(f"distill.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or more")
-        require_range("distill.temperature", self.temperature, self.temperature > 0, "above 0")
         if self.teacher and not self.weights:
             raise BothwaysError(
                 "distill.teacher is set, but distill.soft, distill.cosine and distill.relations are all 0: set one of "

@@ -153,7 +153,7 @@ class _Loop:
             steps = self.work.feed(phase, self.state.index, self.ranks, self.static_shapes)
             self.feed = prefetch(map(self._pinned, steps), 2)
         step = next(self.feed)
-        factor = lr_factor(self.optim, self.state.step, done)
+        factor = lr_factor(self.optim, self.state.step, done, self.run.steps)
         set_lr(self.optimizers, factor)
         terms = self.ranks.sum([step.counts[name] for name in self.work.losses])
         counts = self._to_device([n or 1.0 for n in terms])

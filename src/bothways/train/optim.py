@@ -7,66 +7,67 @@ encoder's blocks by orthogonalised momentum and leaves the rest to AdamW.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bothways.errors import require_choice, require_range
+from bothways.ranges import Bounded, NotNegative, Positive, Probability, Range
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 
 
 @dataclass(frozen=True)
-class OptimSettings:
+class OptimSettings(Bounded):
     """The `[optim]` part of a recipe; the defaults are BERT's."""
 
+    section = "optim"
+
     name: Literal["adamw", "muon"] = "adamw"
-    lr: float = 1e-4
+    lr: NotNegative = 1e-4
     """Peak learning rate. 0, in fine-tuning only: chosen by the size of the model."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-6
-    weight_decay: float = 0.01
-    clip: float = 1.0
+    betas: tuple[Probability, Probability] = (0.9, 0.999)
+    eps: Positive = 1e-6
+    weight_decay: NotNegative = 0.01
+    clip: NotNegative = 1.0
     """Maximum gradient norm; 0: no clipping."""
     schedule: Schedule = "linear"
-    warmup: float = 0.1
+    warmup: NotNegative = 0.1
     """Warm-up: a number of steps, or a share of the run if below 1."""
-    cooldown: float = 0.2
+    cooldown: Annotated[float, Range(0, 1, above=True)] = 0.2
     """For wsd: the share of the run in which the learning rate falls to zero."""
-    head_lr: float = 0.0
+    head_lr: NotNegative = 0.0
     """Learning rate of everything outside the encoder; 0: lr."""
-    layer_decay: float = 1.0
+    layer_decay: Annotated[float, Range(0, 1, above=True)] = 1.0
     """Layer-wise decay of lr (and muon_lr): the last layer has lr · layer_decay, the layer below lr · layer_decay², and
     so on down to the embeddings."""
-    muon_lr: float = 0.02
-    muon_momentum: float = 0.95
-    muon_weight_decay: float = 0.1
+    muon_lr: Positive = 0.02
+    muon_momentum: Probability = 0.95
+    muon_weight_decay: NotNegative = 0.1
     """Muon's steps do not shrink with the gradient. With a tenth of this (and of AdamW's weight decay, also 0.1)
     matrices grew four times as large: masked language modelling was as good, but fine-tuning was bad."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("optim.name", self.name, ("adamw", "muon"))
         require_choice("optim.schedule", self.schedule, ("linear", "cosine", "wsd", "constant"))
-        for name in ("eps", "muon_lr"):
-            require_range(f"optim.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
-        for name in ("lr", "weight_decay", "muon_weight_decay", "clip", "warmup", "head_lr"):
-            require_range(f"optim.{name}", getattr(self, name), getattr(self, name) >= 0, "0 or more")
-        are_betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        require_range("optim.betas", self.betas, are_betas, "two numbers, 0 or more and below 1")
-        for name in ("layer_decay", "cooldown"):
-            require_range(f"optim.{name}", getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
+        require_range("optim.betas", self.betas, len(self.betas) == 2, "two numbers, 0 or more and below 1")
 
 
-def lr_factor(settings: OptimSettings, step: int, done: float) -> float:
+def lr_factor(settings: OptimSettings, step: int, done: float, steps: int = 0) -> float:
     """The factor of the peak learning rate: `step` counts from 0, `done` is the progress from 0 to 1.
+
+    A warm-up that is shorter than one of the `steps` of the run is none: its only step would have the rate 0.
 
     >>> from bothways.train.optim import OptimSettings, lr_factor
     >>> [round(lr_factor(OptimSettings(warmup=0.5), step, step / 4), 2) for step in range(5)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
     """
+    if 0 < settings.warmup * steps < 1 and settings.warmup < 1:
+        settings = replace(settings, warmup=0.0)
     in_steps = settings.warmup >= 1
     warm = min(1.0, (step + 1) / settings.warmup if in_steps else _share(done, settings.warmup))
     if settings.schedule == "constant":

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
+from bothways.printable import printable
 from bothways.progress import Progress, taken_screen
 from bothways.progress_displays import duration
 from bothways.train.curve import entries
@@ -178,7 +179,7 @@ class Console:
         self._last = event
 
     def say(self, words: str) -> None:
-        self._screen.print(words, soft_wrap=self._live is None)
+        self._screen.print(printable(words), soft_wrap=self._live is None)
 
     def _print(self) -> None:
         """Print the last step as a line, unless it was printed or is on display."""
@@ -249,11 +250,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise BothwaysError(
-                "run.tensorboard needs the package tensorboard: pip install 'bothways[track]'",
-                "missing-package",
-                "tensorboard",
-            ) from error
+            raise missing_package("run.tensorboard", "tensorboard") from error
         self._make, self._folder, self._peak = SummaryWriter, folder, math.nan
         self._writer: SummaryWriter | None = None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways import atomic
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, needs
 from bothways.model.run_folder import MODEL, RECIPE, STATE
 from bothways.progress import notebook_progress
 from bothways.train.curve import draw_curve, entries
@@ -78,7 +78,7 @@ def run_session(
                 ended = event
     ranks.wait()
     if ranks.is_first and not draw_curve(out / "metrics.jsonl", out / "curve.png", plateau):
-        listeners.say("curve.png was not drawn because matplotlib is missing: pip install 'bothways[plots]'")
+        listeners.say(needs("drawing curve.png", "matplotlib"))
     return ended
 
 
@@ -200,7 +200,7 @@ def _require_same_schedule(
         )
     runs = in_steps(earlier), in_steps(recipe.run)
     before, after = (run.done(state.step, state.elapsed) for run in runs)
-    rates = [lr_factor(recipe.optim, state.step, done) for done in (before, after)]
+    rates = [lr_factor(recipe.optim, state.step, run.done(state.step, state.elapsed), run.steps) for run in runs]
     if state.complete and not runs[1].is_longer_than(state.step, state.stale):
         code, reason = "run-over", "the run is over"
     elif after >= 1:

@@ -1,26 +1,28 @@
 """The parts of a recipe that pretraining and fine-tuning share: `[run]` and `[lora]`. `[optim]` is in optim.py."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.errors import BothwaysError, require_choice
+from bothways.ranges import Bounded, Count, NotNegative, Positive, Probability, Range, Size
 from bothways.train.ranks import Parallel
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Bounded):
     """The `[run]` part of a recipe."""
 
+    section = "run"
     _may_be_open: ClassVar[bool] = False
     """Whether a recipe may leave the length to be chosen by the data."""
 
-    steps: int = 0
+    steps: Count = 0
     """The length of the run in steps. A run has one of steps, minutes and epochs."""
-    minutes: float = 0.0
+    minutes: Annotated[float, Range(0, 1e7)] = 0.0
     """The length of the run in minutes of training; the schedule is finished when they are over."""
-    epochs: float = 0.0
+    epochs: Annotated[float, Range(0, 1e7)] = 0.0
     """The length of the run in epochs, for fine-tuning."""
-    patience: int = 0
+    patience: Count = 0
     """Early stopping after this many evaluations without improvement; 0: off. The result is the best checkpoint."""
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -32,20 +34,20 @@ class RunSettings:
     """Less memory, a third more computation."""
     deterministic: bool = False
     """On a GPU: bit-equal results for equal seeds, at some cost in speed. On a CPU they always are."""
-    micro_tokens: int = 32_768
+    micro_tokens: Size = 32_768
     """Most tokens of one forward pass on each device; a larger step is accumulated, with the same result."""
     parallel: Parallel = "ddp"
     """With torchrun: ddp copies the model to every rank, fsdp shards it."""
-    evaluate_every: int = 0
+    evaluate_every: Count = 0
     """Steps between evaluations; 0: only at the start and at the end."""
     evaluate_first: bool = True
     """Whether to evaluate before the first step."""
-    save_every: int = 0
+    save_every: Count = 0
     """Steps between checkpoints; 0: by save_minutes and at the end."""
-    save_minutes: float = 15.0
+    save_minutes: NotNegative = 15.0
     save_first: bool = False
     """Whether to save before the first step too, so that the best checkpoint may be the model as it was."""
-    keep: int = 2
+    keep: Size = 2
     """Number of checkpoints to keep, beside the best."""
     keep_state: bool = False
     """Whether a complete run keeps its checkpoints, with the optimiser state: to be made longer, or to look at."""
@@ -57,6 +59,7 @@ class RunSettings:
     """Write them for Weights & Biases, offline, into wandb/ in the folder."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("run.device", self.device, ("auto", "cpu", "cuda"))
         require_choice("run.precision", self.precision, ("auto", "fp32", "bf16", "fp16"))
         require_choice("run.parallel", self.parallel, ("ddp", "fsdp"))
@@ -69,9 +72,6 @@ class RunSettings:
                 "bad-length",
                 lengths,
             )
-        require_range("run.keep", self.keep, self.keep >= 1, "1 or more")
-        require_range("run.micro_tokens", self.micro_tokens, self.micro_tokens >= 1, "1 or more")
-        require_range("run.patience", self.patience, self.patience >= 0, "0 or more")
 
     @property
     def has_length(self) -> bool:
@@ -90,20 +90,17 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
-class LoraSettings:
+class LoraSettings(Bounded):
     """The `[lora]` part of a recipe."""
 
-    rank: int = 0
+    section = "lora"
+
+    rank: Count = 0
     """Rank of the trained matrices; 0: no LoRA, all weights are trained."""
-    alpha: float = 16.0
+    alpha: Positive = 16.0
     """The update is scaled by alpha / rank."""
-    dropout: float = 0.0
+    dropout: Probability = 0.0
     """Dropout probability of the adapter's input."""
     targets: tuple[str, ...] = ("query", "value")
     """The layers that get an adapter: "query", "key" and "value" of attention in any family (its one fused layer, if it
     has that); other layers by the end of their Hugging Face name; "all-linear": all of them."""
-
-    def __post_init__(self) -> None:
-        require_range("lora.rank", self.rank, self.rank >= 0, "0 or more")
-        require_range("lora.alpha", self.alpha, self.alpha > 0, "above 0")
-        require_range("lora.dropout", self.dropout, 0 <= self.dropout < 1, "0 or more and below 1")

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.ranges import Range
 
 Recipe = TypeVar("Recipe")
 LENGTHS = ("steps", "minutes", "epochs")
@@ -35,6 +36,7 @@ RENAMED = {
     "distill.layer": "relation_layer",
 }
 """Keys of version 0.1 and their names since 0.2, which accepts both; 0.3 will not."""
+_LEVELS = 20
 _REMOVED = {"mlm.decoder": "plain"}
 """Removed keys of version 0.1, with the one value that is still accepted because it changes nothing."""
 
@@ -45,12 +47,19 @@ def read_table(path: Path) -> dict[str, Any]:
         return with_new_names(tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise BothwaysError(f"there is no recipe {path}", "no-file", path) from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise BothwaysError(f"{path} is not a TOML file: {error}", "damaged-file", path) from error
+    except RecursionError as error:
+        raise BothwaysError(f"{path} has tables too deep inside of each other", "damaged-file", path) from error
 
 
 def with_new_names(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with keys of version 0.1 renamed, and a warning for each."""
+    """The table with keys of version 0.1 renamed, and a warning for each. A table with many levels is refused."""
+    level: list[Any] = [table]
+    for _ in range(_LEVELS):
+        level = [part for one in level if (parts := _parts(one)) for part in parts]
+    if level:
+        raise BothwaysError(f"the recipe has more than {_LEVELS} tables inside of each other", "too-deep", _LEVELS)
     found: dict[str, Any] = {}
     for section, values in table.items():
         if isinstance(values, Mapping):
@@ -70,6 +79,10 @@ def with_new_names(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _parts(value: Any) -> Sequence[Any]:
+    return list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+
+
 def _new_name(path: str) -> str:
     if path not in RENAMED:
         return path
@@ -83,7 +96,7 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
 
     A number in the path is an index into a list: `phases.0.length=64`.
     """
-    changed: dict[str, Any] = json.loads(json.dumps(with_new_names(table)))
+    changed: dict[str, Any] = json.loads(json.dumps(with_new_names(table), default=_not_a_value))
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not path:
@@ -92,6 +105,8 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
             parsed = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value  # a string without quotes
+        except (ValueError, RecursionError) as error:
+            raise BothwaysError(f"`set` {setting}: {error}", "bad-setting", setting) from error
         *parents, last = _new_name(path).split(".")
         place: Any = changed
         for name in parents:
@@ -106,6 +121,10 @@ def with_settings(table: Mapping[str, Any], settings: Sequence[str]) -> dict[str
                 if other != last:
                     place.pop(other, None)
     return with_new_names(changed)
+
+
+def _not_a_value(value: object) -> None:
+    raise BothwaysError(f"the recipe has the value {value}: no key is a date or a time", "wrong-type", value)
 
 
 def _enter(place: Any, name: str, setting: str) -> Any:
@@ -167,6 +186,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     if origin is dict and isinstance(value, Mapping):
         return {str(name): _value(arguments[1], v, f"{where}.{name}") for name, v in value.items()}
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        require_range(where, value, Range().holds(value), str(Range()))
         return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value

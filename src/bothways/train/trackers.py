@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from bothways import atomic
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 from bothways.model.run_folder import RECIPE
 from bothways.train.protocol import Evaluated, Event, Finished, Started, Stepped
 from bothways.train.report import TensorBoard, metrics
@@ -250,5 +250,4 @@ class WandbStore:
 
 
 def _missing(name: str) -> BothwaysError:
-    says = f"run.{name} needs the package {name}: pip install 'bothways[{name}]'"
-    return BothwaysError(says, "missing-package", name)
+    return missing_package(f"run.{name}", name)

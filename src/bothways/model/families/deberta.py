@@ -36,9 +36,9 @@ _FIRST_BIASES: tuple[Bias, ...] = ("query", "value", "out", "up", "down")
 
 
 def _terms(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    terms = raw.get("pos_att_type") or ()
-    found = tuple(terms.lower().split("|") if isinstance(terms, str) else terms)
-    if not set(found) <= {"c2p", "p2c"}:
+    terms = raw.get("pos_att_type") or []
+    found = tuple(terms.lower().split("|") if isinstance(terms, str) else terms if isinstance(terms, list) else ("",))
+    if not all(term in ("c2p", "p2c") for term in found):
         raise unsupported("pos_att_type", terms, "expected c2p, p2c, both or none")
     return found
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bothways.errors import BothwaysError
 from bothways.lazy import Lazy, Tensor
 from bothways.model.config import ACTIVATIONS, Bias, EncoderConfig, ModelConfig, Rotary
+from bothways.model.families.setting_kinds import MAPPED
 
 if TYPE_CHECKING:
     from torch import nn
@@ -234,24 +235,14 @@ def take(raw: Mapping[str, Any], keys: Mapping[str, str], defaults: Mapping[str,
     return {keys[key]: value for key, value in found.items()}
 
 
-_LEAST = {"vocab_size": 1, "width": 1, "layers": 1, "num_heads": 1, "ffn_width": 1, "rows": 1, "max_length": 1} | {
-    "segments": 0,
-    "embedding_width": 1,
-}
-_NUMBERS = ("norm_eps", "dropout", "attention_dropout", "init_std")
-
-
 def _require_kind(key: str, ours: str, value: Any) -> None:
     """Refuse a value of the wrong kind by the key that has it."""
     if ours == "activation":
         activation_of({key: value}, key)
     if ours in ("causal", "norm_bias") and not isinstance(value, bool):
         raise unsupported(key, value, "expected true or false")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if ours in _LEAST and (not is_number or not isinstance(value, int) or value < _LEAST[ours]):
-        raise unsupported(key, value, f"expected an integer of {_LEAST[ours]} or more")
-    if ours in _NUMBERS and (not is_number or value < 0 or (ours == "norm_eps" and not 0 < value < 1)):
-        raise unsupported(key, value, "expected a small positive number" if ours == "norm_eps" else "expected a number")
+    if ours in MAPPED and MAPPED[ours].fault(value):
+        raise unsupported(key, value, f"expected {MAPPED[ours].expected}")
 
 
 def setting(raw: Mapping[str, Any], key: str, default: Any) -> Any:

@@ -10,6 +10,7 @@ A left-to-right model predicts every next token instead, and nothing is masked: 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from torch import Tensor, nn
@@ -34,6 +35,7 @@ from bothways.pretraining.objective import (
 from bothways.pretraining.sampler import RawSequences
 from bothways.pretraining.select import Unit, geometric, select
 from bothways.pretraining.shards import Numbers
+from bothways.ranges import Bounded, Count, NotNegative, Range, Size
 from bothways.text.tokenizer import Tokenizer
 
 _CHOICE, _RANDOM = range(300, 302)
@@ -42,10 +44,12 @@ IGNORE_INDEX = -100
 
 
 @dataclass(frozen=True)
-class MaskedLMSettings:
+class MaskedLMSettings(Bounded):
     """The `[mlm]` part of a recipe; the defaults are BERT's."""
 
-    rate: float = 0.15
+    section = "mlm"
+
+    rate: Annotated[float, Range(0, 1, above=True, below=True)] = 0.15
     """Masking rate: the share of the ordinary tokens that are predicted."""
     select: Unit = "token"
     """Mask single tokens, whole words or spans."""
@@ -53,26 +57,23 @@ class MaskedLMSettings:
     """Share of the selected tokens that become [MASK]."""
     random: float = 0.1
     """Share of the selected tokens that become a random token. The rest stays."""
-    static: int = 0
+    static: Count = 0
     """0: new masks in every epoch. n: n sets of masks take turns (BERT's dupe_factor, 10)."""
-    span_mean: float = 5.0
+    span_mean: Annotated[float, Range(1, above=True)] = 5.0
     """Spans: the number of words is geometric with p = 1 / span_mean."""
-    span_longest: int = 10
+    span_longest: Size = 10
     """Spans: the largest number of words."""
-    span_shares: tuple[float, ...] = ()
+    span_shares: tuple[NotNegative, ...] = ()
     """Spans: relative frequencies of 1, 2, 3 words and so on, as [6, 3, 2] (ALBERT), instead of the geometric ones."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("mlm.select", self.select, ("token", "word", "span"))
-        require_range("mlm.rate", self.rate, 0 < self.rate < 1, "between 0 and 1")
         shares = (self.mask, self.random)
         require_range(
             "(mlm.mask, mlm.random)", shares, min(shares) >= 0 and sum(shares) <= 1, "shares of at most 1 in sum"
         )
-        require_range("mlm.static", self.static, self.static >= 0, "0 or more")
-        require_range("mlm.span_mean", self.span_mean, self.span_mean > 1, "above 1")
-        require_range("mlm.span_longest", self.span_longest, self.span_longest >= 1, "1 or more")
-        are_shares = min(self.span_shares, default=0) >= 0 and 0 < sum(self.span_shares or (1,)) < math.inf
+        are_shares = 0 < sum(self.span_shares or (1,)) < math.inf
         require_range("mlm.span_shares", self.span_shares, are_shares, "0 or more, and one of them above 0")
 
 

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from bothways.errors import require_range
 from bothways.model.batch import Batch
 from bothways.model.encoder import Activations
 from bothways.model.model import Model
@@ -14,18 +13,18 @@ from bothways.pretraining.objective import BatchBuilder, Capacity, Objective, Re
 from bothways.pretraining.objectives.mlm import IGNORE_INDEX, cross_entropy
 from bothways.pretraining.sampler import SamplingKind
 from bothways.pretraining.shards import Numbers
+from bothways.ranges import Bounded, Share
 from bothways.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class PairSettings:
+class PairSettings(Bounded):
     """The `[nsp]` or `[sop]` part of a recipe."""
 
-    short: float = 0.1
-    """Share of the sequences with a random shorter target length, so that the model also sees short texts."""
+    section = "nsp and sop"
 
-    def __post_init__(self) -> None:
-        require_range("nsp.short and sop.short", self.short, 0 <= self.short <= 1, "from 0 to 1")
+    short: Share = 0.1
+    """Share of the sequences with a random shorter target length, so that the model also sees short texts."""
 
 
 class NextSentencePrediction(Objective):

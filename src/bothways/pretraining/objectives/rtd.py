@@ -11,7 +11,7 @@ N tokens · M predicted tokens · V vocabulary.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.errors import BothwaysError, require_choice
 from bothways.hash_rng import mix, uniform
 from bothways.model.batch import Batch
 from bothways.model.box import model_folder
@@ -32,6 +32,7 @@ from bothways.model.model import Model
 from bothways.pretraining.objective import BatchBuilder, Capacity, LossTerm, Objective, Recipe, Target, Terms, Weights
 from bothways.pretraining.objectives.mlm import IGNORE_INDEX, MaskedLM, cross_entropy
 from bothways.pretraining.shards import Numbers
+from bothways.ranges import Bounded, Positive, Probability, Range
 from bothways.text.tokenizer import Tokenizer
 
 NEW = "new"
@@ -44,29 +45,31 @@ _DETECTOR = "detector."  # the detector's head, with rtd.masked, since the folde
 
 
 @dataclass(frozen=True)
-class ReplacedTokenSettings:
+class ReplacedTokenSettings(Bounded):
     """The `[rtd]` part of a recipe; the defaults are ELECTRA-Small's."""
 
-    weight: float = 50.0
+    section = "rtd"
+
+    weight: Positive = 50.0
     """Weight λ of the detector's loss; the generator's has weight 1."""
-    width: float = 0.25
+    width: Annotated[float, Range(0, 1, above=True)] = 0.25
     """The generator's width, feed-forward width and number of heads, as a share of the model's."""
-    layers: float = 1.0
+    layers: Annotated[float, Range(0, 1, above=True)] = 1.0
     """The generator's number of layers, as a share of the model's."""
-    temperature: float = 1.0
+    temperature: Positive = 1.0
     """Replacements are sampled from softmax(logits / temperature)."""
     embeddings: Literal["shared", "own", "apart"] = "shared"
     """Token embeddings: shared and trained by both losses (ELECTRA); one table each; or the generator's table, plus a
     difference that the model learns (DeBERTa v3's gradient-disentangled embedding sharing)."""
     generator: str = ""
     """A generator's folder to start from; by default the one beside model.init, if any. "new": a new generator."""
-    masked: float = 0.0
+    masked: Probability = 0.0
     """Share of the masked tokens that stay masked for the model, which predicts them too; detection skips them. The
     model folder is then that of a masked language model."""
     masked_by: Literal["token", "sequence"] = "token"
     """Which ones stay masked: some tokens of every sequence; or all of some sequences, which then have no replaced
     tokens and are skipped by detection."""
-    fill: float = 1.0
+    fill: Positive = 1.0
     """Weight of the loss on them."""
 
     @property
@@ -75,13 +78,9 @@ class ReplacedTokenSettings:
         return "" if self.generator == NEW else self.generator
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_choice("rtd.embeddings", self.embeddings, ("shared", "own", "apart"))
         require_choice("rtd.masked_by", self.masked_by, ("token", "sequence"))
-        for name in ("width", "layers"):
-            require_range(f"rtd.{name}", getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
-        for name in ("weight", "temperature", "fill"):
-            require_range(f"rtd.{name}", getattr(self, name), getattr(self, name) > 0, "above 0")
-        require_range("rtd.masked", self.masked, 0 <= self.masked < 1, "0 or more and below 1")
         if self.masked and self.embeddings == "apart":
             raise BothwaysError(
                 "rtd.masked needs the model's own token embeddings: set rtd.embeddings to shared or own",

@@ -1,0 +1,248 @@
+"""Chinese texts with English ones of the same meaning, and Chinese pairs, for `bothways finetune embed`.
+
+    python benchmarks/parallel_data.py --data DIR --dictionary cedict.json --po DIR --pages FILE --out OUT
+
+--data: a folder with corpus/zh (.txt, a paragraph on a line; files that begin with valid are not read), pairs
+(enzh-translation*, zh-*: .jsonl with columns a and b) and labelled: zh_stsb (train, valid, test: .jsonl with sentence1,
+sentence2, score), cmrc2018 (train: SQuAD's json) and xquad (xquad.en, xquad.zh: the same), plain or .xz.
+--dictionary: CC-CEDICT as JSON, a list of objects with simplified and english (a list). --po: a folder of .po files,
+English to Chinese, such as those of Python's documentation. --pages: Markdown pages in which every Chinese paragraph
+follows its English original in a comment, one after the other, such as those of Kubernetes' documentation.
+
+--out: a new folder, for
+translations.jsonl.xz  English, Chinese: sentences, documentation, and the words of the dictionary.
+glosses.jsonl.xz       Chinese sentences beside what they say word by word in English, by the dictionary's first senses:
+                       a weak translation, but of any text.
+related.jsonl.xz       Chinese texts that belong together: questions and paragraphs, a sentence and the rest of its
+                       paragraph.
+sts.jsonl.xz           the training part of zh-STS-B.
+eval                   zh-STS-B's test part, and Chinese questions over English paragraphs, and the other way round
+                       (XQuAD), in BEIR's layout.
+
+A Chinese text of zh-STS-B's dev or test part, or of XQuAD, is in none but the last.
+"""
+
+import argparse
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_files import one, parts, rows, write, write_text
+
+from bothways.text.sentences import split_sentences
+from bothways.text.streams import read_lines
+
+SENTENCES, RELATED = 420_000, 60_000
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+
+
+def bare(text: str) -> str:
+    return re.sub(r"\W", "", text.lower())
+
+
+def is_chinese(text: str, share: float = 0.3) -> bool:
+    return len(_CHINESE.findall(text)) >= max(2, share * len(text))
+
+
+def held_out(labelled: Path) -> set[str]:
+    found = {bare(row[key]) for part in ("valid", "test") for row in rows(one(labelled / "zh_stsb", part))
+             for key in ("sentence1", "sentence2")}  # fmt: skip
+    for paragraph in paragraphs(one(labelled / "xquad", "xquad.zh")):
+        found |= {bare(sentence) for sentence in split_sentences(paragraph["context"])}
+        found |= {bare(question["question"]) for question in paragraph["qas"]}
+    return found
+
+
+def paragraphs(path: Path) -> list[dict[str, Any]]:
+    articles = json.loads("\n".join(read_lines(path)))["data"]
+    return [paragraph for article in articles for paragraph in article["paragraphs"]]
+
+
+# ---------------------------------------------------------------------- translations
+
+
+_QUOTED = r'((?:"(?:[^"\\]|\\.)*"\s*)+)'
+_MESSAGE = re.compile(f"^msgid {_QUOTED}^msgstr {_QUOTED}", re.M)
+_PARAGRAPH = re.compile(r"<!--\s*\n(.*?)\n\s*-->[ \t]*\n\s*(.*?)(?=\n\s*\n|\n<!--|\n```|\n\{\{)", re.S)
+
+
+def po_pairs(folder: Path) -> Iterator[tuple[str, str]]:
+    """The messages of .po files, without markup."""
+    for file in sorted(folder.rglob("*.po")):
+        for entry in re.split(r"\n\s*\n", file.read_text(encoding="utf-8")):
+            if "#, fuzzy" in entry:
+                continue
+            found = re.search(
+                r'^msgid ((?:"(?:[^"\\]|\\.)*"\s*)+)^msgstr ((?:"(?:[^"\\]|\\.)*"\s*)+)', entry + "\n", re.M
+            )
+            if found:
+                yield plain(_unquoted(found[1])), plain(_unquoted(found[2]))
+
+
+def _unquoted(text: str) -> str:
+    return "".join(json.loads(part) for part in re.findall(r'"(?:[^"\\]|\\["\\nrt])*"', text))
+
+
+def page_pairs(file: Path) -> Iterator[tuple[str, str]]:
+    """A comment, and the paragraph or heading that follows it."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    for english, chinese in re.findall(
+        r"<!--\s*\n(.*?)\n\s*-->[ \t]*\n\s*(.*?)(?=\n\s*\n|\n<!--|\n```|\n\{\{)", text, re.S
+    ):
+        if "\n\n" not in english and "```" not in english and "{{" not in english + chinese:
+            yield plain(english), plain(chinese)
+
+
+def plain(text: str) -> str:
+    """Markdown and reStructuredText without their marks."""
+    text = re.sub(r"\{#[^}]*\}|:[a-z:+-]+:(?=`)|^\s*(#+|[-*+]|\d+\.)\s+", "", text.strip(), flags=re.M)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`([^`<]*?)\s*<[^`>]*>`_*", r"\1", text)
+    return " ".join(re.sub(r"[*`]{1,3}|<[^>]+>|\\", "", text).split())
+
+
+def dictionary(path: Path) -> dict[str, list[str]]:
+    """Chinese words with their English senses, without remarks, references and surnames."""
+    found: dict[str, list[str]] = {}
+    for row in json.loads(path.read_text(encoding="utf-8")):
+        for sense in row["english"]:
+            sense = re.sub(r"\([^)]*\)|\[[^\]]*\]|CL:.*", " ", sense)
+            sense = " ".join(sense.split()).strip(" ,;")
+            if sense and not re.search(r"variant of|surname |^see |^used in|[\u4e00-\u9fff]|abbr\. |old form", sense):
+                found.setdefault(row["simplified"], []).append(sense)
+    return found
+
+
+# ---------------------------------------------------------------------- Chinese alone
+
+
+def sentences(corpus: Path, rng: random.Random, count: int) -> Iterator[tuple[str, str]]:
+    """Sentences of every source in proportion to its size, each with its paragraph."""
+    files = sorted(path for path in corpus.glob("*.txt*") if not path.name.startswith("valid"))
+    total = sum(path.stat().st_size for path in files)
+    for path in files:
+        wanted = count * path.stat().st_size // total
+        lines = [line for line in read_lines(path) if is_chinese(line)]
+        rng.shuffle(lines)
+        for line in lines:
+            found = [s for s in split_sentences(line) if 8 <= len(s) <= 90 and is_chinese(s, 0.5)]
+            rng.shuffle(found)
+            for sentence in found[:3]:
+                yield sentence, line
+                wanted -= 1
+            if wanted <= 0:
+                break
+
+
+_COMMON = {
+    "的": "", "了": "", "着": "", "过": "", "地": "", "得": "", "们": "", "个": "", "把": "", "就": "", "之": "of",
+    "是": "is", "在": "in", "和": "and", "与": "and", "及": "and", "而": "and", "也": "also", "都": "all", "不": "not",
+    "没": "not", "没有": "not have", "有": "have", "我": "I", "你": "you", "您": "you", "他": "he", "她": "she",
+    "它": "it", "我们": "we", "你们": "you", "他们": "they", "这": "this", "那": "that", "一个": "a", "一": "one",
+    "被": "by", "由": "by", "对": "to", "从": "from", "到": "to", "为": "for", "中": "in", "上": "on", "下": "under",
+    "年": "year", "月": "month", "日": "day", "会": "will", "将": "will", "可": "can", "等": "etc", "以": "with",
+    "于": "in", "人": "person", "说": "say", "来": "come", "去": "go", "让": "let", "给": "give", "时": "time",
+    "吗": "?", "呢": "?", "吧": "", "啊": "", "，": ",", "。": ".", "、": ",", "？": "?", "！": "!", "：": ":",
+    "；": ";", "（": "(", "）": ")", "「": '"', "」": '"', "“": '"', "”": '"', "《": '"', "》": '"',
+}  # fmt: skip
+"""The commonest words and marks, whose first sense in a dictionary is often a rare one."""
+
+
+def plain_words(senses: dict[str, list[str]]) -> dict[str, str]:
+    """One English word or two for each Chinese one: the shorter of its first two senses."""
+    found = {}
+    for word, some in senses.items():
+        heads = [re.split(r"[;/]", sense)[0].strip().removeprefix("to ") for sense in some[:2]]
+        if heads := [head for head in heads if head and "~" not in head and len(head) < 40]:
+            found[word] = min(heads, key=len)
+    return found | _COMMON
+
+
+def glossed(text: str, words: dict[str, str], longest: int = 7) -> str:
+    """What a text says, by the longest words from left to right; "" if too much of it is unknown."""
+    found, place, unknown = [], 0, 0
+    while place < len(text):
+        size = next((n for n in range(longest, 0, -1) if text[place : place + n] in words), 0)
+        if size:
+            found.append(words[text[place : place + size]])
+        elif _CHINESE.match(text[place]):
+            unknown += 1
+        else:  # Latin letters and digits
+            size = len(re.match(r"[\w.%-]*", text[place:], re.ASCII)[0]) or 1  # type: ignore[index]
+            found.append(text[place : place + size])
+        place += size or 1
+    return " ".join(word for word in found if word.strip()) if 8 * unknown < len(text) else ""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--data", type=Path, required=True, metavar="DIR")
+    options.add_argument("--dictionary", type=Path, required=True, metavar="FILE")
+    options.add_argument("--po", type=Path, required=True, metavar="DIR")
+    options.add_argument("--pages", type=Path, required=True, metavar="FILE")
+    options.add_argument("--out", type=Path, required=True, metavar="DIR")
+    options.add_argument("--seed", type=int, default=7)
+    asked = options.parse_args()
+    if asked.out.exists():
+        options.error(f"{asked.out} is there already: name a new folder")
+    rng, labelled = random.Random(asked.seed), asked.data / "labelled"
+    hidden = held_out(labelled)
+    senses = dictionary(asked.dictionary)
+    pairs = [(row["a"], row["b"]) for row in rows(one(asked.data / "pairs", "enzh-translation"))]
+    pairs += [*po_pairs(asked.po), *page_pairs(asked.pages)]
+    pairs += [(sense, word) for word, some in senses.items() for sense in some[:2]]
+    order = [
+        (a, b)
+        for a, b in dict.fromkeys(pairs)
+        if 2 <= len(a) <= 700 and is_chinese(b, 0.2) and not is_chinese(a, 0.02) and bare(b) not in hidden
+    ]
+    rng.shuffle(order)
+    write(asked.out / "translations.jsonl.xz", ({"a": a, "b": b} for a, b in order))
+
+    words = plain_words(senses)
+    drawn = [(s, p) for s, p in sentences(asked.data / "corpus/zh", rng, SENTENCES) if bare(s) not in hidden]
+    rng.shuffle(drawn)
+    questions = [question["question"] for paragraph in paragraphs(one(labelled / "cmrc2018", "train"))
+                 for question in paragraph["qas"]]  # fmt: skip
+    texts = dict.fromkeys([sentence for sentence, _ in drawn] + questions)
+    made = ((glossed(text, words), text) for text in texts)
+    write(asked.out / "glosses.jsonl.xz", ({"a": a, "b": b} for a, b in made if a))
+
+    found = [(q["question"], p["context"]) for p in paragraphs(one(labelled / "cmrc2018", "train")) for q in p["qas"]]
+    for file in parts(asked.data / "pairs", "zh-"):
+        found += [(row["a"], row["b"]) for row in rows(file)]
+    for sentence, paragraph in drawn[:RELATED]:
+        rest = paragraph.replace(sentence, "")
+        if len(rest) >= 60:
+            found.append((sentence, rest[:700]))
+    rng.shuffle(found)
+    write(asked.out / "related.jsonl.xz", ({"a": a, "b": b} for a, b in found if bare(a) not in hidden | {bare(b)}))
+    scored = [r for r in rows(one(labelled / "zh_stsb", "train"))
+              if not hidden & {bare(r["sentence1"]), bare(r["sentence2"])}]  # fmt: skip
+    keys = ("sentence1", "sentence2", "score")
+    write(asked.out / "sts.jsonl.xz", ({key: row[key] for key in keys} for row in scored))
+    write(asked.out / "eval/sts/zh-stsb-test.jsonl.xz",
+          ({key: row[key] for key in keys} for row in rows(one(labelled / "zh_stsb", "test"))))  # fmt: skip
+    for asks, reads in (("zh", "en"), ("en", "zh"), ("zh", "zh"), ("en", "en")):
+        write_xquad(labelled / "xquad", asks, reads, asked.out / f"eval/xquad-{asks}-{reads}")
+
+
+def write_xquad(folder: Path, asks: str, reads: str, out: Path) -> None:
+    """The questions of one language over the paragraphs of the other, which stand in the same order."""
+    questions, documents, relevant = [], [], ["query-id\tcorpus-id\tscore\n"]
+    both = zip(paragraphs(one(folder, f"xquad.{asks}")), paragraphs(one(folder, f"xquad.{reads}")), strict=True)
+    for i, (asking, read) in enumerate(both):
+        documents.append({"_id": f"p{i}", "title": "", "text": read["context"]})
+        for question in asking["qas"]:
+            questions.append({"_id": question["id"], "text": question["question"]})
+            relevant.append(f"{question['id']}\tp{i}\t1\n")
+    write(out / "corpus.jsonl", documents)
+    write(out / "queries.jsonl", questions)
+    write_text(out / "qrels/test.tsv", "".join(relevant))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A page for browsers: models that answer offline, in static files."""

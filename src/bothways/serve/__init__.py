@@ -1,0 +1,1 @@
+"""The HTTP service: models that answer over the network, in the shapes of OpenAI, TEI and Cohere (extra `serve`)."""
