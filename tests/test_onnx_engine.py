@@ -187,8 +187,7 @@ def test_vectors_of_tokens_and_words(folders: dict[str, Path], tokenizer: Tokeni
     model = sentence_model(tokenizer, "mean", steps=[Normalize()])
     for per in ("token", "word"):
         ours, theirs = (
-            bothways.encode_tokens(TEXTS, one, per=per, long="window")
-            for one in (folders["vectors"], model)
+            bothways.encode_tokens(TEXTS, one, per=per, long="window") for one in (folders["vectors"], model)
         )
         for one, other in zip(ours, theirs, strict=True):
             assert one.texts == other.texts

@@ -76,7 +76,8 @@ def require_range(name: str, value: object, holds: bool, expected: str) -> None:
 EXTRAS = {
     "bm25s": "bm25", "jieba": "chinese", "matplotlib": "plots", "mlflow": "mlflow", "onnx": "export",
     "onnxruntime": "onnx", "openpyxl": "xlsx", "pyarrow": "parquet", "pypdf": "pdf", "ray": "ray",
-    "tensorboard": "track", "torch": "torch", "usearch": "ann", "wandb": "wandb",
+    "starlette": "serve", "tensorboard": "track", "torch": "torch", "usearch": "ann", "uvicorn": "serve",
+    "wandb": "wandb",
 }  # fmt: skip
 """The extra that installs a package."""
 

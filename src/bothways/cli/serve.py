@@ -9,7 +9,7 @@ import typer
 
 from bothways.cli.options import Device, Dtype, PrintJson, Threads
 from bothways.cli.output import print_json, say
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, missing_package
 
 if TYPE_CHECKING:
     from bothways.serve.service import Service
@@ -113,8 +113,7 @@ def serve(
 def _require_packages() -> None:
     for name in ("starlette", "uvicorn"):
         if find_spec(name) is None:
-            says = f"the service needs {name}: pip install 'bothways[serve]'"
-            raise BothwaysError(says, "missing-package", name)
+            raise missing_package("the service", name)
 
 
 def _json_start(address: str, service: "Service") -> None:
