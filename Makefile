@@ -59,7 +59,7 @@ audit: .venv/dev  ## known vulnerabilities of the installed packages, where a da
 	$(BIN)/python tools/audit.py
 
 sbom: .venv/core  ## the software bill of materials of .venv, as CycloneDX
-	$(BIN)/python tools/sbom.py --out build/bothways.cdx.json
+	$(BIN)/python tools/sbom.py --extras torch --out build/bothways.cdx.json
 
 hashes: .venv/dev  ## hashes/ anew from constraints.txt: make hashes INDEX=address of a package index
 	$(BIN)/python tools/hashes.py --index $(INDEX)

@@ -26,6 +26,7 @@ from bothways.model.pooling import Pooling
 from bothways.model.sentence import Dense, Normalize, Sentence
 from bothways.predict.predictor import Predictor
 from bothways.predict.rerank import Reranker
+from bothways.serve.model import ServedModel
 from bothways.tasks.folder import with_task
 from bothways.tasks.registry import new_config
 from bothways.text.tokenizer import Tokenizer
@@ -223,6 +224,17 @@ def test_a_table_in_memory(folders: dict[str, Path], tokenizer: Tokenizer) -> No
     assert list(found["predicted_label"]) == [one["label"] for one in Predictor(tuned("classify", tokenizer))(TEXTS)]
 
 
+def test_the_service_offers_what_a_graph_computes(folders: dict[str, Path]) -> None:
+    served = {name: ServedModel(name, folders[name]) for name in ("classify", "score", "masked", "vectors")}
+    assert {name: model.abilities for name, model in served.items()} == {
+        "classify": ("predict",), "score": ("rerank", "predict"), "masked": ("fill",), "vectors": ("embed",),
+    }  # fmt: skip
+    work = served["vectors"].embed(TEXTS[:2], "cut", None).work
+    np.testing.assert_allclose(work.run(work.items), bothways.encode(TEXTS[:2], folders["vectors"], long="cut"))
+    work = served["classify"].predict(TEXTS[:2], None, 1, False).work
+    assert_near(list(work.run(work.items)), Predictor.load(folders["classify"])(TEXTS[:2]), 1e-6)
+
+
 # ---------------------------------------------------------------------- without torch
 
 WITHOUT = """
@@ -240,6 +252,12 @@ found["int8"] = bothways.Predictor.load(folders["int8"])(texts)
 found["reranker"] = bothways.Reranker(folders["score"]).scores([("the cat", text) for text in texts]).tolist()
 found["vectors"] = bothways.encode(texts, folders["vectors"], long="window").tolist()
 found["fill"] = [answer.text for answer in bothways.fill("中国的首都是[MASK][MASK]。", folders["masked"])]
+from bothways.engine import long_reader
+usual, long_reader.STREAMED, long_reader._WINDOWS = long_reader.STREAMED, 100, 3
+long = "the cat walking over Paris 北京 " * 40
+found["streamed"] = bothways.Predictor.load(folders["classify"])([long], top=3)
+found["streamed vectors"] = bothways.encode([long], folders["vectors"], long="window").tolist()
+long_reader.STREAMED = usual
 for name, call in {"load": lambda: bothways.load("en"), "predict": lambda: bothways.Predictor.load("emotion"),
                    "finetune": lambda: bothways.finetune}.items():
     try:
@@ -290,6 +308,9 @@ def test_all_answers_come_without_torch(folders: dict[str, Path], tmp_path: Path
     np.testing.assert_allclose(found["reranker"], theirs, atol=LIMIT)
     model = sentence_model(tokenizer, "mean", steps=[Normalize()])
     np.testing.assert_allclose(found["vectors"], bothways.encode(TEXTS, model, long="window"), atol=LIMIT)
+    long = "the cat walking over Paris 北京 " * 40
+    assert_near(found["streamed"], Predictor(tuned("classify", tokenizer))([long], top=3))
+    np.testing.assert_allclose(found["streamed vectors"], bothways.encode([long], model, long="window"), atol=LIMIT)
     assert len(found["fill"]) == 5
     assert len(found["int8"]) == len(TEXTS)
     assert found["load"] == found["predict"] == found["finetune"] == ["missing-package", "torch"]

@@ -2,7 +2,7 @@
 
     python tools/hashes.py --index ADDRESS
 
-Writes hashes/core.txt, what the library needs, and hashes/dev.txt, what tests and docs need too. `--index` is the
+Writes hashes/core.txt, what the library needs with torch, and hashes/dev.txt, what tests and docs need too. `--index` is the
 address of a package index that tells hashes (PEP 503). torch is left out: each of its indexes (CPU, one for each
 CUDA) has a wheel of its own under the same version, so its hash depends on where it comes from.
 """
@@ -18,6 +18,8 @@ from installed import canonical, closure
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = {"torch"}
+EXTRAS = {"core": ["torch"], "dev": ["dev"]}
+"""The extras of each file: what torch needs is in both."""
 HEAD = """# Made by tools/hashes.py from constraints.txt. torch is not here: its wheels differ from index to index.
 #   pip install --require-hashes --no-deps -r {name}
 #   pip install --no-deps torch=={torch}    # from the index of your choice
@@ -63,7 +65,7 @@ def main() -> None:
     options.add_argument("--index", required=True)
     asked = options.parse_args()
     versions = pins()
-    for name, extras in (("core", []), ("dev", ["dev"])):
+    for name, extras in EXTRAS.items():
         write(ROOT / "hashes" / f"{name}.txt", closure("bothways", extras), versions, asked.index)
 
 

@@ -1,7 +1,7 @@
 """A software bill of materials: what bothways needs, as it is installed here, in CycloneDX's JSON.
 
-    python tools/sbom.py --out build/bothways.cdx.json
-    python tools/sbom.py --extras parquet onnx --out build/bothways.cdx.json
+    python tools/sbom.py --extras torch --out build/bothways.cdx.json
+    python tools/sbom.py --extras torch parquet --out build/bothways.cdx.json
 
 The versions are those of this environment, so that the bill of an image is made inside the image. It holds no time and
 no random number: the same environment gives the same bytes.
