@@ -2,8 +2,8 @@
 
     python tools/hashes.py --index ADDRESS
 
-Writes hashes/core.txt, what the library needs with torch, and hashes/dev.txt, what tests and docs need too. `--index` is the
-address of a package index that tells hashes (PEP 503). torch is left out: each of its indexes (CPU, one for each
+Writes hashes/core.txt, what the library needs with torch, and hashes/dev.txt, what tests and docs need too. `--index`
+is the address of a package index that tells hashes (PEP 503). torch is left out: each of its indexes (CPU, one for each
 CUDA) has a wheel of its own under the same version, so its hash depends on where it comes from.
 """
 
@@ -17,7 +17,8 @@ from urllib.parse import unquote
 from installed import canonical, closure
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = {"torch"}
+LEFT_OUT = {"torch", "pip"}
+"""pip-audit needs pip, which is that of the environment."""
 EXTRAS = {"core": ["torch"], "dev": ["dev"]}
 """The extras of each file: what torch needs is in both."""
 HEAD = """# Made by tools/hashes.py from constraints.txt. torch is not here: its wheels differ from index to index.
