@@ -180,6 +180,10 @@ class QuestionAnswering(Task):
     def shown_texts(cls, example: Any) -> Sequence[str]:
         return (example.question,)
 
+    @classmethod
+    def shown_part(cls, answer: Mapping[str, Any]) -> str:
+        return super().shown_part(answer if answer.get("answer", True) else {**answer, "answer": "no answer"})
+
     def new_scores(self) -> Answers:
         return Answers(threshold=self.config.thresholds.get(NULL))
 
