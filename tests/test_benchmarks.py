@@ -238,6 +238,8 @@ def test_pilots_start_from_what_they_say() -> None:
 
 
 def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
+    pair = {"premise": "A man is asleep.", "hypothesis": "A man is sleeping."}
+    scored = [{"sentence1": "a", "sentence2": "b", "score": 1}]
     made: dict[str, list[dict[str, Any]]] = {
         "goemotions/train.jsonl": [{"text": "wow", "labels": [1, 0]}],
         "goemotions/dev.jsonl": [{"text": "ugh", "labels": [0]}],
@@ -250,36 +252,71 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
                 for i in range(80)
             ),
         ],
-        "snli/train.jsonl": [{"premise": "a", "hypothesis": "b", "label": label} for label in ("neutral", "-")],
+        "snli/train.jsonl": [{**pair, "label": label} for label in ("neutral", "-")],
         "snli/dev.jsonl": [{"premise": "a", "hypothesis": "b", "label": "entailment"}],
+        "snli/test.jsonl": [{"premise": "c", "hypothesis": "d", "label": "entailment"}],
+        "glue_mnli/dev_matched.jsonl": [{"premise": "e", "hypothesis": "f", "label": "neutral"}],
+        "pairs/nli-snli-mnli.jsonl": [
+            {"a": f"Number {i} is red.", "b": f"Number {i} is coloured.", "relation": "entailment"} for i in range(60)
+        ],
+        "pairs/nli-scitail.jsonl": [{"a": "e", "b": "x", "relation": "neutral"}],
+        "glue_sst2/train.jsonl": [{"sentence": "good ", "label": 1}],
+        "glue_sst2/dev.jsonl": [{"sentence": "bad", "label": 0}],
+        "cad_imdb/train.jsonl": [{"Text": "fine", "Sentiment": "Positive"}],
+        "cad_imdb/dev.jsonl": [{"Text": "poor", "Sentiment": "Negative"}],
+        **{f"glue_stsb/{part}.jsonl": scored for part in ("train", "dev", "test")},
+        **{f"zh_stsb/{part}.jsonl": scored for part in ("train", "valid", "test")},
+        **{f"chnsenticorp/{part}.jsonl": [{"text_a": "好", "label": 1}] for part in ("train", "dev", "test")},
     }
     for name, rows in made.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "goemotions/labels.txt").write_text("anger\njoy\n")
-    for name in (
-        "ud_english_ewt/en-train.conllu",
-        "ud_english_ewt/en-dev.conllu",
-        "squad1/train.json",
-        "squad1/dev.json",
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(name)
-    command = [
-        sys.executable,
-        str(FILE.with_name("box_data.py")),
-        "--data",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
+    asked = [
+        {"id": f"q{i}", "question": f"Where is {i}?", "answers": [{"text": str(i), "answer_start": 8}]}
+        for i in range(20)
     ]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    squad = {"data": [{"paragraphs": [{"context": f"Here is {i}.", "qas": [asked[i]]} for i in range(20)]}]}
+    others = {
+        "ud_english_ewt/en-train.conllu": "train", "ud_english_ewt/en-dev.conllu": "dev",
+        "msra_ner/train.conll": "train", "msra_ner/dev.conll": "dev",
+        "ud_chinese_gsdsimp/zh-dev.conllu": "dev", "ud_chinese_gsdsimp/zh-test.conllu": "test",
+        "squad1_train_part/train.json": json.dumps(squad), "squad2_dev/dev-v2.0.json": "{}",
+        "cmrc2018/train.json": json.dumps(squad), "cmrc2018/dev.json": "{}",
+        "entities/wikigold.conll": "Bob I-PER\nAnn I-PER\nis O\n\nRed I-MISC\n",
+        "entities/wnut17-dev.conll": "X B-corporation\n",
+    }  # fmt: skip
+    for name, text in others.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    folders = {
+        "data": tmp_path,
+        "pairs": tmp_path / "pairs",
+        "entities": tmp_path / "entities",
+        "out": tmp_path / "out",
+    }
+    words = [word for name, folder in folders.items() for word in (f"--{name}", str(folder))]
+    subprocess.run(
+        [sys.executable, str(FILE.with_name("box_data.py")), *words], check=True, capture_output=True, timeout=120
+    )
 
     def read(name: str) -> list[dict[str, object]]:
         return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
 
     assert read("emotion/train.jsonl") == [{"text": "wow", "labels": ["joy", "anger"]}]
-    assert [row["label"] for row in read("nli/train.jsonl")] == ["neutral"]
+    learned_pairs = {(row["premise"], row["hypothesis"]): row["label"] for row in read("nli/train.jsonl")}
+    assert learned_pairs[pair["premise"], pair["hypothesis"]] == "neutral"
+    assert learned_pairs["Number 1 is red.", "Number 1 is coloured."] == "entailment"
+    negated = {label for (_, second), label in learned_pairs.items() if "not" in second or "n't" in second}
+    assert negated == {"entailment", "contradiction"}, "of a text and its negation, and of negations with themselves"
+    for (first, second), label in learned_pairs.items():
+        is_opposite = ("not" in second or "n't" in second) != ("not" in first or "n't" in first)
+        assert label == "neutral" or (label == "contradiction") == is_opposite, (first, second, label)
+    assert (tmp_path / "out/ner/train.conll").read_text() == "Bob B-PER\nAnn I-PER\nis O\n\nRed O\n\nX B-ORG\n"
+    none = [p for p in json.loads((tmp_path / "out/answer/train.json").read_text())["data"][0]["paragraphs"]
+            for q in p["qas"] if not q["answers"]]  # fmt: skip
+    assert none
+    assert not any(p["qas"][0]["question"].removeprefix("Where is ").rstrip("?") + "." in p["context"] for p in none)
     train, dev = (
         {" ".join(str(row["text"]).lower().split()) for row in read(f"spam/{part}.jsonl")} for part in ("train", "dev")
     )
@@ -294,7 +331,7 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
     unwanted = sum(row["label"] == "spam" for row in learned) - len(numberless)
     assert (len(doubled), len(numberless)) == (unwanted, unwanted - 1)  # of a number alone nothing would be left
     assert len(learned) - len(numberless) - len(doubled) + len(read("spam/dev.jsonl")) == 161
-    assert (tmp_path / "out/pos/dev-en-dev.conllu").read_text() == "ud_english_ewt/en-dev.conllu"
+    assert (tmp_path / "out/pos/dev-en-dev.conllu").read_text() == "dev"
 
 
 def test_blanks_are_counted(
@@ -331,7 +368,7 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     monkeypatch.setattr(sys, "argv", ["memory.py", "--lines", "30", "--only", "encode"])
     loaded("memory").main()
     row = capsys.readouterr().out.splitlines()[-1].split("|")
-    assert [cell.strip() for cell in row[1:3]] == ["encode", "30"]
+    assert [cell.strip() for cell in row[1:3]] == ["encode", "30 lines"]
     assert float(row[3].replace(",", "")) > 50
 
 

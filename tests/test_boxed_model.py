@@ -22,13 +22,18 @@ from helpers.cli import Run
 
 ROOT = Path(__file__).parents[1]
 MEASURED = {
-    "en-answer": "3a433de5842ccdbb5b3f7dc4b2b19a3445c018dc364e878fbeeeeb4ce3e698db",
-    "en-emotion": "4af81733712c6001194dd8e6d672475bd17c3405f08fcdfaa1dff0c55fdc6de4",
-    "en-nli": "8eb5547b218b61ab1f1513e46dcc531b5b6a267487f753b9bd4ae6729023a14f",
-    "en-pos": "1ee456c64395666253e8eb6529c03ad633a4df1a3a928528829204129984e8de",
     "en": "d60a4272ce77db93d8308b93f4c4f46b57462c794f466124157a24b9de618d42",
+    "en-answer": "11443fbd2c263159da4791798c079712a80f73c530490964133754b9e8d02fa0",
+    "en-emotion": "4af81733712c6001194dd8e6d672475bd17c3405f08fcdfaa1dff0c55fdc6de4",
+    "en-ner": "3d5ad8c202c5fad8471a20685c883452691446487f196dc2c30e6b0e605302f9",
+    "en-nli": "14a8cf78892ea0408764c224126f593ebec610ee9c2eab49085c891bb634c02d",
+    "en-pos": "1ee456c64395666253e8eb6529c03ad633a4df1a3a928528829204129984e8de",
+    "en-sentiment": "da444a7f250743c1df56d3fece2f48c820f5f0e7b49d67cef54f05facc1fab90",
     "en-spam": "d3829091f99b013739eb53eba9019af6f810ebc3bc25cadcc2da5a572683df3b",
     "zh": "c85579608a3c0c215db062872ba4b2e2a879124e9cfdc121f13f3856f794c36e",
+    "zh-answer": "6ef52e6e60d51e5544f07fc9009122e7d913028caa96dd45ccbc3342141d3e8d",
+    "zh-ner": "a0c9b1c5ace168ffdca526ec6a501c02e8de4b6bd6df362ce9a269754a66e405",
+    "zh-sentiment": "cbae142892ef77b17ca6b14827ee248add67c8523b906dffa515f638b64c25f1",
 }
 """The sha256 of each folder's files, but for the card."""
 STATES = [-0.174690, -0.652240, -0.839026, -0.150744]
@@ -112,6 +117,11 @@ def test_it_fills_blanks() -> None:
         ("spam", "The train leaves at 7:45 from platform 6, see you there", "ham"),
         ("nli", ("A man plays the piano.", "Someone makes music."), "entailment"),
         ("nli", ("A man plays the piano.", "The man is asleep."), "contradiction"),
+        ("nli", ("A man is not sleeping.", "A man is sleeping."), "contradiction"),
+        ("nli", ("The dog barks.", "The dog doesn't bark."), "contradiction"),
+        ("nli", ("It is not raining.", "It is not raining."), "entailment"),
+        ("sentiment", "I wanted to like it, but it broke after a day.", "negative"),
+        ("sentiment", "Not bad at all!", "positive"),
     ],
 )
 def test_it_answers_at_once(task: str, text: str | tuple[str, str], label: str) -> None:
@@ -147,6 +157,34 @@ def test_it_finds_answers() -> None:
     text = "Owls hunt at night. By day they sleep in hollow trees."
     answer = bothways.Predictor.load(bothways.boxed("answer"))(("Where do owls sleep?", text))
     assert answer["answer"] == "hollow trees"
+    assert bothways.Predictor.load(bothways.boxed("answer"))(("Who wrote Hamlet?", text))["answer"] == ""
+
+
+def test_it_finds_names() -> None:
+    found = bothways.Predictor.load(bothways.boxed("ner"))("Angela Merkel visited Google in Paris.")
+    assert [(one["word"], one["entity_group"]) for one in found] == [
+        ("Angela Merkel", "PER"),
+        ("Google", "ORG"),
+        ("Paris", "LOC"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "wanted"),
+    [
+        ("sentiment", ("服务态度很好，房间干净。",), "positive"),
+        ("sentiment", ("太差了，再也不来了。",), "negative"),
+        ("ner", ("鲁迅出生于浙江绍兴。",), "浙江/LOC"),
+        (
+            "answer",
+            ("猫头鹰白天在哪里睡觉？", "猫头鹰是夜行性动物，白天在树洞里睡觉，晚上出来捕食老鼠。它们的听力非常灵敏。"),
+            "树洞",
+        ),
+        ("answer", ("谁写了《红楼梦》？", "猫头鹰白天在树洞里睡觉，晚上出来捕食老鼠。"), "no answer"),
+    ],
+)
+def test_the_chinese_tasks_answer(task: str, given: tuple[str, ...], wanted: str, run: Run) -> None:
+    assert wanted in run("predict", *given, "--task", task, "--model", "zh").stdout.replace("\t", " ")
 
 
 def test_info_names_its_labels() -> None:

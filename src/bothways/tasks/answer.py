@@ -76,10 +76,6 @@ class QuestionAnswering(Task):
         question, context = named_pair(given, ("question", "context"))
         if not isinstance(context, str):
             raise BothwaysError(f"expected a text as context, and {context!r} was given", "bad-input", context)
-        for what, text in (("question", question), ("context", context)):
-            if not text.strip():
-                says = f"the {what} is empty, so there is no answer: expected a question and a text to find it in"
-                raise BothwaysError(says, "empty-text", text)
         return Question("", question, context)
 
     @classmethod
@@ -181,6 +177,10 @@ class QuestionAnswering(Task):
     @classmethod
     def shown_texts(cls, example: Any) -> Sequence[str]:
         return (example.question,)
+
+    @classmethod
+    def shown_part(cls, answer: Mapping[str, Any]) -> str:
+        return super().shown_part(answer if answer.get("answer", True) else {**answer, "answer": "no answer"})
 
     def new_scores(self) -> Answers:
         return Answers(threshold=self.config.thresholds.get(NULL))

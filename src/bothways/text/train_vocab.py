@@ -84,7 +84,9 @@ def learn_pieces(
         limit_alphabet=len(letters),
         show_progress=False,
     )
-    backend.train_from_iterator((_with_short_words(text, backend) for text in texts), trainer)
+    # A copy: while the trainer draws a text, its own parts are locked.
+    splitter = tokenizers.Tokenizer.from_str(backend.to_str())
+    backend.train_from_iterator((_with_short_words(text, splitter) for text in texts), trainer)
     by_id = sorted((i, piece) for piece, i in backend.get_vocab().items())
     return [piece for _, piece in by_id]
 
