@@ -304,7 +304,7 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
         return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
 
     assert read("emotion/train.jsonl") == [{"text": "wow", "labels": ["joy", "anger"]}]
-    learned_pairs = {(row["premise"], row["hypothesis"]): row["label"] for row in read("nli/train.jsonl")}
+    learned_pairs = {(str(row["premise"]), str(row["hypothesis"])): row["label"] for row in read("nli/train.jsonl")}
     assert learned_pairs[pair["premise"], pair["hypothesis"]] == "neutral"
     assert learned_pairs["Number 1 is red.", "Number 1 is coloured."] == "entailment"
     negated = {label for (_, second), label in learned_pairs.items() if "not" in second or "n't" in second}
