@@ -297,7 +297,7 @@ WRONG: dict[str, tuple[Break, str, object]] = {
     "config too deep": (lambda f: (f / "config.json").write_text("[" * 200_000), "not-json", Path("config.json")),
     "activation a list": (_config({"hidden_act": ["gelu"]}), "unsupported-setting", ("hidden_act", ["gelu"])),
     "family a list": (_config({"model_type": ["bert"]}), "unknown-family", ["bert"]),
-    "architectures a number": (_config({"architectures": 5, "hidden_size": 0}), "unsupported-setting", ("hidden_size", 0)),
+    "architectures a number": (_config({"architectures": 5, "hidden_size": 0}), "unsupported-setting", ("architectures", 5)),
     "eps a word": (_config({"layer_norm_eps": "abc"}), "unsupported-setting", ("layer_norm_eps", "abc")),
     "width null": (_config({"hidden_size": None}), "missing-setting", ("hidden_size",)),
     "eps negative": (_config({"layer_norm_eps": -1}), "unsupported-setting", ("layer_norm_eps", -1)),

@@ -16,6 +16,7 @@ from bothways.predict.predictor import Predictor
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import finetune_recipe
 from bothways.text.tokenizer import Tokenizer
+from bothways.train.optim import OptimSettings
 from helpers import refused
 from helpers.cli import Run
 from helpers.tasks import GRADES, LIMIT, NUMBERS, PAIRS, SINGLE, quiet, recipe_for, their_folder, written
@@ -110,11 +111,11 @@ def test_a_published_reranker_is_trained_further(
     """With its head and its label; then the activation is that of the training, for CrossEncoder too."""
     task, examples = {"score": ("score", GRADES), "regression": ("regression", NUMBERS)}[name]
     start = reranker(tmp_path / "start", tokenizer, **keys)
-    plan = recipe_for(task, start, run=quiet(steps=1))
+    plan = recipe_for(task, start, run=quiet(steps=1), optim=OptimSettings(lr=1e-12))
     found = finetune(plan, tmp_path / "run", train=examples, dev=examples)
-    before, after = load(start), load(found.folder)  # the first step of the warm-up has a rate of 0
+    before, after = load(start), load(found.folder)
     assert found.labels == after.config.labels == ("relevance",)
-    assert all(torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True))
+    assert all(torch.allclose(a, b, atol=1e-9) for a, b in zip(before.parameters(), after.parameters(), strict=True))
     logits = judged(reranker(tmp_path / "logits", tokenizer, **new(IDENTITY)), PAIRED)
     expected = torch.tensor(logits).sigmoid().tolist() if name == "score" else logits
     assert [one["score"] for one in Predictor.load(found.folder)(PAIRED)] == pytest.approx(expected, abs=LIMIT)

@@ -677,6 +677,7 @@ def test_a_failure_of_reading_comes_through(
     assert list((tmp_path / "place").iterdir()) == []
 
 
+@pytest.mark.filterwarnings("ignore:.* of another kind:UserWarning")  # those of the folder itself
 def test_a_folder_inside_its_input_is_not_read(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """A packed folder holds a vocab.txt, which is no text to train on."""
     write(tmp_path / "corpus" / "a.txt", MIXED)

@@ -545,6 +545,7 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
         {LOAD},
     ),
     "pack": ("{out}/a.txt --model {model} --out {out}/packed", {"packing"}, set()),
+    "page": ("{model} --out {out}/page", {"writing models"}, set()),
     "adapt": (
         "{data}/stories.txt --model {model} --valid 20% --out {out}/adapted --set run.steps=2 --set phases.0.length=16 "
         "--set phases.0.tokens=64 --set run.device=cpu",
@@ -630,7 +631,7 @@ def test_every_verb_is_here() -> None:
         for name, command in commands.commands.items()
         for part in getattr(command, "commands", [""])
     }
-    assert verbs == set(VERBS)
+    assert verbs - {"serve"} == set(VERBS), "serve has no end to work towards"
 
 
 @pytest.fixture

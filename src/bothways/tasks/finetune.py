@@ -117,13 +117,14 @@ def finetune(
         for what, some in (("training", train), ("development", dev)):
             if unlabelled := sum(example.gold is None for example in some):
                 tell(f"{unlabelled:,} of the {len(some):,} {what} examples have no label and are left out")
-        for line in data_notes(TASKS[recipe.task], train, dev):
-            tell(line)
+        notes = list(data_notes(TASKS[recipe.task], train, dev))
         normalise = TASKS[recipe.task].normalise
         train, dev = ([normalise(config, e) for e in some if e.gold is not None] for some in (train, dev))
         task = make_task(model, recipe.settings, train)
         for example in dev:
             task.check(example)
+        for line in notes:
+            tell(line)
         task.gather(model, train, pick_device(recipe.run.device, ranks), watch, recipe.run.seed)
         samples, unused = _samples(task, train, watch)
         if unused:
