@@ -275,7 +275,7 @@ BAD: dict[str, tuple[str, bytes, str, str]] = {
     "too many cells": ("a.tsv", b"id\ttext\n\n1\ta\tb\n", "wrong-cell-count", "{path}, line 3"),
     "an open quote": ("a.csv", b'text,id\n"a,1\nb,2\n', "not-csv", "{path}, line 3"),
     "a stray quote": ("a.csv", b'text,id\n"a"b,1\n', "not-csv", "{path}, line 2"),
-    "a huge cell": ("a.csv", b'text,id\n"' + (b"a" * 1023 + b"\n") * 2**14 + b"a", "not-csv", "{path}, line 16386"),
+    "a huge cell": ("a.csv", b'text,id\n"' + (b"a" * 1023 + b"\n") * 2**14 + b"a", "not-csv", "{path}, line 8194"),
     "no parquet": ("a.parquet", b"text", "damaged-file", "{path}"),
     "no bytes": ("a.parquet", b"", "damaged-file", "{path}"),
     "unknown": ("a.docx", b"", "unknown-file-kind", "{path}"),

@@ -404,7 +404,7 @@ def test_thresholds_of_an_adapter(tmp_path: Path, base: Path) -> None:
 def test_thresholds_beyond_what_is_kept_in_memory(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The development data are then read twice, for the same scores."""
     data = list(read_texts_labelled(written(tmp_path / "a.csv", "lists")))
-    recipe = recipe_for("classify", base, run=quiet(steps=2))
+    recipe = recipe_for("classify", base, run=quiet(steps=1))
     kept = finetune(recipe, tmp_path / "kept", train=data, dev=data)
     monkeypatch.setattr("bothways.scoring.many_labels._MOST_EXACT", 10)
     found = finetune(recipe, tmp_path / "out", train=data, dev=data)

@@ -164,7 +164,7 @@ def test_questions(story: Teller) -> None:
     answers = pd.read_csv("answers.csv")
     found = dict(zip(answers["question"], zip(answers["answer"], answers["place"], strict=True), strict=True))
     places = {"How many days of holiday do I have?": ("28", "leave.md:11"), "Who buys the train tickets?": ("Maria Lopez", "travel/trains.md:3"),
-              "How much can I spend on meals?": ("£25", "travel/expenses.md:3"), "Where is the toner?": ("the cupboard", "printers.md:11"),
+              "How much can I spend on meals?": ("£25", "travel/expenses.md:3"), "Where is the toner?": ("cupboard behind the reception", "printers.md:11"),
               "What colour is the badge of visitors?": ("yellow", "security.md:5")}  # fmt: skip
     for question, (answer, place) in places.items():
         assert found[question] == (answer, f"examples/handbook/{place}")
