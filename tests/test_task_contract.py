@@ -111,6 +111,7 @@ def test_the_help_of_finetune_names_every_task() -> None:
 # ------------------------------------------------------------------ from a file to scores
 
 
+@pytest.mark.filterwarnings("ignore:.*which this model cannot read:UserWarning")  # Chinese examples
 @every_task
 def test_from_a_file_to_scores(name: str, tokenizer: Tokenizer) -> None:
     kind, rows = TASKS[name], read(name)
