@@ -16,7 +16,7 @@ from helpers import TINY, WORDS, config_for, make_loud
 
 READERS = {
     "info", "fill", "doctor", "models", "blimp", "rerank", "vocab show",
-    "search query",
+    "search query", "serve",
 }  # fmt: skip
 """The commands that write nothing but a cache, and so are not killed here."""
 WRITES = {"out", "target", "html", "picture", "calibrate"}
@@ -65,6 +65,7 @@ WRITERS = {
         "convert {data}/model out --to google", ("out",), ("convert {data}/tuned out --to google",)
     ),
     "export": Writer("export {data}/tuned --out graph", ("graph",)),
+    "page": Writer("page {data}/tuned --out site", ("site",)),
     "export of a second precision": Writer("export {data}/tuned --out graph --precision int8", ("graph/onnx",), ("export {data}/tuned --out graph",)),
     "encode": _files(f"encode {{text}} --out v.npy {_MODEL}", "v.npy"),
     "encode tokens": _files(f"encode {{text}} --per token --out v.npy {_MODEL}", "v.npy", "v.npy.jsonl"),

@@ -106,7 +106,7 @@ def escaped(name: str) -> str:
     """The value of a label.
 
     >>> print(escaped('a"b'))
-    a\\\\"b
+    a\\"b
     """
     return name.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
