@@ -2,13 +2,13 @@
 #   docker build -t bothways .
 #   docker run --rm -p 127.0.0.1:8000:8000 -v ./models:/models:ro bothways en reviews=/models/reviews
 FROM python:3.12-slim AS build
-# The index of torch's builds without CUDA, which are smaller by gigabytes.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# An index with torch's builds without CUDA, which are smaller by gigabytes: --build-arg TORCH_INDEX=ADDRESS
+ARG TORCH_INDEX=
 ARG EXTRAS=torch,serve,bm25
 RUN python -m venv /venv
 WORKDIR /source
 COPY constraints.txt .
-RUN /venv/bin/pip install --no-cache-dir --constraint constraints.txt --index-url "$TORCH_INDEX" torch numpy
+RUN /venv/bin/pip install --no-cache-dir --constraint constraints.txt ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch numpy
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN /venv/bin/pip install --no-cache-dir --constraint constraints.txt ".[$EXTRAS]"

@@ -8,6 +8,7 @@ reviews by meaning, and finds an answer in a folder. The weights of one of its a
 """
 
 import argparse
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,7 +94,8 @@ def search(folder: Path) -> None:
 
 def answer() -> None:
     """Answer a question from a folder of Markdown files."""
-    (found,) = bothways.Predictor.load(bothways.boxed("answer")).ask(QUESTION, HANDBOOK)
+    with warnings.catch_warnings(action="ignore"):  # of a draft without text, and of an old encoding
+        (found,) = bothways.Predictor.load(bothways.boxed("answer")).ask(QUESTION, HANDBOOK)
     place = f"{Path(found['file']).name}, line {found['line']}"
     console.print(f"[bold]4. A question[/] about the folder {HANDBOOK.name}: {QUESTION}")
     console.print(f"   {found['answer']} ({place}: {found['passage'].splitlines()[-1]})", markup=False)
