@@ -42,6 +42,13 @@ def imported(name: str) -> Any:
         raise without_torch(error) from None
 
 
+def fill() -> None:
+    """Give `torch` and `F` all attributes now: an import in a compiled function would break it in two."""
+    for lazy in (torch, F):
+        name = vars(lazy)["_name"]
+        vars(lazy).update({**vars(import_module(name)), "_name": name})
+
+
 def without_torch(error: ModuleNotFoundError) -> Exception:
     """The error about a missing torch; an error about another module as it is."""
     if (error.name or "").partition(".")[0] != "torch":

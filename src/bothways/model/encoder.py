@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bothways.errors import BothwaysError
+from bothways.lazy import fill
 from bothways.model.attention import AttentionPlan, Backend, Window, choose, make_plan
 from bothways.model.batch import Batch
 from bothways.model.blocks import Block, Convolution, Embeddings, make_norm
 from bothways.model.config import EncoderConfig
+
+fill()
 
 
 @dataclass(frozen=True)
