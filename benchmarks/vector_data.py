@@ -10,8 +10,10 @@ queries.jsonl, qrels_test.tsv), flickr8k_captions (captions.jsonl: captions) and
 question1, question2, is_duplicate). All plain or .xz.
 
 --out: a new folder, for
-text-1, text-2 …  sentences, paragraphs and the texts of pairs, each once, one on a line, as .txt.xz in folders of at
-    most --mebibytes, so that they can be sent one by one. Sources give in proportion to the size of their files.
+text-1, text-2 …  sentences, paragraphs, passages of several paragraphs, the texts of pairs and those of --more, each
+    once, one on a line, as .txt.xz in folders of at most --mebibytes, so that they can be sent one by one. Sources give
+    in proportion to the size of their files, science three times as much. Files are by subject (GROUPS) and have texts
+    of all lengths: `bothways finetune embed` makes each step of one file, in which questions should meet passages.
 embed             for benchmarks/embed_training.py: pairs.jsonl.xz (captions of a picture, entailments, duplicate
     questions) and sts.jsonl.xz (STS-B's dev part).
 eval              sts (STS12 to STS16, the test parts of STS-B and SICK) and scifact, in BEIR's layout.
@@ -35,6 +37,15 @@ from bothways.text.streams import read_lines
 LABELLED = ("sts12_16", "glue_stsb", "sick", "scifact", "flickr8k_captions", "glue_qqp_subset")
 MORE = 1.24
 """So many times what is wanted is drawn: some come twice, or are in the evaluation sets."""
+GROUPS = {
+    "science": ("abstracts", "textbooks", "title-abstract", "nli-scitail", "qa-medquad", "more"),
+    "wiki": ("wiki", "paws"),
+    "everyday": ("sent-", "requests", "dialog", "chat", "news", "comments", "forum", "stories", "howto", "paraphrase",
+                 "nli-snli", "qa-stackexchange", "enzh"),
+    "prose": (),
+}  # fmt: skip
+"""Subjects, and how the names of their sources begin; the last has what is left."""
+SCIENCE = 3
 SHORT = ("sent-", "requests", "dialog", "chat", "news-sent")
 """In the names of sources that have no paragraphs: they give more sentences instead."""
 _PAIR = ("sentence1", "sentence2", "score")
@@ -58,24 +69,41 @@ def evaluated(labelled: Path) -> set[str]:
 # ---------------------------------------------------------------------- texts to distil from
 
 
-def sampled(corpus: Path, rng: random.Random, count: int, long: int) -> tuple[list[str], list[str]]:
-    """Sentences and paragraphs, by chance, from every source in proportion to the size of its file."""
+def group_of(name: str) -> str:
+    return next((group for group, starts in GROUPS.items() if name.startswith(starts)), "prose")
+
+
+def sampled(corpus: Path, rng: random.Random, counts: tuple[int, int, int]) -> dict[str, list[str]]:
+    """Sentences, paragraphs and passages, by chance, from every source; by subject."""
     files = sorted(path for path in corpus.glob("*.txt*") if not path.name.startswith("valid"))
-    total = sum(path.stat().st_size for path in files)
-    sentences, paragraphs = [], []
-    for path in files:
-        size = path.stat().st_size
-        wanted, longer = int(MORE * count * size / total), int(MORE * long * size / total)
-        if any(name in path.name for name in SHORT):
-            wanted, longer = wanted + 3 * longer, 0
-        lines = [line for line in read_lines(path) if line.strip()]
+    weights = [path.stat().st_size * (SCIENCE if group_of(path.name) == "science" else 1) for path in files]
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for path, weight in zip(files, weights, strict=True):
+        wanted, longer, longest = (int(MORE * count * weight / sum(weights)) for count in counts)
+        if path.name.startswith(SHORT):
+            wanted, longer, longest = wanted + 3 * longer, 0, 0
+        lines = list(read_lines(path))
+        passages = list(_passages(lines)) if longest else []
+        rng.shuffle(passages)
+        lines = [line for line in lines if line.strip()]
         rng.shuffle(lines)
         whole = [line for line in lines if 250 <= len(line) <= 1500][:longer]
-        found = _sentences(lines, set(whole), wanted)
-        rng.shuffle(found)
-        sentences += found[:wanted]
-        paragraphs += whole
-    return sentences, paragraphs
+        sentences = _sentences(lines, set(whole), wanted)
+        rng.shuffle(sentences)
+        found[group_of(path.name)] += sentences[:wanted] + whole + passages[:longest]
+    return found
+
+
+def _passages(lines: list[str]) -> Iterator[str]:
+    """Neighbouring paragraphs of a document, as one text of 1,000 to 2,600 characters."""
+    passage = ""
+    for line in [*lines, ""]:
+        if line.strip() and len(passage) + len(line) < 2600:
+            passage = f"{passage} {line}".strip()
+        else:
+            if len(passage) >= 1000:
+                yield passage
+            passage = line.strip() if len(line) < 2600 else ""
 
 
 def _sentences(lines: list[str], taken: set[str], wanted: int) -> list[str]:
@@ -89,14 +117,15 @@ def _sentences(lines: list[str], taken: set[str], wanted: int) -> list[str]:
     return found
 
 
-def texts_of_pairs(folder: Path, left_out: list[str]) -> Iterator[str]:
+def texts_of_pairs(folder: Path, left_out: list[str]) -> Iterator[tuple[str, str]]:
+    """Each with its subject."""
     for path in sorted(folder.glob("*.jsonl*")):
         if path.name.startswith("zh") or path.name.partition(".")[0] in left_out:
             continue
         for row in rows(path):
-            yield row["a"]
+            yield group_of(path.name), row["a"]
             if not path.name.startswith("enzh"):
-                yield row["b"]
+                yield group_of(path.name), row["b"]
 
 
 def clean(texts: Iterable[str], held_out: set[str], rng: random.Random) -> list[str]:
@@ -104,7 +133,7 @@ def clean(texts: Iterable[str], held_out: set[str], rng: random.Random) -> list[
     kept: dict[str, str] = {}
     for text in texts:
         key = bare(text)
-        if len(key) >= 12 and key not in held_out:
+        if len(key) >= 4 and key not in held_out:
             kept.setdefault(key, " ".join(text.split()))
     found = list(kept.values())
     rng.shuffle(found)
@@ -153,8 +182,10 @@ def main() -> None:
     options.add_argument("--out", type=Path, required=True, metavar="DIR")
     options.add_argument("--leave-out", action="append", default=[], metavar="NAME", help="file of pairs to leave out")
     options.add_argument("--mebibytes", type=float, default=22, help="of a folder of text (%(default)s)")
+    options.add_argument("--more", type=Path, action="append", default=[], metavar="FILE", help="of texts, one a line")
     options.add_argument("--sentences", type=int, default=700_000)
     options.add_argument("--paragraphs", type=int, default=120_000)
+    options.add_argument("--passages", type=int, default=0)
     options.add_argument("--seed", type=int, default=7)
     asked = options.parse_args()
     labelled = asked.data / "labelled"
@@ -166,11 +197,14 @@ def main() -> None:
     if asked.out.exists():
         options.error(f"{asked.out} is there already: name a new folder")
     rng, held_out = random.Random(asked.seed), evaluated(labelled)
-    sentences, paragraphs = sampled(asked.data / "corpus/en", rng, asked.sentences, asked.paragraphs)
+    texts = sampled(asked.data / "corpus/en", rng, (asked.sentences, asked.paragraphs, asked.passages))
+    for group, text in texts_of_pairs(asked.data / "pairs", asked.leave_out):
+        texts[group].append(text)
+    for path in asked.more:
+        texts["science"] += read_lines(path)
     folders = TextFolders(asked.out, asked.mebibytes)
-    folders.add("sentences", clean(sentences, held_out, rng)[: asked.sentences], "\n")
-    folders.add("paragraphs", clean(paragraphs, held_out, rng)[: asked.paragraphs], "\n")
-    folders.add("pair-texts", clean(texts_of_pairs(asked.data / "pairs", asked.leave_out), held_out, rng), "\n")
+    for group, some in texts.items():
+        folders.add(group, clean(some, held_out, rng), "\n")
     pairs = training_pairs(asked.data, held_out, rng)
     write(asked.out / "embed/pairs.jsonl.xz", ({"a": a, "b": b} for a, b in pairs))
     write(asked.out / "embed/sts.jsonl.xz", _scored(one(labelled / "glue_stsb", "dev")))

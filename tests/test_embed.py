@@ -198,10 +198,29 @@ def test_what_teachers_teach_are_their_vectors(teacher: Path, monkeypatch: pytes
     texts = [*drawn(8, 40), "北京", *drawn(8, 40)]
     found = Taught([str(teacher), str(teacher)], texts, torch.device("cpu"), watch_nothing)
     vectors = bothways.encode(texts, teacher)
-    assert len(found.vectors) == len(set(texts))
+    assert [len(part) for part in found.parts] == [len(set(texts))] * 2
     assert found.width == 2 * vectors.shape[1]
     taught = found.of([found.rows[text] for text in texts]).numpy()
     assert np.allclose(taught, np.concatenate([vectors, vectors], 1), atol=1e-3)
+
+
+def test_vectors_of_a_teacher_are_kept_for_the_same_texts_and_model(
+    teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taught(*texts: str, center: bool = False) -> Taught:
+        return Taught([str(teacher)], texts, torch.device("cpu"), watch_nothing, str(tmp_path / "kept"), center)
+
+    first = taught("the cat", "北京", "a dog sat").of([0, 1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr("bothways.tasks.taught._vectors", None)  # which would fail
+        assert torch.equal(taught("the cat", "北京", "a dog sat").of([0, 1, 2]), first)
+        centered = taught("the cat", "北京", "a dog sat", center=True).of([0, 1, 2])
+        assert torch.allclose(centered, torch.nn.functional.normalize(first - first.mean(0), dim=1), atol=1e-3)
+        with pytest.raises(TypeError):
+            taught("the cat", "北京", "a dog")
+    moved = taught("the cat北京", "a dog sat").of([0, 1])  # the same letters, other texts
+    assert not torch.equal(moved, first[:2])
+    assert len(list((tmp_path / "kept").iterdir())) == 2
 
 
 def test_texts_that_a_teacher_cuts_are_reported(teacher: Path) -> None:

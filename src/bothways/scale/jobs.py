@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from bothways.errors import BothwaysError
+from bothways.model.fingerprint import fingerprint
 from bothways.predict.encode_options import Combine, Long
 from bothways.predict.encode_options import Unit as Per
 from bothways.scale.join import join_lines, join_vectors
 from bothways.scale.turns import Turn, rows_of
-from bothways.scale.units import Counts, Cursor, Unit, done_of, fingerprint, sum_of, write_json
+from bothways.scale.units import Counts, Cursor, Unit, done_of, sum_of, write_json
 from bothways.text.streams import read_as
 
 if TYPE_CHECKING:

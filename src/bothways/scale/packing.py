@@ -14,6 +14,7 @@ from bothways import atomic
 from bothways.model.box import model_folder
 from bothways.pretraining.pack import DocumentPlaces, PackReport, PackTally, find_inputs, parse_share, write_packed
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
+from bothways.model.fingerprint import fingerprint
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.scale.drive import Execute, OnProgress, remove_parts, run_units
 from bothways.scale.jobs import Runner, in_encoding
@@ -23,7 +24,6 @@ from bothways.scale.units import (
     Counts,
     Cursor,
     Unit,
-    fingerprint,
     keep_plan,
     parts_of,
     plan_units,

@@ -5,7 +5,6 @@ The counts are written last, so a unit with counts is done. If they say that it 
 part of its own, part-00003+21504.npy, by its first row. The parts of v.npy are in v.npy.parts until they are joined.
 """
 
-import hashlib
 import itertools
 import json
 from collections import deque
@@ -27,7 +26,6 @@ Counts = dict[str, Any]
 PLAN, COUNTS = "plan.json", "counts"
 GOES_ON = "goes_on"
 """In the counts of a unit of which the beginning is done."""
-_SMALL = 2**20  # bytes; a file of a model up to this size is compared by its content, a larger one by its time
 
 
 @dataclass(frozen=True)
@@ -160,18 +158,6 @@ class Cursor(Generic[T]):
 
 
 # ---------------------------------------------------------------------- plan and counts
-
-
-def fingerprint(folder: Path) -> dict[str, str]:
-    """What a model folder holds, by file: a hash of small files, size and time of large ones."""
-    files = [folder] if folder.is_file() else sorted(file for file in folder.rglob("*") if file.is_file())
-    found = {}
-    for file in files:
-        facts = file.stat()
-        is_small = facts.st_size <= _SMALL
-        content = file.read_bytes() if is_small else f"{facts.st_size} {facts.st_mtime_ns}".encode()
-        found[file.name if file == folder else str(file.relative_to(folder))] = hashlib.sha256(content).hexdigest()[:16]
-    return found
 
 
 def state_of(file: Path) -> list[int]:

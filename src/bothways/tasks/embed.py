@@ -186,7 +186,9 @@ class SentenceVectors(Task):
         settings: EmbedSettings = self.settings
         if folders := (settings.teachers or (settings.guide,) if settings.guide or settings.teachers else ()):
             texts = (texts_taught(settings, source, some) for source, some in by_source(examples).items())
-            self.taught = Taught(folders, chain.from_iterable(texts), device, watch)
+            self.taught = Taught(
+                folders, chain.from_iterable(texts), device, watch, settings.teacher_vectors, settings.center
+            )
         sentence = model.sentence
         assert sentence is not None
         width = sentence.width(model.config.encoder.width)

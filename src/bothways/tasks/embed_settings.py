@@ -23,6 +23,8 @@ _WITH = {
     "symmetric": "embed.loss to in-batch",
     "similarity": "embed.teachers",
     "translations": "embed.teachers",
+    "teacher_vectors": "embed.teachers",
+    "center": "embed.teachers",
     "scale": "embed.loss to in-batch or cosent",
 }
 """What a setting needs to have an effect."""
@@ -67,6 +69,10 @@ class EmbedSettings(Bounded):
     """Texts that are less similar by less than this are left out too."""
     teachers: tuple[str, ...] = ()
     """Folders of models to distill from, on any texts."""
+    teacher_vectors: str = ""
+    """A folder where the teachers' vectors are kept, for further runs on the same texts."""
+    center: bool = False
+    """Subtract the mean of each teacher's vectors first: for teachers of which all cosines are high, such as GTE and E5."""
     similarity: NotNegative = _USUAL
     """distill: the weight of the similarities of all texts of a step with each other."""
     translations: bool = False
@@ -113,6 +119,8 @@ class EmbedSettings(Bounded):
             "margin": self.margin != _MARGIN and "triplet" not in losses,
             "symmetric": self.symmetric and not may_be_in_batch,
             "similarity": self.similarity != _USUAL and not self.teachers,
+            "teacher_vectors": bool(self.teacher_vectors) and not self.teachers,
+            "center": self.center and not self.teachers,
             "translations": not self.teachers and (self.translations or any(one.translations for one in self.sets)),
             "scale": self.scale != _USUAL and not losses & {"auto", "in-batch", "cosent"},
         }

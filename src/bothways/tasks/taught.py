@@ -3,6 +3,8 @@
 They are computed once, before the first step. S different texts · W widths of all models.
 """
 
+import hashlib
+import json
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bothways import atomic
 from bothways.data.examples import Text
 from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine
@@ -19,12 +22,15 @@ from bothways.engine.sequences import Indices
 from bothways.errors import BothwaysError
 from bothways.lazy import F, Tensor, torch
 from bothways.model.batch import Batch
+from bothways.model.fingerprint import fingerprint
 from bothways.progress import Watch
 from bothways.tasks.embed_settings import EmbedSettings, loss_of
 from bothways.tasks.encoded import EncodedChunk
 
 if TYPE_CHECKING:
     from torch import nn
+
+_BLOCK = 65_536  # rows of vectors that are read at a time
 
 
 class Taught:
@@ -33,21 +39,34 @@ class Taught:
     Each model's vector has the length 1, so that the cosine of two texts is the mean of the models' cosines.
     """
 
-    def __init__(self, folders: Sequence[str], texts: Iterable[str], device: "torch.device", watch: Watch) -> None:
+    def __init__(
+        self,
+        folders: Sequence[str],
+        texts: Iterable[str],
+        device: "torch.device",
+        watch: Watch,
+        keep: str = "",
+        center: bool = False,
+    ) -> None:
+        """`keep`: a folder where vectors are kept, and looked for. `center`: the mean of each model's is subtracted."""
         self.rows: dict[str, int] = {}
         for text in texts:
             self.rows.setdefault(text, len(self.rows))
-        parts = [_vectors(folder, list(self.rows), device, watch) for folder in folders]
-        self.vectors = np.concatenate(parts, 1)
-        """(S, W) in half precision, which keeps cosines to 1e-3."""
+        self.parts = [_kept_vectors(folder, list(self.rows), device, watch, keep) for folder in folders]
+        """(S, width of a model) each, in half precision, which keeps cosines to 1e-3."""
+        self.means = [_mean(part) if center else None for part in self.parts]
 
     @property
     def width(self) -> int:
-        return int(self.vectors.shape[1])
+        return sum(part.shape[1] for part in self.parts)
 
     def of(self, rows: Sequence[int]) -> Tensor:
         """(texts, W)."""
-        return torch.from_numpy(self.vectors[list(rows)]).float()
+        found = []
+        for part, mean in zip(self.parts, self.means, strict=True):
+            vectors = torch.from_numpy(part[list(rows)]).float()
+            found.append(vectors if mean is None else F.normalize(vectors - mean, dim=1))
+        return torch.cat(found, 1)
 
 
 def texts_taught(settings: EmbedSettings, source: str, examples: Sequence[Any]) -> Iterator[str]:
@@ -57,6 +76,30 @@ def texts_taught(settings: EmbedSettings, source: str, examples: Sequence[Any]) 
     is_translated = settings.of(source).translations
     for example in examples:
         yield from example.texts[:1] * len(example.texts) if is_translated else example.texts
+
+
+def _mean(vectors: NDArray[np.float16]) -> Tensor:
+    total = np.zeros(vectors.shape[1])
+    for start in range(0, len(vectors), _BLOCK):
+        total += vectors[start : start + _BLOCK].sum(0, dtype=np.float64)
+    return torch.from_numpy(total / max(1, len(vectors))).float()
+
+
+def _kept_vectors(
+    folder: str, texts: Sequence[str], device: "torch.device", watch: Watch, keep: str
+) -> NDArray[np.float16]:
+    """(S, width of the model), read from the folder `keep` if they are there, else computed and put there."""
+    if not keep:
+        return _vectors(folder, texts, device, watch)
+    state = hashlib.sha256(json.dumps(fingerprint(Path(folder)), sort_keys=True).encode())
+    for text in texts:
+        state.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
+    file = Path(keep, f"{Path(folder).name}-{state.hexdigest()[:16]}.npy")
+    if not file.exists():
+        with atomic.new_file(file) as fresh, fresh.open("wb") as out:
+            np.save(out, _vectors(folder, texts, device, watch))
+    kept: NDArray[np.float16] = np.load(file, mmap_mode="r")
+    return kept
 
 
 def _vectors(folder: str, texts: Sequence[str], device: "torch.device", watch: Watch) -> NDArray[np.float16]:
