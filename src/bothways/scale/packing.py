@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from bothways import atomic
 from bothways.model.box import model_folder
+from bothways.model.fingerprint import fingerprint
 from bothways.pretraining.pack import DocumentPlaces, PackReport, PackTally, find_inputs, parse_share, write_packed
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
-from bothways.model.fingerprint import fingerprint
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.scale.drive import Execute, OnProgress, remove_parts, run_units
 from bothways.scale.jobs import Runner, in_encoding

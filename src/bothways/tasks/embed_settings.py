@@ -72,7 +72,7 @@ class EmbedSettings(Bounded):
     teacher_vectors: str = ""
     """A folder where the teachers' vectors are kept, for further runs on the same texts."""
     center: bool = False
-    """Subtract the mean of each teacher's vectors first: for teachers of which all cosines are high, such as GTE and E5."""
+    """Subtract the mean of each teacher's vectors first: for teachers whose cosines are all high, such as GTE."""
     similarity: NotNegative = _USUAL
     """distill: the weight of the similarities of all texts of a step with each other."""
     translations: bool = False
