@@ -207,15 +207,15 @@ def test_what_teachers_teach_are_their_vectors(teacher: Path, monkeypatch: pytes
 def test_vectors_of_a_teacher_are_kept_for_the_same_texts_and_model(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taught(*texts: str, center: bool = False) -> Taught:
+    def taught(*texts: str, center: float = 0) -> Taught:
         return Taught([str(teacher)], texts, torch.device("cpu"), watch_nothing, str(tmp_path / "kept"), center)
 
     first = taught("the cat", "北京", "a dog sat").of([0, 1, 2])
     with monkeypatch.context() as patch:
         patch.setattr("bothways.tasks.taught._vectors", None)  # which would fail
         assert torch.equal(taught("the cat", "北京", "a dog sat").of([0, 1, 2]), first)
-        centered = taught("the cat", "北京", "a dog sat", center=True).of([0, 1, 2])
-        assert torch.allclose(centered, torch.nn.functional.normalize(first - first.mean(0), dim=1), atol=1e-3)
+        centered = taught("the cat", "北京", "a dog sat", center=0.7).of([0, 1, 2])
+        assert torch.allclose(centered, torch.nn.functional.normalize(first - 0.7 * first.mean(0), dim=1), atol=1e-3)
         with pytest.raises(TypeError):
             taught("the cat", "北京", "a dog")
     moved = taught("the cat北京", "a dog sat").of([0, 1])  # the same letters, other texts

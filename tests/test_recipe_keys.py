@@ -250,7 +250,7 @@ FINETUNING = {
     "embed.guide_margin": c("0.9", *EMBED, "embed.guide={vectors}"),
     "embed.teachers": c('["{vectors}"]', *EMBED),
     "embed.teacher_vectors": c("/dev/null/kept", *EMBED, 'embed.teachers=["{vectors}"]', effect="unwritable"),
-    "embed.center": c("true", *EMBED, 'embed.teachers=["{vectors}"]'),
+    "embed.center": c("0.5", *EMBED, 'embed.teachers=["{vectors}"]'),
     "embed.translations": c("true", *EMBED, 'embed.teachers=["{vectors}"]'),
     "embed.similarity": c("1.0", *EMBED, 'embed.teachers=["{vectors}"]'),
     "sets.file": c("none.jsonl", *EMBED, SETS, effect="no-such-file"),

@@ -9,7 +9,7 @@ from bothways.data.related import is_inference
 from bothways.errors import BothwaysError
 from bothways.model.config import EncoderConfig
 from bothways.model.pooling_modes import PoolingMode
-from bothways.ranges import Bounded, NotNegative, Positive, Size
+from bothways.ranges import Bounded, NotNegative, Positive, Share, Size
 
 Loss = Literal["auto", "in-batch", "cosent", "cosine", "triplet", "softmax", "distill"]
 _NEEDS = {"cosent": "scored", "cosine": "scored", "in-batch": "related", "triplet": "related", "softmax": "relations"}
@@ -71,8 +71,8 @@ class EmbedSettings(Bounded):
     """Folders of models to distill from, on any texts."""
     teacher_vectors: str = ""
     """A folder where the teachers' vectors are kept, for further runs on the same texts."""
-    center: bool = False
-    """Subtract the mean of each teacher's vectors first: for teachers whose cosines are all high, such as GTE."""
+    center: Share = 0.0
+    """This share of the mean of each teacher's vectors is subtracted: for teachers whose cosines are all high."""
     similarity: NotNegative = _USUAL
     """distill: the weight of the similarities of all texts of a step with each other."""
     translations: bool = False
@@ -120,7 +120,7 @@ class EmbedSettings(Bounded):
             "symmetric": self.symmetric and not may_be_in_batch,
             "similarity": self.similarity != _USUAL and not self.teachers,
             "teacher_vectors": bool(self.teacher_vectors) and not self.teachers,
-            "center": self.center and not self.teachers,
+            "center": self.center > 0 and not self.teachers,
             "translations": not self.teachers and (self.translations or any(one.translations for one in self.sets)),
             "scale": self.scale != _USUAL and not losses & {"auto", "in-batch", "cosent"},
         }

@@ -46,15 +46,16 @@ class Taught:
         device: "torch.device",
         watch: Watch,
         keep: str = "",
-        center: bool = False,
+        center: float = 0.0,
     ) -> None:
-        """`keep`: a folder where vectors are kept, and looked for. `center`: the mean of each model's is subtracted."""
+        """`keep`: a folder where vectors are kept, and looked for. `center`: so much of each model's
+        mean is subtracted."""
         self.rows: dict[str, int] = {}
         for text in texts:
             self.rows.setdefault(text, len(self.rows))
         self.parts = [_kept_vectors(folder, list(self.rows), device, watch, keep) for folder in folders]
         """(S, width of a model) each, in half precision, which keeps cosines to 1e-3."""
-        self.means = [_mean(part) if center else None for part in self.parts]
+        self.means = [center * _mean(part) if center else None for part in self.parts]
 
     @property
     def width(self) -> int:
