@@ -212,7 +212,7 @@ def main() -> None:
     write(asked.out / "glosses.jsonl.xz", ({"a": a, "b": b} for a, b in made if a))
 
     found = [(q["question"], p["context"]) for p in paragraphs(one(labelled / "cmrc2018", "train")) for q in p["qas"]]
-    for file in parts(asked.data / "pairs", "zh-"):
+    for file in (file for file in parts(asked.data / "pairs", "zh-") if file.name.startswith("zh-")):
         found += [(row["a"], row["b"]) for row in rows(file)]
     for sentence, paragraph in drawn[:RELATED]:
         rest = paragraph.replace(sentence, "")

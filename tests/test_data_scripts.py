@@ -2,6 +2,7 @@
 
 import json
 import lzma
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -144,13 +145,15 @@ def test_vectors_are_not_trained_on_what_judges_them(tmp_path: Path) -> None:
             ],
         },
     )
-    out = tmp_path / "out"
-    run("vector_data.py", tmp_path / "data", out, "--leave-out", "left")
-    assert free in text(out, "text-1/sentences-000.txt.xz").split("\n")
-    assert text(out, "text-1/paragraphs-000.txt.xz") == long.strip() + "\n"
-    pairs = {"An entailed first text.", "Its second text.", "Its other text.", "An English sentence."}
-    others = {"Not entailed, the first.", "Not entailed, the second."}
-    assert set(text(out, "text-1/pair-texts-000.txt.xz").splitlines()) == pairs | others
+    out, more = tmp_path / "out", tmp_path / "more.txt"
+    more.write_text(f"A term: what it means.\n{judged['title']}\n")
+    run("vector_data.py", tmp_path / "data", out, "--leave-out", "left", "--more", str(more))
+    texts = {
+        path.name.partition("-")[0]: set(text(path.parent, path.name).splitlines()) for path in out.glob("text-1/*")
+    }
+    everyday = {"An entailed first text.", "Its second text.", "Its other text.", "An English sentence."}
+    everyday |= {"Not entailed, the first.", "Not entailed, the second."}
+    assert texts == {"wiki": {free, long.strip()}, "everyday": everyday, "science": {"A term: what it means."}}
     everything = text(out, "text-*/*.txt.xz")
     assert everything.count(free) == 1
     assert not [sentence for sentence in shown.values() if sentence in everything]
@@ -162,3 +165,25 @@ def test_vectors_are_not_trained_on_what_judges_them(tmp_path: Path) -> None:
     }
     assert rows(out / "eval/sts/sick-test.jsonl.xz") == [{"sentence1": judged["sick"], "sentence2": "b", "score": 3.3}]
     assert (out / "eval/scifact/qrels/test.tsv").read_text() == "query-id\tcorpus-id\tscore\n2\t1\t1\n"
+
+
+def test_a_glossary_has_names_definitions_and_examples(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "GO.sqlite") as terms:
+        terms.execute("CREATE TABLE go_term (term, definition)")
+        terms.execute("CREATE TABLE go_synonym (synonym)")
+        terms.execute("INSERT INTO go_term VALUES ('growth', 'It gets larger.')")
+        terms.executemany("INSERT INTO go_synonym VALUES (?)", [("growing",), ("GO:0000001",)])
+    term = '[Term]\nid: HP:1\nname: Tall stature\ndef: "A great height." [x]\nsynonym: "Tallness" EXACT []\n'
+    (tmp_path / "hp.obo").write_text(f"format-version: 1.2\n\n{term}")
+    for part in ("verb", "adj", "adv"):
+        (tmp_path / f"data.{part}").write_text("  1 The licence.\n")
+    noun = '00000001 03 n 02 hot_dog 0 frank(p) 0 001 @ 00000002 n 0000 | a sausage; "eat a hot dog"  \n'
+    (tmp_path / "data.noun").write_text(f"  1 The licence.\n{noun}")
+    sources = ["--go", "GO.sqlite", "--hpo", "hp.obo", "--wordnet", ".", "--out", "glossary.txt"]
+    command = [sys.executable, str(SCRIPTS / "glossary.py"), *sources]
+    subprocess.run(command, check=True, capture_output=True, timeout=120, cwd=tmp_path)
+    assert (tmp_path / "glossary.txt").read_text().splitlines() == [
+        "growth", "It gets larger.", "growth: It gets larger.", "growing",
+        "Tall stature", "Tallness", "A great height.", "Tall stature: A great height.",
+        "hot dog, frank", "a sausage", "hot dog, frank: a sausage", "eat a hot dog",
+    ]  # fmt: skip
