@@ -200,25 +200,26 @@ def test_what_teachers_teach_are_their_vectors(teacher: Path, monkeypatch: pytes
     vectors = bothways.encode(texts, teacher)
     assert [len(part) for part in found.parts] == [len(set(texts))] * 2
     assert found.width == 2 * vectors.shape[1]
-    taught = found.of([found.rows[text] for text in texts]).numpy()
+    taught = found.finish(found.of([found.rows[text] for text in texts])).numpy()
     assert np.allclose(taught, np.concatenate([vectors, vectors], 1), atol=1e-3)
 
 
 def test_vectors_of_a_teacher_are_kept_for_the_same_texts_and_model(
     teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def taught(*texts: str, center: float = 0) -> Taught:
-        return Taught([str(teacher)], texts, torch.device("cpu"), watch_nothing, str(tmp_path / "kept"), center)
+    def taught(*texts: str, center: float = 0) -> torch.Tensor:
+        found = Taught([str(teacher)], texts, torch.device("cpu"), watch_nothing, str(tmp_path / "kept"), center)
+        return found.finish(found.of(range(len(texts))))
 
-    first = taught("the cat", "北京", "a dog sat").of([0, 1, 2])
+    first = taught("the cat", "北京", "a dog sat")
     with monkeypatch.context() as patch:
         patch.setattr("bothways.tasks.taught._vectors", None)  # which would fail
-        assert torch.equal(taught("the cat", "北京", "a dog sat").of([0, 1, 2]), first)
-        centered = taught("the cat", "北京", "a dog sat", center=0.7).of([0, 1, 2])
+        assert torch.equal(taught("the cat", "北京", "a dog sat"), first)
+        centered = taught("the cat", "北京", "a dog sat", center=0.7)
         assert torch.allclose(centered, torch.nn.functional.normalize(first - 0.7 * first.mean(0), dim=1), atol=1e-3)
         with pytest.raises(TypeError):
             taught("the cat", "北京", "a dog")
-    moved = taught("the cat北京", "a dog sat").of([0, 1])  # the same letters, other texts
+    moved = taught("the cat北京", "a dog sat")  # the same letters, other texts
     assert not torch.equal(moved, first[:2])
     assert len(list((tmp_path / "kept").iterdir())) == 2
 
@@ -263,7 +264,7 @@ def test_translations_learn_the_vector_of_the_text_that_the_teacher_read(base: P
     step = work._step(work.samples[: len(PAIRS)], Ranks())
     assert step.whole is not None
     wanted = bothways.encode([one.texts[0] for one in PAIRS for _ in one.texts], teacher)
-    assert np.allclose(step.whole.targets["taught"].numpy(), wanted, atol=1e-3)
+    assert np.allclose(work.task.taught.finish(step.whole.targets["taught"]).numpy(), wanted, atol=1e-3)
     alone = prepared(recipe_for("embed", base, settings=EmbedSettings(loss="cosent")), SCORED)
     assert one_step(work, work.samples[len(PAIRS) :]) == pytest.approx(0.5 * one_step(alone), rel=1e-5)
 

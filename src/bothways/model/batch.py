@@ -41,14 +41,16 @@ class Batch:
         >>> batch.positions.tolist(), batch.cu_seqlens.tolist()
         ([0, 1, 2, 0, 1], [0, 3, 5])
         """
-        lengths = torch.tensor([len(sequence) for sequence in ids])
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         if not len(lengths) or not lengths.all():
             raise ValueError("a batch needs at least one sequence, and every sequence at least one token")
+        # In numpy: small operations of torch take several times as long, and training packs a batch for each step.
+        ends = lengths.cumsum()
+        positions = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)
         flat = _concatenate(ids)
         segment_ids = torch.zeros_like(flat) if segments is None else _concatenate(segments)
-        cu_seqlens = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths.cumsum(0)])
-        positions = torch.arange(len(flat)) - cu_seqlens[:-1].repeat_interleave(lengths)
-        return cls(flat, segment_ids, positions, cu_seqlens.int(), int(lengths.max()))
+        cu_seqlens = torch.from_numpy(np.concatenate([[0], ends]).astype(np.int32))
+        return cls(flat, segment_ids, torch.from_numpy(positions), cu_seqlens, int(lengths.max()))
 
     @property
     def size(self) -> int:
@@ -101,4 +103,4 @@ class Batch:
 
 
 def _concatenate(rows: Sequence[Numbers]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.asarray(row, np.int64) for row in rows]))
+    return torch.from_numpy(np.concatenate(rows).astype(np.int64))

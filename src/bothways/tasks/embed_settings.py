@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from bothways.data.examples import Related
@@ -135,6 +136,16 @@ class EmbedSettings(Bounded):
 
     def of(self, source: str) -> EmbedSet:
         """What a file is trained with."""
+        if source not in self._found:
+            self._found[source] = self._of(source)
+        return self._found[source]
+
+    @cached_property
+    def _found(self) -> dict[str, EmbedSet]:
+        """Those asked for before: training asks for every text of every file."""
+        return {}
+
+    def _of(self, source: str) -> EmbedSet:
         usual = EmbedSet(source, self.loss, 1.0, self.query_prompt, self.document_prompt, self.translations)
         found = next((one for one in self.sets if one.file == source), usual)
         return replace(

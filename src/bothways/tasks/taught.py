@@ -55,19 +55,21 @@ class Taught:
             self.rows.setdefault(text, len(self.rows))
         self.parts = [_kept_vectors(folder, list(self.rows), device, watch, keep) for folder in folders]
         """(S, width of a model) each, in half precision, which keeps cosines to 1e-3."""
-        self.means = [center * _mean(part) if center else None for part in self.parts]
+        self.means = [center * _mean(part).to(device) if center else None for part in self.parts]
 
     @property
     def width(self) -> int:
         return sum(part.shape[1] for part in self.parts)
 
     def of(self, rows: Sequence[int]) -> Tensor:
-        """(texts, W)."""
-        found = []
-        for part, mean in zip(self.parts, self.means, strict=True):
-            vectors = torch.from_numpy(part[list(rows)]).float()
-            found.append(vectors if mean is None else F.normalize(vectors - mean, dim=1))
-        return torch.cat(found, 1)
+        """(texts, W) as they are kept, in half precision: `finish` makes of them what is learned from."""
+        return torch.from_numpy(np.concatenate([part[list(rows)] for part in self.parts], axis=1))
+
+    def finish(self, kept: Tensor) -> Tensor:
+        """(texts, W), on the device of the training, where it takes no time."""
+        each = kept.float().split([part.shape[1] for part in self.parts], 1)
+        pairs = zip(each, self.means, strict=True)
+        return torch.cat([one if mean is None else F.normalize(one - mean, dim=1) for one, mean in pairs], 1)
 
 
 def texts_taught(settings: EmbedSettings, source: str, examples: Sequence[Any]) -> Iterator[str]:

@@ -177,11 +177,12 @@ class FineTuning:
         groups: list[list[Sample]] = []
         tokens = 0
         for sample in samples:
-            if not groups or tokens + len(sample) > self.micro_tokens:
+            size = len(sample)
+            if not groups or tokens + size > self.micro_tokens:
                 groups.append([])
                 tokens = 0
             groups[-1].append(sample)
-            tokens += len(sample)
+            tokens += size
         return groups
 
     def _micro(self, samples: Sequence[Sample], counts: float) -> tuple[MicroBatch, float]:
