@@ -128,6 +128,7 @@ def test_fine_tuning_again_forgets_the_first_task(tuned: dict[str, Path], tmp_pa
         said = json.loads((found.folder / "config.json").read_text())
         assert "problem_type" not in said
         assert said["bothways"]["task"] == task
+        assert "options" not in said["bothways"]  # each of them is a key of its own
         assert not {"fear", "joy"} & set(said.get("label2id", {}))
         assert Predictor.load(found.folder).name == task
 

@@ -88,7 +88,8 @@ def task_config(model: ModelFacts) -> TaskConfig:
 def described(config: TaskConfig) -> dict[str, Any]:
     """The keys of config.json for a task."""
     shared = asdict(config)
-    return {_KEY: {**shared, **shared.pop("options")}, **TASKS[config.task].hf_config(config)}
+    own = shared.pop("options")
+    return {_KEY: shared | own, **TASKS[config.task].hf_config(config)}
 
 
 def with_config(model: M, config: TaskConfig) -> M:
