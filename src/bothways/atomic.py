@@ -10,6 +10,7 @@ import fcntl
 import glob
 import os
 import platform
+import re
 import secrets
 import shutil
 import zlib
@@ -19,6 +20,8 @@ from pathlib import Path
 from bothways.errors import BothwaysError
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # Linux renameat2(2)
+_HIDDEN = re.compile(r"\..+\.[0-9a-f]{8}-\d+-[0-9a-f]{8}(\.\w+)*")
+"""What `_hidden_name` gives."""
 
 
 @contextlib.contextmanager
@@ -105,9 +108,14 @@ def only_writer(home: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def other_files(folder: Path, known: Collection[str]) -> list[str]:
+    """The names in a folder that are neither known nor what a killed writer has left."""
+    names = {file.name for file in folder.iterdir()} if folder.exists() else set()
+    return sorted(name for name in names - set(known) if not _HIDDEN.fullmatch(name))
+
+
 def _require_ours(path: Path, replaces: Collection[str]) -> None:
-    others = sorted({file.name for file in path.iterdir()} - set(replaces)) if path.exists() else []
-    if others:
+    if others := other_files(path, replaces):
         raise BothwaysError(
             f"{path} already holds other files, such as {others[0]}: name a new or empty folder", "other-files", path
         )

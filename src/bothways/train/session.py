@@ -154,10 +154,10 @@ def claim(
     `in_steps`: the `[run]` of a recipe with epochs as steps.
     """
     path = out / RECIPE
-    others = [file.name for file in out.iterdir() if file.name not in (_LOCK, PACKED)] if out.exists() else []
-    if others and not path.exists():
+    atomic.clear(out)
+    if not path.exists() and (others := atomic.other_files(out, (_LOCK, PACKED))):
         raise BothwaysError(
-            f"{out} already holds other files, such as {min(others)}: name a new or empty folder", "other-files", out
+            f"{out} already holds other files, such as {others[0]}: name a new or empty folder", "other-files", out
         )
     if path.exists():
         earlier = read(path)
