@@ -296,6 +296,7 @@ def test_folders_of_others_are_not_replaced(home: Path, tmp_path: Path, monkeypa
 def test_what_cannot_be_is_said_at_once(
     home: Path, tmp_path: Path, tokenizer: Tokenizer, compressed: Compressed
 ) -> None:
+    (tmp_path / "unlabelled.tsv").write_text("text\tlabel\nthe cat\t\n")
     for options, code in (
         ({"layers": [2]}, "out-of-range"),
         ({"layers": [-1]}, "out-of-range"),
@@ -303,6 +304,9 @@ def test_what_cannot_be_is_said_at_once(
         ({"vocabulary": "half"}, "unknown-choice"),
         ({"keep": "most"}, "bad-number"),
         ({"dev": tmp_path / "nothing.tsv"}, "no-file"),
+        ({"texts": [tmp_path / "nothing.txt"]}, "no-file"),
+        ({"settings": ["run.stepz=2"]}, "unknown-key"),
+        ({"train": tmp_path / "unlabelled.tsv"}, "no-labels"),
     ):
         with refused(code):
             run_of(home, tmp_path / "out", **options)

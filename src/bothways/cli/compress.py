@@ -180,8 +180,8 @@ def _print(found: "Compressed") -> None:
     ]
     print_table(("", *columns, "kept"), rows, right=columns)
     best, original = found.best, found.steps[0]
-    if found.interval is not None:
-        low, high = found.interval
+    low, high = found.interval or (0.0, 0.0)
+    if low < high:
         say(
             f"{found.metric} of the original on {found.examples:,} examples: 95 % interval {low:.4f} to {high:.4f}; "
             "smaller differences may be chance"

@@ -13,7 +13,7 @@ from bothways.compression.card import card_of
 from bothways.compression.keep import Keep, reaches
 from bothways.compression.measure import Measure
 from bothways.compression.steps import TABLE, Compressed, smallest
-from bothways.compression.students import Lessons, distilled, layers_to_try
+from bothways.compression.students import Lessons, distilled, layers_to_try, recipe_for
 from bothways.compression.trials import Trials, Variant, write_variant
 from bothways.compression.used_pieces import Vocabulary, pieces_of_examples, pieces_of_texts
 from bothways.data.notes import Notes
@@ -32,6 +32,7 @@ from bothways.predict.predictor import Predictor
 from bothways.progress import Progress, Watch, watch_nothing
 from bothways.scoring.significance import interval
 from bothways.tasks.labelled_files import FinetuneData
+from bothways.text.files import find_rereadable
 from bothways.text.frames import as_files, is_frame
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.train.session import Listener, Say
@@ -91,6 +92,11 @@ def compress(
             original.name,
         )
     numbers = layers_to_try(layers, original.model.config.encoder.layers)
+    lessons = Lessons(original.name, (), (), settings, epochs, seed, device, listen, say, watch)
+    for count in numbers:
+        recipe_for(source, count, lessons)  # what is wrong with its settings is said now
+    if texts:
+        find_rereadable(texts)
     with (
         atomic.new_folder(out, replaces=_replaced(out, source)) as fresh,
         as_files(train, "the training table") as train_files,
@@ -101,8 +107,9 @@ def compress(
         measure = Measure(original, tested, watch)
         needed = _needed(measure, wanted, name_of_model(source))
         trials = Trials(measure, needed, fresh / "work", say)
-        lessons = Lessons(original.name, rows, tested, settings, epochs, seed, device, listen, say, watch)
-        unseen = _try_all(trials, lessons, numbers, precisions, vocabulary, texts, text)
+        unseen = _try_all(
+            trials, replace(lessons, train=rows, dev=tested), numbers, precisions, vocabulary, texts, text
+        )
         found = Compressed(
             folder=out,
             task=original.name,
@@ -155,7 +162,8 @@ def _read(predictor: Predictor, data: FinetuneData, say: Say, watch: Watch) -> t
     for what, files in (("training", data.train), ("development", data.dev)):
         found.append(list(watch(labelled(files, predictor, data, notes), "reading", files)))
         if not found[-1]:
-            raise BothwaysError(f"the {what} data have no labelled rows", "no-labels", files)
+            named = ", ".join(_names(files)) or f"the {what} table"
+            raise BothwaysError(f"{named}: no labelled rows were found, and {what} data were expected", "no-labels")
     if notes.columns:
         say(f"columns: {notes.columns}")
     if notes:

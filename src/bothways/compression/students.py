@@ -11,7 +11,7 @@ from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.finetune import finetune
-from bothways.tasks.recipe import finetune_recipe
+from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe
 from bothways.train.protocol import Event, Saved
 from bothways.train.session import Listener, Say
 
@@ -21,8 +21,8 @@ class Lessons:
     """How students are trained."""
 
     task: str
-    train: Sequence[Any]
-    dev: Sequence[Any]
+    train: Sequence[Any] = ()
+    dev: Sequence[Any] = ()
     settings: Sequence[str] = ()
     """Keys of a fine-tuning recipe, as in optim.lr=3e-5."""
     epochs: float | None = None
@@ -53,8 +53,8 @@ def layers_to_try(wanted: Sequence[int] | None, layers: int) -> tuple[int, ...]:
     return tuple(sorted(numbers, reverse=True))
 
 
-def distilled(teacher: Path, layers: int, lessons: Lessons, out: Path) -> Model:
-    """A student of the model in `teacher`: evenly spaced layers of it, trained on labels and soft targets."""
+def recipe_for(teacher: Path, layers: int, lessons: Lessons) -> FinetuneRecipe:
+    """The recipe of a student: evenly spaced layers of the teacher, trained on labels and soft targets."""
     run: dict[str, Any] = {"seed": lessons.seed, "device": lessons.device}
     table = {
         "task": lessons.task,
@@ -62,8 +62,13 @@ def distilled(teacher: Path, layers: int, lessons: Lessons, out: Path) -> Model:
         "distill": {"teacher": str(teacher)},
         "run": run if lessons.epochs is None else {**run, "epochs": lessons.epochs},
     }
+    return finetune_recipe(table, lessons.settings)
+
+
+def distilled(teacher: Path, layers: int, lessons: Lessons, out: Path) -> Model:
+    """A student of the model in the folder `teacher`."""
     found = finetune(
-        finetune_recipe(table, lessons.settings),
+        recipe_for(teacher, layers, lessons),
         out,
         train=lessons.train,
         dev=lessons.dev,
