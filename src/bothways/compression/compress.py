@@ -263,12 +263,17 @@ def _variants(whole: Variant, numbers: Sequence[int], lessons: Lessons, work: Pa
     if not numbers:
         return
     write_variant(whole.model, "", work / "teacher")
+    say = lessons.say
     for count in numbers:
-        lessons.say(f"distilling {count} of {whole.model.config.encoder.layers} layers")
-        student = distilled(work / "teacher", count, lessons, work / f"layers-{count}")
+        say(f"distilling {count} of {whole.model.config.encoder.layers} layers")
+        try:
+            student = distilled(work / "teacher", count, lessons, work / f"layers-{count}")
+        except KeyboardInterrupt:
+            say("stopped: nothing is written")
+            raise
         shutil.rmtree(work / f"layers-{count}")
         yield Variant(f"{count} layer{'s' * (count > 1)}", student)
-        lessons = replace(lessons, say=lambda words: None)  # the first student has said it all
+        lessons = replace(lessons, say=lambda words: None)  # the first student has said what holds for all
 
 
 def _write(

@@ -12,7 +12,7 @@ from bothways.model.model import Model
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.finetune import finetune
 from bothways.tasks.recipe import FinetuneRecipe, finetune_recipe
-from bothways.train.protocol import Event, Saved
+from bothways.train.protocol import Event, Finished, Saved
 from bothways.train.session import Listener, Say
 
 
@@ -72,17 +72,17 @@ def distilled(teacher: Path, layers: int, lessons: Lessons, out: Path) -> Model:
         out,
         train=lessons.train,
         dev=lessons.dev,
-        listen=[partial(_unless_saved, listener) for listener in lessons.listen],
+        listen=[partial(_pass_on, listener) for listener in lessons.listen],
         say=lessons.say,
         watch=lessons.watch,
         keeps_task=True,
     )
-    if not found.complete:  # Ctrl-C or a signal: the run was to be one of several
+    if not found.complete:  # Ctrl-C or a signal
         raise KeyboardInterrupt
     return load(found.folder)
 
 
-def _unless_saved(listener: Listener, event: Event) -> None:
-    """Nobody needs to know the folders of checkpoints that are removed in the end."""
-    if not isinstance(event, Saved):
+def _pass_on(listener: Listener, event: Event) -> None:
+    """All but the folders of checkpoints, which are removed in the end, and that a run that was stopped can go on."""
+    if not (isinstance(event, Saved) or (isinstance(event, Finished) and not event.complete)):
         listener(event)
