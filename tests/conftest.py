@@ -42,7 +42,7 @@ collect_ignore = [] if torch.cuda.is_available() else ["test_gpu.py"]
 
 # Modules that train, judge or start processes in most of their tests: `make quick` leaves them out.
 SLOW = {
-    "test_adapter_base", "test_benchmarks", "test_box", "test_boxed_model", "test_cli_tasks", "test_convert",
+    "test_adapter_base", "test_benchmarks", "test_box", "test_boxed_model", "test_cli_tasks", "test_compress", "test_convert",
     "test_distill", "test_estimators", "test_fairseq", "test_families", "test_families_tasks", "test_finetune", "test_fit",
     "test_google", "test_kills", "test_late_interaction", "test_lora", "test_lora_peft", "test_matrix", "test_older_tokenizers", "test_one_score", "test_pack",
     "test_predictor", "test_pretrain", "test_pretrain_lora", "test_published_families", "test_ranking_losses", "test_recipe_keys",

@@ -23,6 +23,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TABLE_COMMAND = re.compile(r"^\|.*\| `(bothways .*?)`.*\|$", re.MULTILINE)
 SHORT = {
     "finetune": ["--set", "run.steps=2"],
+    "compress": ["--set", "run.steps=2"],
     "pretrain": ["--set", "run.minutes=0.01"],
     "adapt": ["--set", "run.steps=2"],
 }

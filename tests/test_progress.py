@@ -565,6 +565,12 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
         set(),
     ),
     "evaluate": ("{data}/reviews-dev.tsv --model {out}/tuned/model", {"evaluating"}, {LOAD}),
+    "compress": (
+        "{out}/tuned --train {data}/reviews.tsv --dev {data}/reviews-dev.tsv --out {out}/small --precision int8 "
+        "--set run.steps=2 --device cpu",
+        {"reading", "scoring", "counting pieces", "tokenizing"},
+        {LOAD},
+    ),
     "evaluate-vectors": (
         "{data}/vector-sets --model {model} --long window",
         {
@@ -659,7 +665,7 @@ def place(tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch) -
         yield {"out": str(tmp_path), "model": str(model_folder), "data": str(EXAMPLES), "small": small}
 
 
-NEEDS = {"pretrain": ["pack"], "evaluate": ["finetune"], "predict": ["finetune"]}
+NEEDS = {"pretrain": ["pack"], "evaluate": ["finetune"], "predict": ["finetune"], "compress": ["finetune"]}
 NEEDS |= {f"search {part}": ["search build"] for part in ("add", "query", "delete", "compact")}
 
 

@@ -31,6 +31,7 @@ ORDER = [
     ["export"],
     ["doctor"],
     ["predict"],
+    ["compression"],
     ["search"],
     ["scale"],
     ["page"],

@@ -13,6 +13,9 @@ from bothways.errors import BothwaysError, StoppedError
 from bothways.lazy import imported
 
 if TYPE_CHECKING:
+    from bothways.compression.compress import compress as compress
+    from bothways.compression.steps import Compressed as Compressed
+    from bothways.compression.steps import CompressionStep as CompressionStep
     from bothways.data.examples import Choice as Choice
     from bothways.data.examples import Question as Question
     from bothways.data.examples import Tagged as Tagged
@@ -116,6 +119,8 @@ if TYPE_CHECKING:
     from bothways.text.train_vocab import train_vocabulary as train_vocabulary
 
 _MODULES = {
+    "compression.compress": "compress",
+    "compression.steps": "Compressed CompressionStep",
     "data.examples": "Choice Question Tagged Text",
     "data.findings": "Finding",
     "doctor.check_data": "check_data",

@@ -65,6 +65,12 @@ WRITERS = {
         "convert {data}/model out --to google", ("out",), ("convert {data}/tuned out --to google",)
     ),
     "export": Writer("export {data}/tuned --out graph", ("graph",)),
+    "compress": Writer(
+        "compress {data}/tuned --train {data}/rows.tsv --dev {data}/few.tsv --keep 0 --precision int8 --vocabulary pruned --out small --set run.steps=2 --device cpu",
+        ("small/config.json", "small/onnx", "small/README.md", "small/tokenizer.json"),
+        ("compress {data}/tuned --train {data}/rows.tsv --dev {data}/few.tsv --keep 0 --precision fp16 --layers 0 --vocabulary whole --out small --device cpu",),
+        varies=("compress.json",),
+    ),
     "page": Writer("page {data}/tuned --out site", ("site",)),
     "export of a second precision": Writer("export {data}/tuned --out graph --precision int8", ("graph/onnx",), ("export {data}/tuned --out graph",)),
     "encode": _files(f"encode {{text}} --out v.npy {_MODEL}", "v.npy"),

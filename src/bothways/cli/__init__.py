@@ -14,6 +14,7 @@ from bothways.cli import (
     bertscore,
     blimp,
     cluster,
+    compress,
     convert,
     doctor,
     encode,
@@ -52,6 +53,7 @@ app.add_typer(vocab.app, name="vocab")
 app.command()(info.info)
 app.command()(convert.convert)
 app.command()(export.export)
+app.command()(compress.compress)
 app.command()(page.page)
 app.command()(fill.fill)
 app.command()(encode.encode)

@@ -28,6 +28,10 @@ _ADAPTER = (
     "This folder holds a LoRA adapter: it is applied to its base model, which `adapter_config.json` names. PEFT opens "
     "it too."
 )
+_GRAPH = (
+    "This folder holds an ONNX graph, which ONNX Runtime and transformers.js run too. Bothways answers from it without "
+    "torch."
+)
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,13 @@ def adapter_card(model: Model, folder: Path, made: Made) -> str:
     ours = use_of(model, _place_of(folder, made)).codes["bothways"]
     use = replace(use_of(model, ""), package="peft", codes={"bothways": ours}, tags=("lora",), note=_ADAPTER)
     return _card(model, folder, made, use, "adapter")
+
+
+def graph_card(model: Model, folder: Path, made: Made) -> str:
+    """The card of a folder with an ONNX graph of the model."""
+    ours = use_of(model, _place_of(folder, made)).codes["bothways"]
+    use = replace(use_of(model, ""), package="onnx", codes={"bothways": ours}, tags=("onnx",), note=_GRAPH)
+    return _card(model, folder, made, use)
 
 
 def with_section(card: str, title: str, lines: Iterable[str]) -> str:

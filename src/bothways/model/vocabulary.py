@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bothways.errors import BothwaysError
@@ -103,8 +105,13 @@ def shrink_vocabulary(
     pieces were all kept, without unknown ones, gives the same pieces and hidden states as before; the new ids are in
     the order of the old ones (`text/fewer_pieces.py` explains why). All other weights are shared with `model`.
     """
+    counts = count_pieces(files, model.require_tokenizer(), field=text, on_bytes=on_bytes)
+    return keep_used(model, counts, minimum=minimum, count=count)
+
+
+def keep_used(model: Model, counts: NDArray[np.int64], *, minimum: int = 1, count: int | None = None) -> Shrunk:
+    """As `shrink_vocabulary`, with the number of uses of each piece, by id."""
     tokenizer, before = model.require_tokenizer(), model.config
-    counts = count_pieces(files, tokenizer, field=text, on_bytes=on_bytes)
     named = _named_ids(before.hf_config, tokenizer.size)
     positions = before.encoder.positions
     # RoBERTa counts positions from the id of its padding token: that id must not change.
@@ -121,7 +128,7 @@ def shrink_vocabulary(
         (before.encoder.vocab_size, len(kept)),
         (sum(p.numel() for p in model.parameters()), sum(p.numel() for p in smaller.parameters())),
         (_megabytes(model), _megabytes(smaller)),
-        float(counts[kept].sum() / counts.sum()),
+        float(counts[kept].sum() / max(counts.sum(), 1)),
     )
 
 

@@ -110,7 +110,7 @@ def evaluate(
     counting = _Counting(predictor, worst)
     with as_files(files) as names:
         with notebook_progress("evaluating") as bar:
-            for item, decoded in predictor.decode_all((watch or bar.over)(_labelled(names, predictor, data, notes))):
+            for item, decoded in predictor.decode_all((watch or bar.over)(labelled(names, predictor, data, notes))):
                 counting.add(item, decoded)
         found = counting.result()
         if other is None:
@@ -179,7 +179,7 @@ def require_same_task(
 
 def _scores(files: Sequence[str], predictor: Predictor, data: FinetuneData) -> Accumulator:
     scores = predictor.task.new_scores()
-    for item, decoded in predictor.decode_all(_labelled(files, predictor, data, None)):
+    for item, decoded in predictor.decode_all(labelled(files, predictor, data, None)):
         predictor.task.count(scores, item, decoded)
     return scores
 
@@ -188,12 +188,13 @@ def _loaded(predictor: Predictor | Path | str, device: Device, dtype: Precision)
     return predictor if isinstance(predictor, Predictor) else Predictor.load(predictor, device=device, dtype=dtype)
 
 
-def _labelled(files: Sequence[str], predictor: Predictor, data: FinetuneData, notes: Notes | None) -> Iterator[Any]:
+def labelled(files: Sequence[str], predictor: Predictor, data: FinetuneData, notes: Notes | None) -> Iterator[Any]:
+    """The labelled examples of files, in the form that the predictor's task scores."""
     task, config, notes = predictor.task, task_config(predictor.model), notes if notes is not None else Notes()
     known = set(predictor.labels)
     columns = task.known_columns(files, data.columns)
 
-    def labelled() -> Iterator[Any]:
+    def with_gold() -> Iterator[Any]:
         for example in task.read(files, columns, notes, config.options):
             if example.gold is None:
                 notes.add("unlabelled-row", example.where)
@@ -202,7 +203,7 @@ def _labelled(files: Sequence[str], predictor: Predictor, data: FinetuneData, no
                 notes.add("unknown-tags", f"{example.where} ({min(strange)})")
             yield example
 
-    return (task.normalise(config, example) for example in task.assemble(labelled(), task.settings, is_dev=True))
+    return (task.normalise(config, example) for example in task.assemble(with_gold(), task.settings, is_dev=True))
 
 
 class _Counting:

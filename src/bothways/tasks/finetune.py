@@ -78,13 +78,15 @@ def finetune(
     say: Say = lambda words: None,
     watch: Watch = watch_nothing,
     name: str = "",
+    keeps_task: bool = False,
 ) -> Finetuned:
     """Train as the recipe says, or continue an earlier call with the same `out`.
 
     The data are the recipe's files, or `train` and `dev`: examples, or a table in memory (pandas, polars, datasets,
     pyarrow), which is read as a file is. `text`, `pair` and `label` name their columns, as in the recipe. `name`: that
-    of the model in its card; by default that of `out`. `listen` gets every event of the run, `say` messages for the
-    user, and `watch` the examples while they are read and tokenized.
+    of the model in its card; by default that of `out`. `keeps_task`: the task's config and labels are those of the
+    model to start from; by default they are planned from the training data. `listen` gets every event of the run, `say`
+    messages for the user, and `watch` the examples while they are read and tokenized.
     """
     out, listeners = Path(out), Listeners(listen, say)
     recipe = replace(recipe, data=with_columns(recipe.data, text, pair, label))
@@ -106,8 +108,11 @@ def finetune(
         if recipe.model.pooling:
             start.config = with_pooling(start.config, recipe.model.pooling)
         start = with_dropout(start, recipe.model.dropout, recipe.model.attention_dropout)
-        max_length = start.config.encoder.max_length
-        config, labels = plan_task(recipe.task, recipe.settings, recipe.window, train, max_length)
+        if keeps_task:
+            config, labels = task_config(start), start.config.labels
+        else:
+            max_length = start.config.encoder.max_length
+            config, labels = plan_task(recipe.task, recipe.settings, recipe.window, train, max_length)
         model = with_task(start, config, labels, seed=recipe.run.seed)
         model.encoder.gradient_checkpointing = recipe.run.gradient_checkpointing
         _freeze(model, recipe.model.freeze)
