@@ -240,6 +240,8 @@ def test_h_shows_the_help_and_flags_have_no_type(verb: str) -> None:
     assert short.exit_code == 0
     assert short.output == long.output
     assert "<bool>" not in short.output
+    usage = short.output.partition("Usage:")[2].partition("\n\n")[0]
+    assert not re.search(r"\}|\.\.\.\]?\.\.\.|\[\[", usage)
 
 
 @pytest.mark.parametrize("verb", HELP)

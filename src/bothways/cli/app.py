@@ -50,6 +50,11 @@ class _Command(_Safe, TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types(super().get_params(ctx))
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Arguments as they are named, once: newer versions of typer write `{FILE...}...`."""
+        arguments = [_usage_of(param) for param in self.get_params(ctx) if _is_argument(param)]
+        return [self.options_metavar or "", *arguments]
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, _with_several_files(ctx, self.get_params(ctx), args))
 
@@ -106,6 +111,11 @@ def _with_several_files(ctx: Any, params: Sequence[Any], args: Sequence[str]) ->
 
 def _is_argument(param: Any) -> bool:
     return bool(param.param_type_name == "argument")
+
+
+def _usage_of(argument: Any) -> str:
+    name = str(argument.metavar or argument.name.upper())
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
 def _missing(params: Sequence[Any], words: int) -> list[str]:
