@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bothways.cli.options import Encoding, OldField, On, Sheet, TextColumn, TokenizerModel, named_devices
-from bothways.cli.output import parts_progress, print_json, print_table, say
+from bothways.cli.output import parts_progress, print_json, print_table, say, watch
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.text.files import Each
@@ -87,9 +87,9 @@ def pack(
     held_out = _held_out(valid or [])
     options: dict[str, Any] = {**held_out, "dedup": dedup, "text": text or field, "each": each, "words": words}
     if devices or on:
-        with parts_progress("packing") as on_progress:
+        with parts_progress("packing", "bytes") as on_progress:
             where: dict[str, Any] = {"devices": devices, "on": on, "rows_per_part": rows_per_part}
-            report = pack_files(sources, model, out, **options, **where, on_progress=on_progress)
+            report = pack_files(sources, model, out, **options, **where, on_progress=on_progress, watch=watch)
     else:
         with Progress("packing", unit="bytes") as bar:
             report = run(sources, Tokenizer.load(model), out, **options, on_bytes=bar.at)
