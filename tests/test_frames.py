@@ -205,3 +205,13 @@ def test_what_is_no_single_table_is_refused(base: Path) -> None:
         bothways.encode(pd.DataFrame({"review": ["a"], "comment": ["b"]}), base)
     with refused("repeated-column"):
         bothways.encode(pd.DataFrame([["a", "b"]], columns=["text", "text"]), base)
+
+
+def test_a_second_column_that_may_be_the_label_does_not_matter_to_predictions(tuned: Path, base: Path) -> None:
+    table = pd.DataFrame({"review": ROWS["review"], "label": ROWS["stars"], "category": ROWS["stars"]})
+    predictor = bothways.Predictor.load(tuned)
+    assert list(predictor(table)["predicted_label"]) == [one["label"] for one in predictor(ROWS["review"])]
+    classifier = bothways.Classifier(base, epochs=1).fit(table, label="category")
+    assert len(classifier.predict(table)) == len(table)
+    with refused("ambiguous-column"):
+        bothways.check_data(table)

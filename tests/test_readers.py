@@ -592,6 +592,19 @@ def test_doctor_and_predict_say_their_columns(tmp_path: Path, run: Run) -> None:
     (tmp_path / "a.conll").write_text("Ann B-PER\nruns O\n")
     assert "columns:" not in run("doctor", tmp_path / "a.conll").stderr
     done = run("predict", tmp_path / "a.csv", "--task", "emotion")
-    assert done.stderr.startswith("columns: text = Review, label = Stars\n")
+    assert done.stderr.startswith("columns: text = Review\n")
     done = run("predict", tmp_path / "a.csv", "--task", "emotion", "--out", tmp_path / "a.jsonl")
-    assert "columns: text = Review, label = Stars\n" in done.stderr
+    assert "columns: text = Review\n" in done.stderr
+
+
+@pytest.mark.parametrize("task", ["emotion", "ner"])
+def test_predictions_do_not_ask_which_column_the_label_is(task: str, tmp_path: Path, run: Run) -> None:
+    """Two columns may be the label; in one of them nobody could read one."""
+    rows = [{"id": i, "review": text, "label": {"by": "Ann"}, "stars": i} for i, text in enumerate(["good", "bad"])]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.csv").write_text("review,label,stars\ngood,pos,5\nbad,-,1\n")
+    for name in ("a.csv", "a.jsonl"):
+        out = tmp_path / f"{name}.out.jsonl"
+        done = run("predict", tmp_path / name, "--task", task, "--text", "review", "--out", out)
+        assert done.returncode == 0, done.stderr
+        assert len(out.read_text().splitlines()) == 2

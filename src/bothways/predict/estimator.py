@@ -206,7 +206,7 @@ def _texts(given: Any, columns: Columns) -> Any:
             raise BothwaysError("`text`, `pair` and `label` name columns of a table, and none was given", "no-table")
         return given
     with as_files(given) as names:
-        rows = read_texts_labelled(names, Columns(columns.text, columns.pair))
+        rows = read_texts_labelled(names, Columns(columns.text, columns.pair, reads_label=False))
         return [row.texts[0] if len(row.texts) == 1 else row.texts for row in rows]
 
 

@@ -103,7 +103,7 @@ class TokenClassification(Task):
         if path == STDIN or ".txt" in path.suffixes:
             return map(cls.parse, read_texts(require_files([path])[0]))
         if is_table:
-            rows = read_texts_labelled(file, Columns(columns.text), notes=notes)
+            rows = read_texts_labelled(file, Columns(columns.text, reads_label=False), notes=notes)
             return (replace(cls.parse(example.texts[0]), where=example.where) for example in rows)
         return read_tagged(file, columns.label, notes)
 
