@@ -599,12 +599,17 @@ def test_doctor_and_predict_say_their_columns(tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("task", ["emotion", "ner"])
 def test_predictions_do_not_ask_which_column_the_label_is(task: str, tmp_path: Path, run: Run) -> None:
-    """Two columns may be the label; in one of them nobody could read one."""
+    """Two columns may be the label; in one of them nobody could read one. For tags as for labels."""
     rows = [{"id": i, "review": text, "label": {"by": "Ann"}, "stars": i} for i, text in enumerate(["good", "bad"])]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.json").write_text(json.dumps(rows))
     (tmp_path / "a.csv").write_text("review,label,stars\ngood,pos,5\nbad,-,1\n")
-    for name in ("a.csv", "a.jsonl"):
-        out = tmp_path / f"{name}.out.jsonl"
-        done = run("predict", tmp_path / name, "--task", task, "--text", "review", "--out", out)
-        assert done.returncode == 0, done.stderr
-        assert len(out.read_text().splitlines()) == 2
+    (tmp_path / "a.tsv").write_text("review\tlabel\tstars\ngood one\tpos\t5\nbad\t-\t1\n")
+    pq.write_table(pa.table({"review": ["good", "bad"], "label": ["a", "b"], "stars": [1, 2]}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"):
+        for option in ([], ["--text", "review"]):
+            out = tmp_path / f"{name}{len(option)}.out.jsonl"
+            done = run("predict", tmp_path / name, "--task", task, *option, "--out", out)
+            assert done.returncode == 0, done.stderr
+            assert len(out.read_text().splitlines()) == 2
+            assert "columns: text = review\n" in done.stderr
