@@ -157,6 +157,12 @@ def find_text(text: str | None, names: Sequence[str], where: str, *, has_header:
     return found[0]
 
 
+def named_column(wanted: str, names: Sequence[str], where: str, argument: str) -> str:
+    """The one column that the user names; upper and lower case are equal."""
+    table = _Header(names, where, "")
+    return table.one(list(table.named(wanted, argument)), f"`{argument}`")
+
+
 def _plain(name: str) -> str:
     """In lower case, and 句子１ as 句子1."""
     return unicodedata.normalize("NFKC", name).strip().lower()
