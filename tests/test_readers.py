@@ -613,3 +613,32 @@ def test_predictions_do_not_ask_which_column_the_label_is(task: str, tmp_path: P
             assert done.returncode == 0, done.stderr
             assert len(out.read_text().splitlines()) == 2
             assert "columns: text = review\n" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.md", "a.pdf", "a.xhtml"])
+def test_documents_are_no_rows(name: str, tmp_path: Path, run: Run) -> None:
+    """Each line of a page, with its tags, got a label."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    (folder / name).write_text("<html>\n<p>I love it.</p>\n", encoding="utf-8")
+    for verb in ("predict", "evaluate"):
+        assert is_one_error(run(verb, folder / name, "--task", "emotion").stderr, f"{name} is a document")
+    assert is_one_error(run("doctor", folder / name, "--task", "classify").stderr, f"{name} is a document")
+    assert "1 documents, which hold no rows" in run("doctor", folder, "--task", "classify").stderr
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        (b"PK\x03\x04", ".xlsx"),
+        (b"\xd0\xcf\x11\xe0", "Excel"),
+        (b"PAR1", ".parquet"),
+        (b"\x1f\x8b\x08", ".gz"),
+        (b"%PDF-1.7", "PDF"),
+    ],
+)
+def test_files_that_are_no_text_say_what_they_are(start: bytes, says: str, tmp_path: Path) -> None:
+    """Not that their first line must be repaired."""
+    (tmp_path / "a.dat").write_bytes(start + bytes(range(128, 256)) * 4)
+    with refused("binary-file", names=says):
+        list(read_texts_labelled(tmp_path / "a.dat"))
