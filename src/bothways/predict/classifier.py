@@ -124,26 +124,31 @@ class Classifier(TextEstimator):
     @value_errors()
     def predict(self, X: Iterable[Any]) -> Any:  # noqa: N803
         """The most probable class of each text; of several labels all that are probable enough, in the form of y."""
-        probabilities = self.predict_proba(X)
-        if self._targets.form == "single":
-            return self.classes_[probabilities.argmax(1)]
-        task: Any = self.predictor_.task
-        thresholds = np.array([task.threshold(name) for name in self._targets.names])
-        chosen = (probabilities >= thresholds) & (np.array(self._columns) >= 0)
-        if len(chosen) and not chosen.any():
+        found, is_empty = self._predicted(X)
+        if is_empty:
             warnings.warn(
-                f"no label was predicted for any of {len(chosen):,} texts: none is as probable as its threshold, see "
+                f"no label was predicted for any of {len(found):,} texts: none is as probable as its threshold, see "
                 "predict_proba",
                 stacklevel=3,
             )
-        return self._targets.like_given(chosen)
+        return found
+
+    def _predicted(self, texts: Iterable[Any]) -> tuple[Any, bool]:
+        """The labels of texts, and whether there are none at all."""
+        probabilities = self.predict_proba(texts)
+        if self._targets.form == "single":
+            return self.classes_[probabilities.argmax(1)], False
+        task: Any = self.predictor_.task
+        thresholds = np.array([task.threshold(name) for name in self._targets.names])
+        chosen = (probabilities >= thresholds) & (np.array(self._columns) >= 0)
+        return self._targets.like_given(chosen), len(chosen) > 0 and not chosen.any()
 
     @value_errors()
     def score(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Accuracy: the share of texts whose label, or whose set of labels, is predicted."""
         texts = self._matched(X, y)
         weights = checked_weights(sample_weight, len(texts))
-        predicted = self.predict(texts)  # raises before fit
+        predicted, _ = self._predicted(texts)  # raises before fit
         return float(np.average(self._targets.are_equal(predicted, y), weights=weights))
 
     def __sklearn_tags__(self) -> Any:
