@@ -134,14 +134,14 @@ class Classifier(TextEstimator):
         return found
 
     def _predicted(self, texts: Iterable[Any]) -> tuple[Any, bool]:
-        """The labels of texts, and whether there are none at all."""
+        """The labels of texts, and whether there are none at all: of one text alone that is plain to see."""
         probabilities = self.predict_proba(texts)
         if self._targets.form == "single":
             return self.classes_[probabilities.argmax(1)], False
         task: Any = self.predictor_.task
         thresholds = np.array([task.threshold(name) for name in self._targets.names])
         chosen = (probabilities >= thresholds) & (np.array(self._columns) >= 0)
-        return self._targets.like_given(chosen), len(chosen) > 0 and not chosen.any()
+        return self._targets.like_given(chosen), len(chosen) > 1 and not chosen.any()
 
     @value_errors()
     def score(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> float:  # noqa: N803
