@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -239,6 +240,8 @@ def test_h_shows_the_help_and_flags_have_no_type(verb: str) -> None:
     assert short.exit_code == 0
     assert short.output == long.output
     assert "<bool>" not in short.output
+    usage = short.output.partition("Usage:")[2].partition("\n\n")[0]
+    assert not re.search(r"\}|\.\.\.\]?\.\.\.|\[\[", usage)
 
 
 @pytest.mark.parametrize("verb", HELP)
@@ -386,3 +389,75 @@ def test_empty_devices_are_not_none(verb: str, tmp_path: Path, run: Run, monkeyp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("the cat\n")
     assert is_one_error(run(*verb.split(), "--devices", "").stderr, "--devices is empty")
+
+
+# ---------------------------------------------------------------------- several files after one option
+
+
+def _parsed(verb: str, *words: str) -> dict[str, object]:
+    """What a verb gets from these words; its error, if they are refused."""
+    command: Any = typer.main.get_command(app)
+    for name in verb.split():
+        command = command.commands[name]
+    return dict(command.make_context(verb, list(words)).params)
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "expected"),
+    [
+        ("finetune", "classify --train a b c --dev d e --out o", {"task": "classify", "train": "abc", "dev": "de"}),
+        ("finetune", "classify --train a --train b c --out o", {"train": "abc"}),
+        ("finetune", "classify --train=a b --out o", {"train": "ab"}),
+        ("finetune", "--train a b --lr 1e-3 classify --out o", {"task": "classify", "train": "ab", "lr": 1e-3}),
+        ("finetune", "--train a b --out o -- classify", {"task": "classify", "train": "ab"}),
+        ("finetune", "--train a classify --dev b --out o", {"task": "classify", "train": "a", "dev": "b"}),
+        ("finetune", "classify --train a b --set run.seed=1 --json --dev c --out o", {"train": "ab", "dev": "c"}),
+        ("doctor", "a --dev b c", {"files": "a", "dev": "bc"}),
+        ("doctor", "--dev b c -- a", {"files": "a", "dev": "bc"}),
+        ("doctor", "--dev b a", {"files": "a", "dev": "b"}),
+        ("doctor", "a - --dev -", {"files": "a-", "dev": "-"}),
+        ("adapt", "a b --general c d --out o", {"texts": "ab", "general": "cd"}),
+        ("pack", "a --valid b c --out o", {"inputs": "a", "valid": "bc"}),
+        ("pretrain", "tiny --data a b --out o", {"recipe": "tiny", "data": "ab"}),
+        ("serve", "--index a b", {"folders": "b", "index": "a"}),
+        ("serve", "a b --index c d", {"folders": "ab", "index": "cd"}),
+        ("vocab extend", "m --words a b --from c d --out o", {"words": "ab", "files": "cd"}),
+        ("vocab shrink", "m --out o --from c d", {"files": "cd"}),
+    ],
+)
+def test_several_files_after_one_option(verb: str, words: str, expected: dict[str, object]) -> None:
+    """As a shell gives them for --train data/*.csv."""
+    found = _parsed(verb, *words.split())
+    for name, value in expected.items():
+        given = found[name]
+        assert ("".join(map(str, given)) if isinstance(given, list | tuple) else given) == value
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "named"),
+    [
+        ("finetune", "--train a b classify --out o", ("--train", "TASK")),
+        ("finetune", "--out o --train a b --dev c classify", ("--train", "TASK")),
+        ("doctor", "--dev a b c", ("--dev", "FILE")),
+        ("adapt", "--out o --general a b c", ("--general", "TEXT")),
+    ],
+)
+def test_files_that_may_be_arguments_are_refused(verb: str, words: str, named: tuple[str, str]) -> None:
+    done = CliRunner().invoke(app, [*verb.split(), *words.split()])
+    option, argument = named
+    assert done.exit_code == 2
+    assert f"put {argument} before {option}, or after --" in " ".join(done.output.replace("│", " ").split())
+
+
+def _commands(command: Any, *words: str) -> Iterator[Any]:
+    found = getattr(command, "commands", {})
+    yield from [one for name, sub in found.items() for one in _commands(sub, *words, name)] if found else [command]
+
+
+def test_every_option_of_several_files_takes_them_after_one_flag() -> None:
+    """Options of one file are named by its kind; those that may be repeated end in three points."""
+    for command in _commands(typer.main.get_command(app)):
+        for option in (param for param in command.params if param.param_type_name == "option"):
+            metavar = option.metavar or ""
+            if re.search("FILE|DIR|TEXT|PATH", metavar):
+                assert option.multiple == metavar.endswith("..."), (command.name, option.name)

@@ -464,14 +464,19 @@ def test_what_cannot_be_answered_at_once(
 
 
 @pytest.mark.parametrize(
-    ("task", "file"), [("tag", "rows.jsonl"), ("tag", "lines.txt"), ("answer", "rows.jsonl"), ("choose", "rows.jsonl")]
+    ("task", "file", "options"),
+    [
+        ("tag", "rows.jsonl", ["--pair"]),
+        ("tag", "lines.txt", ["--text"]),
+        ("choose", "rows.jsonl", ["--text", "--pair"]),
+    ],
 )
 def test_columns_that_nobody_would_read_are_refused(
-    task: str, file: str, models: Models, tmp_path: Path, run: Run
+    task: str, file: str, options: list[str], models: Models, tmp_path: Path, run: Run
 ) -> None:
     """They were passed over in silence."""
     (tmp_path / file).write_text("{}\n")
-    for option in ("--text", "--pair"):
+    for option in options:
         done = run("predict", tmp_path / file, "--model", models[task], option, "body")
         assert is_one_error(done.stderr, f"{option} names the column 'body'")
     done = run("finetune", task, "--train", tmp_path / file, "--pair", "body", "--out", tmp_path / "out")

@@ -16,6 +16,7 @@ from bothways.data.notes import Notes
 from bothways.data.questions import read_questions
 from bothways.doctor.check_data import check_data
 from bothways.errors import BothwaysError
+from bothways.text.columns import Columns
 from helpers import refused
 
 CONTEXT = "The Normans gave their name to Normandy, a region in France. The Normans came by sea."
@@ -298,3 +299,36 @@ def test_an_empty_context_is_counted(tmp_path: Path) -> None:
     file.write_text('{"question": "who?", "context": null}\n{"question": "who?", "context": "we"}\n', encoding="utf-8")
     assert len(list(read_questions(file, notes))) == 2
     assert (notes.counts, notes.first) == ({"empty-text": 1}, {"empty-text": f"{file}, line 1"})
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> None:
+    """The rows in the kind of file that the name says."""
+    mark = {".csv": ",", ".tsv": "\t"}.get(path.suffix)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif mark:
+        path.write_text("".join(mark.join(line) + "\n" for line in [list(rows[0]), *(row.values() for row in rows)]))
+    else:
+        path.write_text(json.dumps(rows if path.suffix == ".json" else rows[0]))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
+def test_columns_with_other_names(name: str, tmp_path: Path) -> None:
+    """`text` is the question, `pair` the context and `label` the answers; the usual names of others stay."""
+    rows = [{"Frage": "Who?", "absatz": "The cat runs.", "Antwort": "cat", "answer": "no"}]
+    write_table(tmp_path / name, rows)
+    columns = Columns("frage", "Absatz", "Antwort")
+    (found,) = read_questions(tmp_path / name, columns=columns)
+    assert (found.question, found.context, found.gold) == ("Who?", "The cat runs.", (("cat", 4),))
+    with refused("no-column", "Fragen"):
+        list(read_questions(tmp_path / name, columns=Columns("Fragen")))
+    rows = [{"question": "Who?", "Absatz": "The cat runs.", "context": "no"}]
+    write_table(tmp_path / name, rows)
+    (found,) = read_questions(tmp_path / name, columns=Columns("question", "Absatz"))
+    assert (found.question, found.context, found.gold) == ("Who?", "The cat runs.", None)
+
+
+def test_columns_by_number(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("7\tWho?\tThe cat runs.\tcat\n")
+    (found,) = read_questions(tmp_path / "a.tsv", columns=Columns("2", "3", "4"))
+    assert (found.question, found.context, found.gold) == ("Who?", "The cat runs.", (("cat", 4),))

@@ -110,6 +110,7 @@ def test_a_label_that_no_text_has_is_never_predicted(base: Path) -> None:
     assert (classifier.predict(TEXTS)[:, 1] == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:no label was predicted")  # after one epoch
 def test_scikit_learn_s_searches_take_several_labels(base: Path) -> None:
     classifier, folds = fast(base, epochs=20, lr=1e-2), KFold(2)
     scores = cross_val_score(classifier, np.array(TEXTS), BITS, cv=folds, error_score="raise")

@@ -205,3 +205,47 @@ def test_what_is_no_single_table_is_refused(base: Path) -> None:
         bothways.encode(pd.DataFrame({"review": ["a"], "comment": ["b"]}), base)
     with refused("repeated-column"):
         bothways.encode(pd.DataFrame([["a", "b"]], columns=["text", "text"]), base)
+
+
+def test_a_second_column_that_may_be_the_label_does_not_matter_to_predictions(tuned: Path, base: Path) -> None:
+    table = pd.DataFrame({"review": ROWS["review"], "label": ROWS["stars"], "category": ROWS["stars"]})
+    predictor = bothways.Predictor.load(tuned)
+    assert list(predictor(table)["predicted_label"]) == [one["label"] for one in predictor(ROWS["review"])]
+    classifier = bothways.Classifier(base, epochs=1).fit(table, label="category")
+    assert len(classifier.predict(table)) == len(table)
+    with refused("ambiguous-column"):
+        bothways.check_data(table)
+
+
+def test_a_classifier_takes_several_columns_of_labels(kind: str, base: Path) -> None:
+    """As --label joy+awe does of a file."""
+    bits = {"joy": [1, 0, 1, 0], "awe": [1, 1, 0, 0]}
+    table = MAKE[kind]({"review": ROWS["review"], **bits})
+    usual = bothways.Classifier(base, epochs=1).fit(ROWS["review"], pd.DataFrame(bits))
+    named = bothways.Classifier(base, epochs=1).fit(table, label="joy+awe")
+    order = [list(named.classes_).index(name) for name in usual.classes_]
+    np.testing.assert_allclose(named.predict_proba(table)[:, order], usual.predict_proba(ROWS["review"]), atol=1e-6)
+    with refused("no-column", "fear"):
+        bothways.Classifier(base).fit(table, label="joy+fear")
+
+
+def test_cells_that_are_lists_are_several_labels(base: Path) -> None:
+    """As in files: `['joy']` was learned as one class of this name."""
+    rows: list[list[str]] = [["joy", "awe"], ["awe"], ["joy"], []]
+    table = pd.DataFrame({"review": ROWS["review"], "labels": [str(row) for row in rows]})
+    usual = bothways.Classifier(base, epochs=1).fit(ROWS["review"], rows)
+    for cells in (
+        bothways.Classifier(base, epochs=1).fit(table, label="labels"),
+        bothways.Classifier(base, epochs=1).fit(table["review"], table["labels"]),
+    ):
+        assert list(cells.classes_) == ["awe", "joy"]
+        np.testing.assert_allclose(cells.predict_proba(table), usual.predict_proba(ROWS["review"]), atol=1e-6)
+        assert cells.score(table, table["labels"]) == usual.score(ROWS["review"], rows)
+
+
+def test_nothing_predicted_is_said(base: Path) -> None:
+    classifier = bothways.Classifier(base, epochs=1, lr=1e-9).fit(ROWS["review"], [["joy"], [], [], ["awe"]])
+    task: Any = classifier.predictor_.task
+    task.threshold = lambda name: 2.0
+    with pytest.warns(UserWarning, match="no label was predicted for any of 4 texts"):
+        assert classifier.predict(ROWS["review"]) == [[], [], [], []]

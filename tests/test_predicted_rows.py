@@ -137,3 +137,46 @@ def test_entities_are_written_with_their_rows(tmp_path: Path, tokenizer: Tokeniz
     ]
     with refused("no-probabilities", "tag"):
         predict_files(file, tmp_path / "bad.jsonl", tagger, probabilities=True)
+
+
+def test_words_in_columns_are_written_as_sentences(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """A .tsv of words has no row for each sentence, and its first line is no header."""
+    labels = named(["O", "B-PER", "I-PER"])
+    tagger = their_folder(tmp_path / "tagger", tokenizer, "BertForTokenClassification", **labels)
+    words = tmp_path / "words.tsv"
+    words.write_text("the\tO\ncat\tB-PER\n\na\tO\ndog\tO\nruns\tO\n")
+    predict_files(words, tmp_path / "out.csv", tagger)
+    assert [(row["input_row"], row["text"]) for row in read(tmp_path / "out.csv")] == [
+        ("1", "the cat"),
+        ("2", "a dog runs"),
+    ]
+
+
+SQUAD = {"context": "the cat runs", "qas": [{"id": "q1", "question": "who runs"}, {"id": "q2", "question": "a cat"}]}
+CLUE = {
+    "context_text": "the cat runs",
+    "qas": [{"query_id": "q1", "query_text": "who runs"}, {"query_id": "q2", "query_text": "a cat"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("a.json", {"data": [{"paragraphs": [SQUAD]}]}),
+        ("a.jsonl", {"paragraphs": [SQUAD]}),
+        ("a.jsonl", CLUE),
+        ("a.jsonl", {"id": "q1", "question": "who runs", "context": "the cat runs"}),
+    ],
+)
+def test_each_question_of_a_row_has_its_own_columns(
+    name: str, value: Any, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    reader = their_folder(tmp_path / "reader", tokenizer, "BertForQuestionAnswering")
+    (tmp_path / name).write_text(json.dumps(value) + "\n")
+    predict_files(tmp_path / name, tmp_path / "out.jsonl", reader)
+    columns = ("id", "question", "context")
+    found = [tuple(row[column] for column in columns) for row in read(tmp_path / "out.jsonl")]
+    expected = [("q1", "who runs", "the cat runs"), ("q2", "a cat", "the cat runs")]
+    assert found == (expected if "question" not in value else expected[:1])
+    predict_files(tmp_path / name, tmp_path / "kept.jsonl", reader, keep=["id"])
+    assert [row["id"] for row in read(tmp_path / "kept.jsonl")] == [row[0] for row in found]

@@ -592,6 +592,53 @@ def test_doctor_and_predict_say_their_columns(tmp_path: Path, run: Run) -> None:
     (tmp_path / "a.conll").write_text("Ann B-PER\nruns O\n")
     assert "columns:" not in run("doctor", tmp_path / "a.conll").stderr
     done = run("predict", tmp_path / "a.csv", "--task", "emotion")
-    assert done.stderr.startswith("columns: text = Review, label = Stars\n")
+    assert done.stderr.startswith("columns: text = Review\n")
     done = run("predict", tmp_path / "a.csv", "--task", "emotion", "--out", tmp_path / "a.jsonl")
-    assert "columns: text = Review, label = Stars\n" in done.stderr
+    assert "columns: text = Review\n" in done.stderr
+
+
+@pytest.mark.parametrize("task", ["emotion", "ner"])
+def test_predictions_do_not_ask_which_column_the_label_is(task: str, tmp_path: Path, run: Run) -> None:
+    """Two columns may be the label; in one of them nobody could read one. For tags as for labels."""
+    rows = [{"id": i, "review": text, "label": {"by": "Ann"}, "stars": i} for i, text in enumerate(["good", "bad"])]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    (tmp_path / "a.csv").write_text("review,label,stars\ngood,pos,5\nbad,-,1\n")
+    (tmp_path / "a.tsv").write_text("review\tlabel\tstars\ngood one\tpos\t5\nbad\t-\t1\n")
+    pq.write_table(pa.table({"review": ["good", "bad"], "label": ["a", "b"], "stars": [1, 2]}), tmp_path / "a.parquet")
+    for name in ("a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"):
+        for option in ([], ["--text", "review"]):
+            out = tmp_path / f"{name}{len(option)}.out.jsonl"
+            done = run("predict", tmp_path / name, "--task", task, *option, "--out", out)
+            assert done.returncode == 0, done.stderr
+            assert len(out.read_text().splitlines()) == 2
+            assert "columns: text = review\n" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["a.html", "a.md", "a.pdf", "a.xhtml"])
+def test_documents_are_no_rows(name: str, tmp_path: Path, run: Run) -> None:
+    """Each line of a page, with its tags, got a label."""
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    (folder / name).write_text("<html>\n<p>I love it.</p>\n", encoding="utf-8")
+    for verb in ("predict", "evaluate"):
+        assert is_one_error(run(verb, folder / name, "--task", "emotion").stderr, f"{name} is a document")
+    assert is_one_error(run("doctor", folder / name, "--task", "classify").stderr, f"{name} is a document")
+    assert "1 documents, which hold no rows" in run("doctor", folder, "--task", "classify").stderr
+
+
+@pytest.mark.parametrize(
+    ("start", "says"),
+    [
+        (b"PK\x03\x04", ".xlsx"),
+        (b"\xd0\xcf\x11\xe0", "Excel"),
+        (b"PAR1", ".parquet"),
+        (b"\x1f\x8b\x08", ".gz"),
+        (b"%PDF-1.7", "PDF"),
+    ],
+)
+def test_files_that_are_no_text_say_what_they_are(start: bytes, says: str, tmp_path: Path) -> None:
+    """Not that their first line must be repaired."""
+    (tmp_path / "a.dat").write_bytes(start + bytes(range(128, 256)) * 4)
+    with refused("binary-file", names=says):
+        list(read_texts_labelled(tmp_path / "a.dat"))

@@ -22,12 +22,13 @@ import pytest
 from bothways.model.model import Model
 from bothways.predict.predictor import Predictor
 from bothways.pretraining.pack import pack
+from bothways.progress import tick
 from bothways.scale import encode_files, predict_files
-from bothways.scale.drive import Target, drive
+from bothways.scale.drive import Progress, Target, drive
 from bothways.scale.jobs import EncodeJob
 from bothways.scale.packing import pack_files
 from bothways.scale.processes import parse_devices, run_here, run_processes
-from bothways.scale.turns import Turn
+from bothways.scale.turns import Turn, told_to
 from bothways.scale.units import Cursor, Unit, estimate_rows, unique_names, write_json
 from bothways.text.tokenizer import Tokenizer
 from helpers import WORDS, refused
@@ -441,6 +442,59 @@ def test_a_turn_ends_only_where_all_rows_have_results(monkeypatch: pytest.Monkey
     on_gpu = Turn(iter(range(10)), "cuda")
     assert list(on_gpu.answers(on_gpu)) == list(range(10))
     assert on_gpu.counts() == {}
+
+
+# ---------------------------------------------------------------------- progress within a part
+
+
+def test_a_part_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine draws rows ahead: those that it computes count by its ticks."""
+    monkeypatch.setattr("bothways.scale.turns._TELL_SECONDS", 0.0)
+    turn, told = Turn(iter(range(8)), "cpu"), list[int]()
+
+    def four_at_a_time() -> Iterator[int]:
+        rows = iter(turn)
+        while some := list(islice(rows, 4)):
+            for finished in range(0, 8, 2):
+                tick(finished, 8)  # two sequences a row
+            yield from some
+
+    with told_to(lambda far: told.append(far["rows"])):
+        assert list(turn.answers(four_at_a_time())) == list(range(8))
+    assert sorted(set(told)) == list(range(9))
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize("devices", ["", "cpu:1"])
+def test_progress_within_a_part(devices: str, texts: Path, model_folder: Path, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    encode_files(texts, tmp_path / "v.npy", model_folder, devices=devices, on_progress=seen.append)
+    assert [now.rows for now in seen] == sorted(now.rows for now in seen)
+    assert {now.all_parts for now in seen} == {1}
+    assert 0 in [now.parts for now in seen]
+    assert (seen[-1].parts, seen[-1].rows, seen[-1].all_rows) == (1, ROWS, ROWS)
+
+
+def test_pack_counts_the_bytes_of_its_files(vocabulary: Path, tmp_path: Path) -> None:
+    """Lines are not documents: their number says nothing of how far it is."""
+    files = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for file in files:
+        file.write_text("the cat sleeps\na dog walks\n\n" * 20_000, encoding="utf-8")
+    seen: list[Progress] = []
+    written: list[str] = []
+
+    def watch(items: Any, what: str, _: object = ()) -> Any:
+        written.append(what)
+        return items
+
+    out, size = tmp_path / "packed" / "text", sum(file.stat().st_size for file in files)
+    where: dict[str, Any] = {"devices": "cpu:2", "on_progress": seen.append, "watch": watch}
+    pack_files({"text": files}, vocabulary, out, **where, rows_per_part=10_000)
+    assert {now.all_bytes for now in seen} == {size}
+    assert [now.bytes for now in seen] == sorted(now.bytes for now in seen)
+    assert any(0 < now.bytes < size and not now.parts for now in seen)
+    assert 0.9 * size < seen[-1].bytes <= size
+    assert written == ["writing"]
 
 
 def test_a_bug_ends_the_run_after_three_attempts(texts: Path, model_folder: Path, tmp_path: Path) -> None:

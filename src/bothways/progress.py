@@ -266,9 +266,28 @@ def tick(finished: int, read: int) -> None:
     It calls this before every batch, the first time with 0.
     """
     with _lock:
+        listener = _listeners[-1] if _listeners else None
         bar = _open[-1] if _open else None
-    if isinstance(bar, Progress):
+    if listener is not None:
+        listener(finished, read)
+    elif isinstance(bar, Progress):
         bar.tick(finished, read)
+
+
+_listeners: list[Callable[[int, int], None]] = []
+"""Those that get every `tick` instead of a bar, innermost last."""
+
+
+@contextmanager
+def hear_ticks(listener: Callable[[int, int], None]) -> Iterator[None]:
+    """Inside this block every `tick` goes to the listener: to work whose progress is shown elsewhere."""
+    with _lock:
+        _listeners.append(listener)
+    try:
+        yield
+    finally:
+        with _lock:
+            _listeners.remove(listener)
 
 
 def _find_display() -> Display | None:

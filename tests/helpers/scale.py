@@ -95,11 +95,13 @@ def done_parts(out: Path) -> dict[str, tuple[int, int]]:
 
 
 def go_on(texts: Path | str, model: Path | str, out: Path | str, **where: Any) -> tuple[list[Any], list[Any]]:
-    """The same command again; its progress, and the parts that are there at each."""
+    """The same command again; its progress at the end of each part, and the parts that are there then."""
     progress: list[Any] = []
     parts: list[Any] = []
 
     def watch(now: Progress) -> None:
+        if (progress and progress[-1][0] == now.parts) or not now.parts:
+            return
         progress.append((now.parts, now.all_parts, now.rows, now.all_rows))
         parts.append(done_parts(Path(out)))
 

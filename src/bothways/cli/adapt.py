@@ -37,8 +37,8 @@ def adapt(
         list[str] | None,
         typer.Option(
             "--general",
-            metavar="TEXT",
-            help="General text, to be read again so that it is not forgotten; may be repeated.",
+            metavar="TEXT...",
+            help="General text, to be read again so that it is not forgotten: one file or several.",
             show_default=False,
         ),
     ] = None,

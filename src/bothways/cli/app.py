@@ -1,6 +1,7 @@
-"""What all verbs share: -h beside --help, and flags that are shown without a type."""
+"""What all verbs share: -h beside --help, flags that are shown without a type, and several files after one option."""
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -49,10 +50,78 @@ class _Command(_Safe, TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types(super().get_params(ctx))
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Arguments as they are named, once: newer versions of typer write `{FILE...}...`."""
+        arguments = [_usage_of(param) for param in self.get_params(ctx) if _is_argument(param)]
+        return [self.options_metavar or "", *arguments]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, _with_several_files(ctx, self.get_params(ctx), args))
+
 
 class Group(_Safe, TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types(super().get_params(ctx))
+
+
+def _with_several_files(ctx: Any, params: Sequence[Any], args: Sequence[str]) -> list[str]:
+    """The arguments with `--train a b` as `--train a --train b`.
+
+    It holds for options that may be repeated and whose metavar ends in "...". The words after the first file are files
+    too, unless the positional arguments would then be missing.
+    """
+    if ctx.resilient_parsing:
+        return list(args)
+    options = {name: param for param in params for name in (*param.opts, *param.secondary_opts) if name[0] == "-"}
+    repeated: list[str] = []
+    extra: dict[str, list[str]] = {}
+    words, taking, i = 0, "", 0
+    while i < len(args):
+        word, i = args[i], i + 1
+        if word == "--":
+            words += len(args) - i
+            repeated += [word, *args[i:]]
+            break
+        if word == "-" or not word.startswith("-"):
+            if taking:
+                extra.setdefault(taking, []).append(word)
+                repeated += [taking, word]
+            else:
+                words += 1
+                repeated.append(word)
+            continue
+        name, equals, _ = word.partition("=")
+        option = options.get(name)
+        takes_next = option is not None and not equals and not option.is_flag and not option.count
+        values = args[i : i + 1] if takes_next else []
+        repeated += [word, *values]
+        i += len(values)
+        taking = name if option is not None and (option.metavar or "").endswith("...") else ""
+    missing = _missing(params, words)
+    if sum(map(len, extra.values())) <= len(missing):
+        return list(args)  # they are the positional arguments
+    if missing:
+        option, first = next(iter(extra.items()))
+        ctx.fail(
+            f"{' '.join(first)} after {option} may be files of {option}, or {' '.join(missing)}: put "
+            f"{' '.join(missing)} before {option}, or after --"
+        )
+    return repeated
+
+
+def _is_argument(param: Any) -> bool:
+    return bool(param.param_type_name == "argument")
+
+
+def _usage_of(argument: Any) -> str:
+    name = str(argument.metavar or argument.name.upper())
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _missing(params: Sequence[Any], words: int) -> list[str]:
+    """The names of the positional arguments that this number of words leaves without a value."""
+    positional = [param for param in params if _is_argument(param)]
+    return [re.sub(r"\[NAME=\]|[][.]", "", param.metavar or param.name.upper()) for param in positional[words:]]
 
 
 class App(typer.Typer):

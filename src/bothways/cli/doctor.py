@@ -22,7 +22,10 @@ def doctor(
     dev: Annotated[
         list[str] | None,
         typer.Option(
-            "--dev", metavar="FILE", help="Development data to compare with; may be repeated.", show_default=False
+            "--dev",
+            metavar="FILE...",
+            help="Development data to compare with: one file or several.",
+            show_default=False,
         ),
     ] = None,
     task: Annotated[

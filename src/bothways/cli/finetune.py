@@ -32,14 +32,16 @@ def finetune(
     ],
     train: Annotated[
         list[str] | None,
-        typer.Option("--train", metavar="FILE", help="Labelled training data; may be repeated.", show_default=False),
+        typer.Option(
+            "--train", metavar="FILE...", help="Labelled training data: one file or several.", show_default=False
+        ),
     ] = None,
     dev: Annotated[
         list[str] | None,
         typer.Option(
             "--dev",
-            metavar="FILE",
-            help="Labelled development data, to select the best model; may be repeated.",
+            metavar="FILE...",
+            help="Labelled development data, to select the best model: one file or several.",
             show_default=False,
         ),
     ] = None,

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from bothways.errors import with_short_quotes
 from bothways.printable import printable
@@ -233,10 +233,10 @@ def file_progress(what: str, files: Iterable[Path | str]) -> Iterator[Progress]:
 
 
 @contextmanager
-def parts_progress(what: str) -> "Iterator[OnProgress]":
-    """A callback that shows how many rows of bulk work are done."""
-    with Progress(what, unit="rows") as bar:
-        yield lambda now: bar.at(now.rows, now.all_rows)
+def parts_progress(what: str, unit: Literal["rows", "bytes"] = "rows") -> "Iterator[OnProgress]":
+    """A callback that shows how many rows of bulk work are done, or how many bytes of its inputs are read."""
+    with Progress(what, unit=unit) as bar:
+        yield lambda now: bar.at(getattr(now, unit), getattr(now, f"all_{unit}"))
 
 
 def watch(items: Iterable[T], what: str, files: Sequence[str] = ()) -> Iterator[T]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from bothways.cli.options import Encoding, OldField, On, Sheet, TextColumn, TokenizerModel, named_devices
-from bothways.cli.output import parts_progress, print_json, print_table, say
+from bothways.cli.output import parts_progress, print_json, print_table, say, watch
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.text.files import Each
@@ -31,10 +31,10 @@ def pack(
     ],
     model: TokenizerModel = None,
     valid: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="SHARE|FILE",
-            help="Hold out this share of the documents, or the documents of a file.",
+            metavar="SHARE|FILE...",
+            help="Hold out this share of the documents, or the documents of one file or several.",
             show_default=False,
         ),
     ] = None,
@@ -84,16 +84,12 @@ def pack(
 
     assert model is not None  # as tokenizer_place sees to
     sources = sources_of(inputs, default_source(out))
-    is_file = valid is not None and (Path(valid).exists() or not re.fullmatch(r"[\d.]+%?", valid))
-    held_out = {
-        "valid": 0.0 if is_file or valid is None else valid,
-        "valid_files": [valid] if is_file and valid else [],
-    }
+    held_out = _held_out(valid or [])
     options: dict[str, Any] = {**held_out, "dedup": dedup, "text": text or field, "each": each, "words": words}
     if devices or on:
-        with parts_progress("packing") as on_progress:
+        with parts_progress("packing", "bytes") as on_progress:
             where: dict[str, Any] = {"devices": devices, "on": on, "rows_per_part": rows_per_part}
-            report = pack_files(sources, model, out, **options, **where, on_progress=on_progress)
+            report = pack_files(sources, model, out, **options, **where, on_progress=on_progress, watch=watch)
     else:
         with Progress("packing", unit="bytes") as bar:
             report = run(sources, Tokenizer.load(model), out, **options, on_bytes=bar.at)
@@ -118,9 +114,16 @@ def pack(
         say(f"{report.split} documents were longer than a million characters and were packed in parts")
     if report.documents == len([s for paths in sources.values() for s in paths]) and each == "paragraphs":
         say("every file is one document: if each line is a document, pack again with --each lines")
-    if valid is not None and not report.valid_documents:
-        say(f"no document was held out: {valid} of {report.documents:,} documents is too small a share")
+    if valid and not report.valid_documents:
+        say(f"no document was held out: {' '.join(valid)} of {report.documents:,} documents is too small a share")
     say(f"{out} is ready: bothways pretrain tiny --data {out} --out my-run")
+
+
+def _held_out(valid: Sequence[str]) -> dict[str, Any]:
+    """What --valid says: a share, or files."""
+    if len(valid) == 1 and not Path(valid[0]).exists() and re.fullmatch(r"[\d.]+%?", valid[0]):
+        return {"valid": valid[0]}
+    return {"valid_files": valid}
 
 
 def sources_of(inputs: Sequence[str], default: str) -> dict[str, list[Path | str]]:

@@ -14,7 +14,7 @@ def page(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="[MODEL...]",
             help="Model folders, run folders, or names of included models.  [default: all included models]",
             show_default=False,
         ),

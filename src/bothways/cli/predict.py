@@ -332,7 +332,6 @@ def _in_passage(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _say_counts(notes: "Notes", tally: "Tally") -> None:
-    notes.counts.pop("no-label-column", None)  # predictions need no labels
     if notes.columns:
         say(f"columns: {notes.columns}")
     if notes:

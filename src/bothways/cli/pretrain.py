@@ -31,7 +31,7 @@ def pretrain(
     data: Annotated[
         list[str] | None,
         typer.Option(
-            "--data", metavar="DIR", help="A folder written by bothways pack; may be repeated.", show_default=False
+            "--data", metavar="DIR...", help="A folder written by bothways pack, or several.", show_default=False
         ),
     ] = None,
     settings: Annotated[

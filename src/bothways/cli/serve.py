@@ -19,7 +19,7 @@ def serve(
     folders: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FOLDER…]",
+            metavar="[FOLDER...]",
             help="Model folders, run folders, or names of included models (bothways models). Requests name a model by "
             "the last part of its folder, or as NAME=FOLDER says.  [default: en]",
             show_default=False,
@@ -29,8 +29,8 @@ def serve(
         list[str] | None,
         typer.Option(
             "--index",
-            metavar="DIR",
-            help="Folder of an index for /search, or NAME=DIR; may be repeated.",
+            metavar="DIR...",
+            help="Folder of an index for /search, or NAME=DIR; or several.",
             show_default=False,
         ),
     ] = None,

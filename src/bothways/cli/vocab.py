@@ -121,7 +121,7 @@ def show(
 _Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model folder.", show_default=False)]
 _Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="The model folder to write.", show_default=False)]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_FROM_HELP = "Text files, folders or patterns; may be repeated."
+_FROM_HELP = "Text files, folders or patterns."
 
 
 @app.command()
@@ -129,11 +129,11 @@ def extend(
     model: _Model,
     out: _Out,
     words: Annotated[
-        Path | None,
-        typer.Option("--words", metavar="FILE", help="A file with one word per line.", show_default=False),
+        list[Path] | None,
+        typer.Option("--words", metavar="FILE...", help="Files with one word per line.", show_default=False),
     ] = None,
     files: Annotated[
-        list[Path] | None, typer.Option("--from", metavar="FILE", help=_FROM_HELP, show_default=False)
+        list[Path] | None, typer.Option("--from", metavar="FILE...", help=_FROM_HELP, show_default=False)
     ] = None,
     count: Annotated[
         int | None,
@@ -158,7 +158,7 @@ def extend(
     from bothways.model.vocabulary import extend_vocabulary
     from bothways.text.files import read_texts, require_files
 
-    given = list(read_texts(require_files([words])[0], text or field)) if words else []
+    given = [word for file in (require_files(words) if words else ()) for word in read_texts(file, text or field)]
     with Progress("reading", unit="bytes") as bar:
         found = extend_vocabulary(
             load(model), given, files=files or (), count=count, text=text or field, on_bytes=bar.at
@@ -208,7 +208,7 @@ def extend(
 def shrink(
     model: _Model,
     out: _Out,
-    files: Annotated[list[Path], typer.Option("--from", metavar="FILE", help=_FROM_HELP, show_default=False)],
+    files: Annotated[list[Path], typer.Option("--from", metavar="FILE...", help=_FROM_HELP, show_default=False)],
     minimum: Annotated[int, typer.Option(help="Minimum frequency of the pieces to keep.", min=1)] = 1,
     count: Annotated[
         int | None,

@@ -5,18 +5,28 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from bothways.data.examples import Question
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, WITH_HEADER, Paths, find_sources, open_json, rows_of, text_of, values_of
-from bothways.text.columns import in_english
+from bothways.text.columns import Columns, in_english, named_column, names_without_header
 from bothways.text.files import replace_surrogates
 
+_USUAL_COLUMNS = Columns()
+_PARTS = (
+    ("text", "question", ()),
+    ("pair", "context", ()),
+    ("label", "answers", ("answer", "answer_start", "is_impossible")),
+)
+"""For each of `Columns`: what it is of a question, and the usual fields that it stands for."""
 
-def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Question]:
+
+def read_questions(paths: Paths, notes: Notes | None = None, columns: Columns = _USUAL_COLUMNS) -> Iterator[Question]:
     """Stream the questions of the files; a file in SQuAD's layout is held in memory.
 
+    Of rows with other names, `columns` names those of the question (text), the context (pair) and the answers (label).
     An answer that is not at its offset gets the nearest place in the context that has it, or -1 if there is none.
     Both are noted.
     """
@@ -24,8 +34,12 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
     seen: set[str] = set()
     for path in find_sources(paths, ROWS):
         kind, lines = open_json(path)
-        values = rows_of(path, kind, lines, notes) if kind in WITH_HEADER else values_of(path, kind, lines)
+        named = partial(names_without_header, columns)
+        values = rows_of(path, kind, lines, notes, named) if kind in WITH_HEADER else values_of(path, kind, lines)
         for where, value in values:
+            if not columns.are_usual:
+                value = _by_names(value, columns, where)
+                notes.took(text=columns.text, pair=columns.pair, label=columns.label)
             for question in _value(value, where, notes):
                 if question.id in seen:
                     notes.add("repeated-question-id", question.where, question.id)
@@ -33,6 +47,16 @@ def read_questions(paths: Paths, notes: Notes | None = None) -> Iterator[Questio
                     question = replace(question, id=f"{question.id} ({number})")
                 seen.add(question.id)
                 yield question
+
+
+def _by_names(row: Any, columns: Columns, where: str) -> Any:
+    """A row with the usual names for the columns that the user names."""
+    found = dict(in_english(row)) if isinstance(row, dict) else {}
+    for argument, part, others in _PARTS:
+        if name := getattr(columns, argument):
+            own = named_column(name, list(row) if isinstance(row, dict) else (), where, argument)
+            found = {key: value for key, value in found.items() if key not in others} | {part: row[own]}
+    return found
 
 
 def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
@@ -52,7 +76,8 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
         case _:
             has = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
             wanted = (
-                "SQuAD's data with paragraphs and qas, CLUE's context_text and qas, or question, context and answers"
+                "SQuAD's data with paragraphs and qas, CLUE's context_text and qas, or question, context and answers, "
+                "which `text`, `pair` and `label` may name"
             )
             raise row_error(where, f"is not in a known layout: it has {has}; expected {wanted}", "unknown-layout")
 

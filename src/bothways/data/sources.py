@@ -15,7 +15,8 @@ from bothways.data.exports import plain_row, plain_rows
 from bothways.data.notes import Notes, row_error
 from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
-from bothways.text.files import files_of_kinds, replace_surrogates
+from bothways.text.document_files import is_document
+from bothways.text.files import files_of_kinds, replace_surrogates, visible_files
 from bothways.text.frames import is_frame
 from bothways.text.streams import STDIN, Meter, read_whole, read_whole_lines
 from bothways.text.streams import name_of as name_of
@@ -42,12 +43,16 @@ def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         if path == STDIN or is_frame(path) or path.is_file() or dataset_folder(path):
-            found.append(path)
+            found.append(_no_document(path))
         elif path.is_dir():
             inside = without_annotated(files_of_kinds(path, lambda file: kind_of(file) in kinds))
             if not inside:
+                documents = sum(is_document(file) for file in visible_files(path))
+                only = f", but {documents:,} documents, which hold no rows" if documents else ""
                 raise BothwaysError(
-                    f"there is no file of a known kind in {path}: expected {', '.join(kinds)}", "no-known-files", path
+                    f"there is no file of a known kind in {path}{only}: expected {', '.join(kinds)}",
+                    "no-known-files",
+                    path,
                 )
             found += inside
         else:
@@ -55,6 +60,18 @@ def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
     if not found:
         raise BothwaysError("no input file was given", "no-input")
     return found
+
+
+def _no_document(path: Path) -> Path:
+    """Refuse a document whose lines are no texts, such as a page in HTML."""
+    if path != STDIN and not is_frame(path) and is_document(path) and kind_of(path) != ".txt":
+        raise BothwaysError(
+            f"{path} is a document ({kind_of(path)}), and rows or lines are expected: save its texts as lines of .txt "
+            "or rows of .csv",
+            "is-a-document",
+            path,
+        )
+    return path
 
 
 def read_plain(path: Path) -> Iterator[str]:

@@ -26,7 +26,7 @@ from bothways.data.sources import (
 from bothways.data.spans import FIELDS, find_field, read_spans
 from bothways.data.words import join_words
 from bothways.errors import BothwaysError
-from bothways.text.columns import Columns, ResolvedColumns, find_columns
+from bothways.text.columns import LABELS, Columns, ResolvedColumns, find_columns
 from bothways.text.files import replace_surrogates
 from bothways.text.streams import STDIN
 
@@ -37,6 +37,7 @@ WORDS = ("tokens", "words", "token", "chars")
 TAGS = ("tags", "ner_tags", "labels", "ner", "pos", "pos_tags", "upos", "tag", "label")
 _LINES = 200
 """The lines of a table that are read to recognise it."""
+_USUAL = Columns()
 _BLANKS = re.compile(r"[ \t]+")
 
 ReadFile = Callable[[Notes], Iterator[Tagged]]
@@ -81,29 +82,31 @@ def _label_of_row(path: Path) -> str | None:
     return label if is_one and not any(isinstance(value, list) for value in row.values()) else None
 
 
-def holds_texts(path: Path) -> bool:
-    """Whether each row of a table is a text, not a word.
+def holds_texts(path: Path, text: str | None = None) -> bool:
+    """Whether each row of a table is a text, not a word. `text`: the name of its column, if the user gives it.
 
     So are those of any .csv or .xlsx, of a .tsv with known column names, and of other tables without lists.
     """
     kind = kind_of(path)
-    if kind in (".parquet", ".arrow"):
-        head = _head(path, kind)
+    if kind in (".parquet", ".arrow", ".jsonl", ".ndjson", ".json"):
+        head = _head(path, kind, Columns(text, reads_label=False))
         return head is not None and not any(isinstance(value, list) for value in head[0].values())
     if kind != ".tsv":
         return kind in WITH_HEADER
-    if not (head := _head(path, ".tsv")):
+    if not (head := _head(path, ".tsv", Columns(text, reads_label=False))):
         return False
     row, columns = head
-    return columns.label is not None or any(" " in row[name] for text in columns.texts for name in text)
+    return any(name.strip().lower() in LABELS for name in row) or any(
+        " " in row[name] for text in columns.texts for name in text
+    )
 
 
-def _head(path: Path, kind: str) -> tuple[dict[str, Any], ResolvedColumns] | None:
+def _head(path: Path, kind: str, columns: Columns = _USUAL) -> tuple[dict[str, Any], ResolvedColumns] | None:
     """The first row of a file, and its text and label columns; None if they have no usual names."""
     lines = read_plain(path) if kind in ROW_KINDS else islice(read_plain(path), _LINES)
     try:
         _, row = next(rows_of(path, kind, lines, Notes()), ("", {}))
-        return row, find_columns(Columns(), list(row), "")
+        return row, find_columns(columns, list(row), "")
     except BothwaysError:  # a file of columns has no header
         return None
 

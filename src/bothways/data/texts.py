@@ -188,7 +188,7 @@ class _Rows:
                 label = " + ".join(known[names].indicators) or known[names].label
                 split = f", separated by {self.separator}" if self.separator not in ("", MARKS) else ""
                 notes.took(text=text, pair=next(iter(pair), None), label=label and label + split)
-                if label is None:
+                if label is None and columns.reads_label:
                     notes.add("no-label-column", name, ", ".join(names))
             yield where, row, known[names]
 
@@ -223,12 +223,12 @@ def _kind_of_first_line(first: str, columns: Columns) -> str:
     if first.startswith("{"):
         return ".jsonl"
     cells = first.split("\t")
-    if first.startswith(_FASTTEXT_LABEL) or (len(cells) == 1 and columns == _USUAL_COLUMNS):
+    if first.startswith(_FASTTEXT_LABEL) or (len(cells) == 1 and columns.are_usual):
         return ".txt"
     try:
         find_columns(columns, names_without_header(columns, cells) or cells, "")
     except BothwaysError:
-        return ".txt" if columns == _USUAL_COLUMNS else ".tsv"  # reading it as a table reports the missing column
+        return ".txt" if columns.are_usual else ".tsv"  # reading it as a table reports the missing column
     return ".tsv"
 
 

@@ -1,6 +1,7 @@
 """A text classifier with scikit-learn's interface: fit, predict, predict_proba, score."""
 
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -73,9 +74,10 @@ class Classifier(TextEstimator):
 
         A text is a string, or a pair of strings; a label is a string, an integer or a boolean. X may be a table in
         memory, whose text columns are found by their usual names, or named by `text` and `pair`; `label` names its
-        column of labels, instead of y. Several labels per text: y is a list of lists or
-        sets, an array of zeros and ones with a column for each label, or a DataFrame of such columns. The loss of a
-        step is the mean over its texts, weighted by `sample_weight`: a weight of 2 is as if the text were there twice.
+        column of labels, or with `joy+awe` columns of 0 and 1, instead of y. Several labels per text: y is a list of
+        lists or sets, an array of zeros and ones with a column for each label, or a DataFrame of such columns. The loss
+        of a step is the mean over its texts, weighted by `sample_weight`: a weight of 2 is as if the text were there
+        twice.
         """
         y, self._table = targets_of(X, y, label), Columns(text or None, pair or None)
         texts = matched(X, y, type(self).__name__, self._table)
@@ -122,19 +124,31 @@ class Classifier(TextEstimator):
     @value_errors()
     def predict(self, X: Iterable[Any]) -> Any:  # noqa: N803
         """The most probable class of each text; of several labels all that are probable enough, in the form of y."""
-        probabilities = self.predict_proba(X)
+        found, is_empty = self._predicted(X)
+        if is_empty:
+            warnings.warn(
+                f"no label was predicted for any of {len(found):,} texts: none is as probable as its threshold, see "
+                "predict_proba",
+                stacklevel=3,
+            )
+        return found
+
+    def _predicted(self, texts: Iterable[Any]) -> tuple[Any, bool]:
+        """The labels of texts, and whether there are none at all: of one text alone that is plain to see."""
+        probabilities = self.predict_proba(texts)
         if self._targets.form == "single":
-            return self.classes_[probabilities.argmax(1)]
+            return self.classes_[probabilities.argmax(1)], False
         task: Any = self.predictor_.task
         thresholds = np.array([task.threshold(name) for name in self._targets.names])
-        return self._targets.like_given((probabilities >= thresholds) & (np.array(self._columns) >= 0))
+        chosen = (probabilities >= thresholds) & (np.array(self._columns) >= 0)
+        return self._targets.like_given(chosen), len(chosen) > 1 and not chosen.any()
 
     @value_errors()
     def score(self, X: Iterable[Any], y: Any, sample_weight: Any = None) -> float:  # noqa: N803
         """Accuracy: the share of texts whose label, or whose set of labels, is predicted."""
         texts = self._matched(X, y)
         weights = checked_weights(sample_weight, len(texts))
-        predicted = self.predict(texts)  # raises before fit
+        predicted, _ = self._predicted(texts)  # raises before fit
         return float(np.average(self._targets.are_equal(predicted, y), weights=weights))
 
     def __sklearn_tags__(self) -> Any:

@@ -206,17 +206,24 @@ def _texts(given: Any, columns: Columns) -> Any:
             raise BothwaysError("`text`, `pair` and `label` name columns of a table, and none was given", "no-table")
         return given
     with as_files(given) as names:
-        rows = read_texts_labelled(names, Columns(columns.text, columns.pair))
+        rows = read_texts_labelled(names, Columns(columns.text, columns.pair, reads_label=False))
         return [row.texts[0] if len(row.texts) == 1 else row.texts for row in rows]
 
 
 def targets_of(texts: Any, y: Any, label: str) -> Any:
-    """The targets: y, or the column `label` of a table of texts."""
+    """The targets: y, or the column `label` of a table of texts; `joy+awe` names columns of 0 and 1."""
     if not label:
         return y
     if y is not None:
         raise BothwaysError("the labels were given twice, as y and by `label`: leave one out", "bad-combination", label)
-    if label not in (names := frame_columns(texts) if frame_kind(texts) else ()):
+    kind, names = frame_kind(texts), frame_columns(texts) if frame_kind(texts) else ()
+    if label not in names and "+" in label:
+        several = label.split("+")
+        columns = [list(targets_of(texts, None, name)) for name in several]
+        if kind in ("pandas", "polars"):
+            return texts[several]
+        return [[name for name, yes in zip(several, row, strict=True) if yes] for row in zip(*columns, strict=True)]
+    if label not in names:
         says = f"there is no column {label!r}, which `label` names: the columns are {', '.join(names) or 'none'}"
         raise BothwaysError(says, "no-column", label)
     found = texts[label]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.data.examples import Gold
-from bothways.data.several_labels import evident_separator
+from bothways.data.several_labels import evident_separator, list_cell
 from bothways.errors import BothwaysError
 from bothways.text.frames import frame_columns, frame_kind
 
@@ -51,7 +51,7 @@ class LabelTargets:
         if self.form == "single":
             return np.asarray(predicted == np.asarray(y))
         if self.form == "rows":
-            rows = zip(predicted, y, strict=True)
+            rows = zip(predicted, _with_lists(y), strict=True)
             return np.array([set(map(str, one)) == set(map(str, other)) for one, other in rows], bool)
         return np.asarray((_matrix(predicted) == _matrix(y)).all(1))
 
@@ -64,7 +64,7 @@ def read_targets(y: Any) -> tuple[LabelTargets, list[Gold]]:
         return _indicators(_matrix(y), np.array(frame_columns(y)), "pandas" if kind == "pandas" else "polars", y[:0])
     if isinstance(y, np.ndarray) and y.ndim > 1:
         return _indicators(y, None, "array", y.dtype)
-    rows = list(y)
+    rows = _with_lists(y)
     if any(isinstance(row, _ROWS) for row in rows):
         return _several(rows)
     labels = [_label(row) for row in rows]
@@ -81,6 +81,17 @@ def warn_of_several(golds: Sequence[Gold]) -> None:
         says = f"labels such as {joined!r} look like several, separated by {mark}, and each is learned as one class"
         advice = f"if they are several, pass lists: [label.split({mark!r}) for label in y]"
         warnings.warn(f"{says}: {advice}", stacklevel=2)
+
+
+def _with_lists(y: Iterable[Any]) -> list[Any]:
+    """The rows of y. Cells such as `['joy', 'awe']`, in which tables write lists, are lists, as in files."""
+    rows = list(y)
+    if not all(isinstance(row, str) for row in rows):
+        return rows
+    lists = [list_cell(row, f"y, row {number}") for number, row in enumerate(rows, 1)]
+    if all(found is None for found in lists):
+        return rows
+    return [row if found is None and row else found or [] for row, found in zip(rows, lists, strict=True)]
 
 
 def _matrix(y: Any) -> NDArray[Any]:

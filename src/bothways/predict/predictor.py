@@ -127,7 +127,6 @@ class Predictor:
             ]
         if self.tally.cut > lost:
             warn_of_losses(self.tally)
-        notes.counts.pop("no-label-column", None)  # predictions need no labels
         if notes:
             warnings.warn(str(notes), stacklevel=3)
         names = found[0] if found else ()

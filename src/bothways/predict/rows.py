@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from bothways import atomic
-from bothways.data.examples import LongInput
+from bothways.data.examples import LongInput, Question
 from bothways.data.notes import Notes
 from bothways.data.sources import read_plain, rows_of, values_of
 from bothways.errors import BothwaysError
 from bothways.predict.predictor import Predictor, answer_columns
+from bothways.tasks.tag import has_words
 from bothways.tasks.task import EncodedExample, Task
 from bothways.text.columns import Columns, names_without_header
 from bothways.text.long_text import line_too_long
@@ -34,11 +35,12 @@ def inputs_with_rows(
 ) -> Iterator[tuple[Any, Row]]:
     """The examples of a file, each with the columns of its row; of a file without columns, with its texts.
 
-    `keep`: only these columns. An example and its row are known by their place in the file.
+    `keep`: only these columns. An example and its row are known by their place in the file; of several examples in a
+    row, as in CLUE's layout, each has its own texts.
     """
     path, task = Path(file), predictor.task
     examples = task.read_inputs(file, columns, notes)
-    if (kind := kind_of(path)) not in _WITH_COLUMNS:
+    if (kind := kind_of(path)) not in _WITH_COLUMNS or (predictor.name == "tag" and has_words(path, columns)):
         held = _json_rows(path) if kind == ".json" else {}
         if keep and not held:
             raise BothwaysError(f"{name_of(path)} has no columns to keep", "no-column", keep[0])
@@ -49,9 +51,10 @@ def inputs_with_rows(
     rows = rows_of(path, kind, read_plain(path), Notes(), partial(names_without_header, columns))
     where, row = "", Row()
     for example in examples:
-        while where != example.where:
+        while not f"{example.where}, ".startswith(f"{where}, "):
             where, row = next(rows)
-        yield example, row if keep is None else _kept(row, keep, where)
+        own = row if where == example.where else _texts(task, example)
+        yield example, own if keep is None else _kept(own, keep, where)
 
 
 def _json_rows(path: Path) -> dict[str, Row]:
@@ -62,6 +65,8 @@ def _json_rows(path: Path) -> dict[str, Row]:
 def _texts(task: Task, example: Any) -> Row:
     if isinstance(example, LongInput):
         raise line_too_long(example.where)  # the text is a column of the answer
+    if isinstance(example, Question):
+        return {"id": example.id, "question": example.question, "context": example.context}
     texts = task.shown_texts(example)
     names = ("text", "text_pair", *(f"text_{n}" for n in range(3, len(texts) + 1)))
     return dict(zip(names, texts, strict=False))

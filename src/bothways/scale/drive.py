@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from bothways import atomic
 from bothways.errors import BothwaysError
@@ -15,6 +16,7 @@ from bothways.scale.units import (
     COUNTS,
     Counts,
     Output,
+    TellOf,
     Unit,
     done_of,
     keep_plan,
@@ -27,18 +29,24 @@ from bothways.scale.units import (
     write_json,
 )
 
-Execute = Callable[[Job, Sequence[Unit]], Iterator[tuple[Unit, Counts]]]
-"""Does units, in any order; yields each with its counts as soon as it is done."""
+
+class Execute(Protocol):
+    """Does units, in any order; yields each with its counts as soon as it is done. `tell` hears how far others are."""
+
+    def __call__(self, job: Job, units: Sequence[Unit], *, tell: TellOf) -> Iterator[tuple[Unit, Counts]]: ...
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is. The total of rows is an estimate from the lines of the files."""
+    """How far a run is, with the parts that are begun. The total of rows is an estimate from the lines of the files."""
 
     parts: int
     all_parts: int
     rows: int
     all_rows: int
+    bytes: int = 0
+    """Of the files that are read, for `pack_files`."""
+    all_bytes: int = 0
 
 
 OnProgress = Callable[[Progress], None]
@@ -107,9 +115,12 @@ def _run(
 
 
 def run_units(
-    job: Job, units: Sequence[Unit], rows: int, execute: Execute, on_progress: OnProgress | None
+    job: Job, units: Sequence[Unit], rows: int, execute: Execute, on_progress: OnProgress | None, all_bytes: int = 0
 ) -> Iterator[Unit]:
-    """Do units that are not done yet, about `rows` rows with the others. Yields all units, those done before first."""
+    """Do units that are not done yet, about `rows` rows with the others. Yields all units, those done before first.
+
+    `all_bytes`: of all units, if the job counts bytes.
+    """
     before, todo = [], []
     for unit in units:
         found, left = done_of(unit)
@@ -117,11 +128,18 @@ def run_units(
             before.append((unit, sum_of(counts for _, counts in found)))
         else:
             todo.append(unit)
-    parts, done = 0, 0
-    for unit, counts in itertools.chain(before, execute(job, todo)):
-        parts, done = parts + 1, done + counts["rows"]
+    far: dict[Unit, tuple[int, int]] = {}  # the rows and bytes of each unit
+
+    def tell(unit: Unit, counts: Counts) -> None:
+        far[unit] = counts["rows"], counts.get("bytes", 0)
         if on_progress:
-            on_progress(Progress(parts, len(units), done, max(rows, done)))
+            done, read = (sum(column) for column in zip(*far.values(), strict=True))
+            on_progress(Progress(len(ended), len(units), done, max(rows, done), min(read, all_bytes), all_bytes))
+
+    ended = set[Unit]()
+    for unit, counts in itertools.chain(before, execute(job, todo, tell=tell)):
+        ended.add(unit)
+        tell(unit, counts)
         yield unit
 
 

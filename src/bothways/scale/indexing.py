@@ -13,6 +13,7 @@ from bothways.scale.bulk import where
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.scale.drive import Execute, OnProgress, run_units
 from bothways.scale.jobs import Runner, in_encoding, model_facts
+from bothways.scale.turns import Turn
 from bothways.scale.units import Counts, Cursor, Unit, plan_units
 from bothways.search.documents import Corpus, CorpusFile
 from bothways.search.embed import Embedder
@@ -53,7 +54,8 @@ class IndexJob:
             total = Tally()
 
             def blocks() -> Any:
-                for block, tally in embedded(cursor.take(unit.rows), embedder):
+                turn = Turn(cursor.take(unit.rows), "whole")
+                for block, tally in turn.answers(embedded(turn, embedder), lambda found: found[1].texts):
                     total.add(tally)
                     yield block
 

@@ -11,7 +11,7 @@ from bothways.model.fingerprint import fingerprint
 from bothways.predict.encode_options import Combine, Long
 from bothways.predict.encode_options import Unit as Per
 from bothways.scale.join import join_lines, join_vectors
-from bothways.scale.turns import Turn, rows_of
+from bothways.scale.turns import Tell, Turn, rows_of, told_to
 from bothways.scale.units import Counts, Cursor, Unit, done_of, sum_of, write_json
 from bothways.text.streams import read_as
 
@@ -43,12 +43,18 @@ class FileJob(Job, Protocol):
         """Parts, in order → one file."""
 
 
-def run_unit(runner: Runner, unit: Unit) -> Counts:
-    """Do what is left of a unit, in turns: a part, then its counts."""
+def run_unit(runner: Runner, unit: Unit, tell: Tell | None = None) -> Counts:
+    """Do what is left of a unit, in turns: a part, then its counts. `tell` hears how far it is."""
     done, left = done_of(unit)
+
+    def heard(now: Counts) -> None:
+        if tell:
+            tell({name: value + sum(counts.get(name, 0) for _, counts in done) for name, value in now.items()})
+
     while left is not None:
         try:
-            counts = runner(left)
+            with told_to(heard):
+                counts = runner(left)
         except BothwaysError as error:
             if unit.file in str(error):  # readers name the place themselves
                 raise

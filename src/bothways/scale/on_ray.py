@@ -13,7 +13,7 @@ from typing import Any
 from bothways.errors import BothwaysError, missing_package
 from bothways.scale.jobs import Job, Runner
 from bothways.scale.processes import ATTEMPTS, Done, parse_processes
-from bothways.scale.units import Unit
+from bothways.scale.units import TellOf, Unit, tell_nobody
 from bothways.scale.worker import Order, Reply, answer
 
 _QUIET = {
@@ -72,8 +72,13 @@ def _begin(unit: Unit) -> BothwaysError | None:
     return BothwaysError(says, "worker-died", unit.file)
 
 
-def run_ray(job: Job, units: Sequence[Unit], address: str, devices: str) -> Iterator[Done]:
-    """The units over the workers of a cluster, as they are done. Ray replaces workers that die."""
+def run_ray(
+    job: Job, units: Sequence[Unit], address: str, devices: str, *, tell: TellOf = tell_nobody
+) -> Iterator[Done]:
+    """The units over the workers of a cluster, as they are done. Ray replaces workers that die.
+
+    `tell` hears nothing: messages before the end of a unit would need a further actor.
+    """
     if not units:
         return
     for unit in units:

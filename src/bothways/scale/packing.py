@@ -1,7 +1,7 @@
 """`pack` over processes or machines: workers tokenise, the driver writes the shards that one process would write."""
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,13 @@ from bothways.model.box import model_folder
 from bothways.model.fingerprint import fingerprint
 from bothways.pretraining.pack import DocumentPlaces, PackReport, PackTally, find_inputs, parse_share, write_packed
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
+from bothways.progress import Watch, watch_nothing
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.scale.drive import Execute, OnProgress, remove_parts, run_units
 from bothways.scale.jobs import Runner, in_encoding
 from bothways.scale.on_ray import run_ray
 from bothways.scale.processes import parse_processes, run_processes
+from bothways.scale.turns import Teller
 from bothways.scale.units import (
     Counts,
     Cursor,
@@ -61,12 +63,16 @@ class PackJob:
 
         def run(unit: Unit) -> Counts:
             cursor.seek(unit.file, unit.first)
-            split = meter.split
+            split, before, tell = meter.split, meter.bytes, Teller()
             documents = (Document(digest_of(text), split_sentences(text)) for text in cursor.take(unit.rows))
-            chunks = list(tokenize(documents, tokenizer, self.words))
+            chunks, rows = [], 0
+            for chunk in tokenize(documents, tokenizer, self.words):
+                chunks.append(chunk)
+                rows += len(chunk[0])
+                tell(rows=rows, bytes=meter.bytes - before)
             digests = np.array([document.digest for chunk, _ in chunks for document in chunk], np.uint64)
             _write_part(unit.part, [tokenized for _, tokenized in chunks], digests, kind)
-            return {"rows": len(digests), "split": meter.split - split}
+            return {"rows": len(digests), "split": meter.split - split, "bytes": meter.bytes - before}
 
         return in_encoding(self.encoding, run)
 
@@ -109,6 +115,7 @@ def pack_files(
     on: str = "",
     rows_per_part: int = DOCUMENTS_PER_PART,
     on_progress: OnProgress | None = None,
+    watch: Watch = watch_nothing,
 ) -> PackReport:
     """`bothways.pack` in several processes (`devices` cpu:2), or `on` a Ray cluster.
 
@@ -127,11 +134,14 @@ def pack_files(
     with atomic.only_writer(home):
         keep_plan(home, plan)
         units, rows = _plan(files, home, rows_per_part)
-        for _ in run_units(job, [unit for _, unit in units], rows, execute, on_progress):
+        size = sum(state_of(file)[0] for _, file in files)
+        for _ in run_units(job, [unit for _, unit in units], rows, execute, on_progress, size):
             pass
         tally, meter = PackTally(np.zeros(tokenizer.size, np.int64)), Meter()
         meter.split = sum(read_json(unit.counts)["split"] for _, unit in units)
-        report = write_packed(out, files, tokenizer, _chunks(units, DocumentPlaces(share, dedup, tally)), tally, meter)
+        report = write_packed(
+            out, files, tokenizer, _chunks(watch(units, "writing"), DocumentPlaces(share, dedup, tally)), tally, meter
+        )
         remove_parts(home)
     return report
 
@@ -154,7 +164,7 @@ def _plan(files: Sequence[tuple[Place, Path]], home: Path, rows_per_part: int) -
 
 
 def _chunks(
-    units: Sequence[tuple[Place, Unit]], placed: Callable[[int, Place], Place | None]
+    units: Iterable[tuple[Place, Unit]], placed: Callable[[int, Place], Place | None]
 ) -> Generator[tuple[list[Place], Tokenized], None, None]:
     """The documents of all parts in order, without those that are dropped."""
     for place, unit in units:

@@ -10,10 +10,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from bothways.errors import BothwaysError
 from bothways.scale.jobs import Job, run_unit
-from bothways.scale.units import Counts, Unit
+from bothways.scale.units import Counts, TellOf, Unit, tell_nobody
 from bothways.scale.worker import Order, Reply, open_job
 
 ATTEMPTS = 3
@@ -50,15 +51,17 @@ def parse_processes(written: str) -> int:
     return int(number or "1")
 
 
-def run_here(job: Job, units: Sequence[Unit], device: str) -> Iterator[Done]:
+def run_here(job: Job, units: Sequence[Unit], device: str, *, tell: TellOf = tell_nobody) -> Iterator[Done]:
     """The units in this process, one after the other."""
     runner = open_job(job, device) if units else None
     for unit in units:
         assert runner is not None
-        yield unit, run_unit(runner, unit)
+        yield unit, run_unit(runner, unit, partial(tell, unit))
 
 
-def run_processes(job: Job, units: Sequence[Unit], devices: Sequence[str]) -> Iterator[Done]:
+def run_processes(
+    job: Job, units: Sequence[Unit], devices: Sequence[str], *, tell: TellOf = tell_nobody
+) -> Iterator[Done]:
     """The units over processes, as they are done. An error of one ends all."""
     todo: queue.SimpleQueue[Unit] = queue.SimpleQueue()
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -76,6 +79,8 @@ def run_processes(job: Job, units: Sequence[Unit], devices: Sequence[str]) -> It
                 if message not in said:
                     said.add(message)
                     warnings.warn(message, stacklevel=2)
+            if reply.far is not None:
+                tell(unit, reply.far)
             if reply.error is not None:
                 raise reply.error
             if reply.counts is not None:
@@ -158,7 +163,8 @@ class _Slot:
         try:
             pickle.dump(unit, process.stdin)
             process.stdin.flush()
-            reply = pickle.load(process.stdout)
+            while (reply := pickle.load(process.stdout)).far is not None:
+                self.events.put((unit, reply))
             if not reply.failure:
                 return reply, ""
         except (EOFError, OSError, pickle.UnpicklingError):

@@ -56,6 +56,14 @@ class Unit:
         return f"rows {self.first + 1:,} to {last} of {self.file}"
 
 
+TellOf = Callable[[Unit, Counts], None]
+"""Hears how far a unit is."""
+
+
+def tell_nobody(unit: Unit, far: Counts) -> None:
+    """For those who do not ask."""
+
+
 @dataclass(frozen=True)
 class Output:
     """One result file."""

@@ -16,6 +16,7 @@ from typing import IO
 
 from bothways.errors import BothwaysError
 from bothways.scale.jobs import Job, Runner, run_unit
+from bothways.scale.turns import Tell
 from bothways.scale.units import Counts, Unit
 
 
@@ -29,12 +30,16 @@ class Order:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a unit: its counts, or the user's error, or the traceback of any other failure."""
+    """The answer to a unit: its counts, or the user's error, or the traceback of any other failure.
+
+    Before it come replies that say how far the unit is.
+    """
 
     counts: Counts | None = None
     error: BothwaysError | None = None
     failure: str = ""
     warnings: tuple[str, ...] = ()
+    far: Counts | None = None
 
 
 def main() -> None:
@@ -46,21 +51,25 @@ def main() -> None:
     order: Order = pickle.load(sys.stdin.buffer)
     threading.Thread(target=_read_units, args=(sys.stdin.buffer, units), daemon=True).start()
     runner = None
-    while True:
-        reply, runner = answer(order, runner, units.get())
+
+    def send(reply: Reply) -> None:
         pickle.dump(reply, replies)
         replies.flush()
+
+    while True:
+        reply, runner = answer(order, runner, units.get(), lambda far: send(Reply(far=far)))
+        send(reply)
         if reply.failure:  # a fresh process may succeed, for example after an error of the GPU
             sys.exit(1)
 
 
-def answer(order: Order, runner: Runner | None, unit: Unit) -> tuple[Reply, Runner | None]:
-    """The reply to a unit, and the opened job for the next one."""
+def answer(order: Order, runner: Runner | None, unit: Unit, tell: Tell | None = None) -> tuple[Reply, Runner | None]:
+    """The reply to a unit, and the opened job for the next one. `tell` hears how far the unit is."""
     counts, error, failure = None, None, ""
     with warnings.catch_warnings(record=True) as caught:
         try:
             runner = runner or open_job(order.job, order.device)
-            counts = run_unit(runner, unit)
+            counts = run_unit(runner, unit, tell)
         except BothwaysError as refused:
             error = BothwaysError(str(refused), refused.code, str(refused.value))
         except Exception:

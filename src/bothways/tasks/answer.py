@@ -58,7 +58,6 @@ class QuestionAnswering(Task):
     golds = "answers"
     head = "span"
     per_token = True
-    columns = ()
     pair_part = "second"
     epochs = 2
     marked_field, marked_title = "context", "question"
@@ -68,8 +67,11 @@ class QuestionAnswering(Task):
 
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Question]:
-        cls.refuse_columns(columns)
-        return read_questions(files, notes)
+        return read_questions(files, notes, columns)
+
+    @classmethod
+    def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Question]:
+        return read_questions([file], notes, replace(columns, label=None))
 
     @classmethod
     def parse(cls, given: Any) -> Question:

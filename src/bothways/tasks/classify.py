@@ -119,7 +119,7 @@ class TextClassification(TextTask):
 
     @classmethod
     def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Text | LongInput]:
-        return read_any_inputs(file, columns, notes)
+        return read_any_inputs(file, replace(columns, reads_label=False), notes)
 
     def known_columns(self, files: Sequence[str], columns: Columns) -> Columns:
         """Of several labels, the columns that have their names, if there is no column of labels."""

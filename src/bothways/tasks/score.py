@@ -4,7 +4,7 @@ B sequences.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -86,6 +86,10 @@ class PairScoring(TextTask):
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Text]:
         return read_ranked(files, columns, notes)
+
+    @classmethod
+    def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Text]:
+        return read_ranked([file], replace(columns, reads_label=False), notes)
 
     @classmethod
     def parse(cls, given: Any) -> Text:

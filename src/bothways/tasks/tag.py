@@ -70,6 +70,17 @@ def is_entities(tags: Sequence[str]) -> bool:
     return OUTSIDE in tags and all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags)
 
 
+def _has_texts(path: Path, columns: Columns) -> bool:
+    """Whether a file to predict has a text a row; that of a column which the user names is one."""
+    is_named = bool(columns.text) and (path == STDIN or kind_of(path) in ROWS)
+    return is_named or (path != STDIN and holds_texts(path, columns.text))
+
+
+def has_words(path: Path, columns: Columns) -> bool:
+    """Whether a table to predict has a word a row, with its tag, and a sentence up to an empty line."""
+    return kind_of(path) == ".tsv" and not _has_texts(path, columns)
+
+
 class TokenClassification(Task):
     """Named entities as valid BIO sequences, or plain tags."""
 
@@ -96,14 +107,14 @@ class TokenClassification(Task):
     def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Tagged]:
         """As `read`, but .txt and standard input hold a plain text per line; standard input may also hold JSON rows."""
         path = Path(file)
-        is_table = holds_texts(path) or (kind_of(path) in (".tsv", ".parquet", ".arrow") and bool(columns.text))
+        is_table = _has_texts(path, columns)
         cls.refuse_columns(replace(columns, text=None) if is_table else columns)
-        if path == STDIN and peek_stdin().startswith("{"):
+        if path == STDIN and not is_table and peek_stdin().startswith("{"):
             return read_sentences(path, notes)
-        if path == STDIN or ".txt" in path.suffixes:
+        if (path == STDIN and not is_table) or ".txt" in path.suffixes:
             return map(cls.parse, read_texts(require_files([path])[0]))
         if is_table:
-            rows = read_texts_labelled(file, Columns(columns.text), notes=notes)
+            rows = read_texts_labelled(file, Columns(columns.text, reads_label=False), notes=notes)
             return (replace(cls.parse(example.texts[0]), where=example.where) for example in rows)
         return read_tagged(file, columns.label, notes)
 

@@ -79,6 +79,13 @@ class Columns:
     text: str | None = None
     pair: str | None = None
     label: str | None = None
+    reads_label: bool = True
+    """False: only texts are wanted, so that it does not matter which column is the label, or what is in it."""
+
+    @property
+    def are_usual(self) -> bool:
+        """Whether no column is named."""
+        return not (self.text or self.pair or self.label)
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,8 @@ def find_columns(columns: Columns, names: Sequence[str], where: str, *, has_head
     else:
         texts = table.known_texts(*labels)
     used = {name for text in texts for name in text}
+    if not columns.reads_label:
+        return ResolvedColumns(tuple(texts), None)
     if len(labels) > 1:
         return ResolvedColumns(tuple(texts), None, labels)
     return ResolvedColumns(tuple(texts), label or table.known_label(used))
@@ -146,6 +155,12 @@ def find_text(text: str | None, names: Sequence[str], where: str, *, has_header:
     if len(found) > 1:
         table.one([name for one in found for name in one], "`text`")
     return found[0]
+
+
+def named_column(wanted: str, names: Sequence[str], where: str, argument: str) -> str:
+    """The one column that the user names; upper and lower case are equal."""
+    table = _Header(names, where, "")
+    return table.one(list(table.named(wanted, argument)), f"`{argument}`")
 
 
 def _plain(name: str) -> str:

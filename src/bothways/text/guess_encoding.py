@@ -37,6 +37,24 @@ _LENGTH, _SHARE = 1.6, 0.7
 _ENOUGH = 8
 """Bytes beside ASCII without which other languages are not guessed."""
 _RUNS = re.compile(rb"[\x80-\xff]+")
+_BINARY = {
+    b"PK\x03\x04": "a zip archive, as workbooks and .docx are, and no text: end the name of a workbook in .xlsx, save "
+    "other documents as .txt",
+    b"\xd0\xcf\x11\xe0": "an old file of Excel or Word, and no text: save it as .xlsx, .csv or .txt",
+    b"PAR1": "a parquet file: end its name in .parquet",
+    b"\x1f\x8b": "compressed: end its name in .gz",
+    b"\xfd7zXZ": "compressed: end its name in .xz",
+    b"%PDF-": "a PDF, and no text: save it as .txt",
+    b"\x89PNG": "a picture, and no text",
+    b"\xff\xd8\xff": "a picture, and no text",
+}
+"""How files begin that are no text, whatever their name."""
+
+
+def binary_kind(block: bytes) -> str:
+    """What a file is that begins so and is no text, with advice; else empty."""
+    return next((what for start, what in _BINARY.items() if block.startswith(start)), "")
+
 
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from bothways.errors import BothwaysError
 from bothways.text.frames import frame_name, is_frame
-from bothways.text.guess_encoding import SAMPLE, guess_encoding, marked_encoding
+from bothways.text.guess_encoding import SAMPLE, binary_kind, guess_encoding, marked_encoding
 from bothways.text.long_text import LONGEST_LINE, LONGEST_WHOLE, LongText, line_too_long
 
 STDIN = Path("-")
@@ -220,6 +220,8 @@ class _Decoder:
 
     def decode(self, block: bytes, stream: Any) -> str:
         """The text of the next block; of the last one, which is empty, what is left over."""
+        if not self.is_begun and (what := binary_kind(block)):
+            raise BothwaysError(f"{name_of(self.path)} is {what}", "binary-file", self.path)
         if not self.is_begun and not self.is_fixed:
             if found := marked_encoding(block):
                 self._take(found)
