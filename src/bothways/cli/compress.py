@@ -33,15 +33,18 @@ def compress(
         list[str],
         typer.Option(
             "--train",
-            metavar="FILE",
-            help="Labelled data to distil on, as a rule the model's training data; may be repeated.",
+            metavar="FILE...",
+            help="Labelled data to distil on, as a rule the model's training data: one file or several.",
             show_default=False,
         ),
     ],
     dev: Annotated[
         list[str],
         typer.Option(
-            "--dev", metavar="FILE", help="Labelled data to compare the models on; may be repeated.", show_default=False
+            "--dev",
+            metavar="FILE...",
+            help="Labelled data to compare the models on: one file or several.",
+            show_default=False,
         ),
     ],
     model: Annotated[
@@ -87,8 +90,8 @@ def compress(
         list[Path] | None,
         typer.Option(
             "--texts",
-            metavar="FILE",
-            help="Texts without labels, whose pieces stay in the vocabulary; may be repeated.",
+            metavar="FILE...",
+            help="Texts without labels, whose pieces stay in the vocabulary: one file or several.",
             show_default=False,
         ),
     ] = None,

@@ -281,11 +281,10 @@ class SentenceVectors(Task):
         positives = anchors - np.arange(len(samples))
         arrays = {"anchors": anchors, "documents": documents, "positives": positives, "sizes": sizes}
         targets = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        first = samples[0].target
-        loss = loss_of(self.settings, first.source, [first])
+        loss = loss_of(self.settings, samples[0].target.source, [samples[0].target])
         # Which loss: by the length of a tensor, which is known without waiting for a GPU.
         targets["loss"] = torch.empty(LOSSES.index(loss))
-        targets["weight"] = torch.tensor(self.settings.of(first.source).weight)
+        targets["weight"] = torch.tensor(self.settings.of(samples[0].target.source).weight)
         if self.taught is not None and (loss == "distill" or self.settings.guide):
             targets["taught"] = self.taught.of([row for sample in samples for row in sample.target.rows])
         if loss in ("cosent", "cosine"):
@@ -295,12 +294,10 @@ class SentenceVectors(Task):
         return targets, 1.0 if loss == "cosent" else float(len(samples))
 
     def step_loss(self, vectors: Tensor, targets: Targets) -> Tensor:
-        sizes, width = self.settings.matryoshka, vectors.shape[1]
-        projected = None
+        sizes, width, projected = self.settings.matryoshka, vectors.shape[1], None
         if self.taught is not None and "taught" in targets:
             targets = {**targets, "taught": self.taught.finish(targets["taught"])}
-        if self.settings.teachers:
-            assert self.taught is not None
+        if self.taught is not None and self.settings.teachers:
             width -= self.taught.width
             vectors, projected = vectors[:, :width], vectors[:, width:]
         if sizes:
