@@ -152,7 +152,7 @@ def _outputs(files: Sequence[Path], target: Target) -> list[Output]:
 
 def _output(file: Path, path: Path, target: Target) -> Output:
     if target.is_folder and path.exists() and target.counts_of(path).exists():
-        _clear_removed(parts_of(path))
+        remove_parts(parts_of(path))
         return Output(path, read_json(target.counts_of(path))["rows"], ())
     return plan_output(file, path, target.rows_per_part, target.part_suffix or target.suffix)
 
@@ -172,13 +172,9 @@ def _finish(job: FileJob, output: Output, target: Target) -> Counts:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove a folder of parts: under another name, so that a kill leaves no part without its plan."""
-    os.rename(folder, _clear_removed(folder))
-    _clear_removed(folder)
-
-
-def _clear_removed(folder: Path) -> Path:
-    """Remove what a kill left of a folder of parts that was being removed; its name."""
+    """Remove a folder of parts, or what a kill left of it: under another name, so that no part is without its plan."""
     removed = folder.with_name(f".{folder.name}.removed")
     shutil.rmtree(removed, ignore_errors=True)
-    return removed
+    if folder.exists():
+        os.rename(folder, removed)
+        shutil.rmtree(removed, ignore_errors=True)
