@@ -277,3 +277,50 @@ def test_translations_come_from_packages_and_repositories_without_their_markup(t
     }  # fmt: skip
     assert "news: without MicrosoftTranslator/NTREX" in told
     assert "| tatoeba | 1 | CC BY 2.0 FR |" in (tmp_path / "out/SOURCES.md").read_text(encoding="utf-8")
+
+
+def test_translations_leave_out_what_judges_them(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    squad = {
+        part: {"data": [{"paragraphs": [{"context": context, "qas": [{"id": "1", "question": question}]}]}]}
+        for part, context, question in (
+            ("zh", "长江是亚洲最长的一条大河。", "长江有多长？"),
+            ("en", "The Yangtze is the longest river.", "How long is it?"),
+        )
+    }
+    put(
+        data,
+        {
+            **{f"labelled/xquad/xquad.{part}.json": value for part, value in squad.items()},
+            "labelled/cmrc2018/train.json": squad["zh"],
+            **{
+                f"labelled/zh_stsb/{part}.jsonl": [
+                    {"sentence1": f"这是{part}的句子。", "sentence2": "另一个句子。", "score": 1}
+                ]
+                for part in ("train", "valid", "test")
+            },
+            "pairs/enzh-translation-x.jsonl": [{"a": "Good morning.", "b": "早上好。"}],
+            "pairs/zh-x.jsonl": [{"a": "怎么办？", "b": "这样办。"}],
+            "corpus/zh/wiki.txt": "没有什么句子。\n",
+            "cedict.json": json.dumps(CEDICT),
+            "more.jsonl": [
+                {"a": "A sentence to learn from.", "b": "可以学习的句子。"},
+                {"a": "A sentence of the test.", "b": "这是test的句子。"},
+                {"a": "Look. How long is it?", "b": "看，它有多长呢？"},
+            ],
+        },
+    )
+    run(
+        "parallel_data.py",
+        data,
+        tmp_path / "out",
+        "--dictionary",
+        str(data / "cedict.json"),
+        "--more",
+        str(data / "more.jsonl"),
+    )
+    pairs = {(row["a"], row["b"]) for row in rows(tmp_path / "out/translations.jsonl.xz")}
+    assert pairs == {
+        ("Good morning.", "早上好。"), ("A sentence to learn from.", "可以学习的句子。"),
+        ("summer", "夏天"), ("famous", "著名"),
+    }  # fmt: skip
