@@ -165,14 +165,6 @@ def same_names(chinese: str, english: str) -> Callable[[Path], Iterator[Pair]]:
     return pairs
 
 
-def origins(folder: Path) -> Iterator[Pair]:
-    """NAME_origin.md is what NAME.md translates."""
-    for page in _files(folder, "*_origin.md"):
-        other = page.with_name(page.name.replace("_origin", ""))
-        if other.exists():
-            yield from aligned(markdown(_read(page)), markdown(_read(other)))
-
-
 def _files(folder: Path, pattern: str) -> list[Path]:
     return sorted(path for path in folder.rglob(pattern) if path.is_file())
 
@@ -450,7 +442,7 @@ def simplifier(path: Path) -> Callable[[str], str]:
 READERS: dict[str, Callable[[Path], Iterator[Pair]]] = {
     "tatoeba": tatoeba, "tmx": translation_memory, "news": news, "treebank": treebank, "topics": topics, "po": po,
     "dialogues": dialogues, "properties": properties, "fluent": fluent, "equations": equations, "comments": comments,
-    "origins": origins, "mdn": same_names("mdn/translated-content/files/zh-cn", "mdn/content/files/en-us"),
+    "mdn": same_names("mdn/translated-content/files/zh-cn", "mdn/content/files/en-us"),
     "vue": same_names("vuejs-translations/docs-zh-cn/src", "vuejs/docs/src"),
     "react": same_names("reactjs/zh-hans.react.dev/src/content", "reactjs/react.dev/src/content"),
 }  # fmt: skip
