@@ -426,13 +426,16 @@ def chosen(found: dict[str, Iterable[Pair]]) -> dict[str, list[Pair]]:
 
 
 def simplifier(path: Path) -> Callable[[str], str]:
-    """Traditional characters to simplified ones, by a dictionary; those that simplified texts have too stay."""
+    """Traditional characters to simplified ones, by a dictionary; those that simplified words have too stay."""
     votes: dict[str, Counter[str]] = {}
+    common: Counter[str] = Counter()
     for row in json.loads(path.read_text(encoding="utf-8")):
         if len(row["traditional"]) == len(row["simplified"]):
             for traditional, simplified in zip(row["traditional"], row["simplified"], strict=True):
                 votes.setdefault(traditional, Counter())[simplified] += 1
-    table = str.maketrans({old: new.most_common(1)[0][0] for old, new in votes.items() if 10 * new[old] < new.total()})
+        common.update(row["simplified"])
+    kept = {old: new.most_common(1)[0][0] for old, new in votes.items() if 10 * common[old] < new.total()}
+    table = str.maketrans(kept)
     return lambda text: text.translate(table)
 
 

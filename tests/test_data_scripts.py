@@ -219,6 +219,8 @@ CEDICT = [
     {"traditional": traditional, "simplified": simplified, "english": [english]}
     for traditional, simplified, english in (
         ("愛", "爱", "to love"),
+        ("么", "幺", "surname Yao"),
+        ("什麼", "什么", "what"),
         ("夏天", "夏天", "summer"),
         ("著名", "著名", "famous"),
     )
@@ -233,6 +235,7 @@ def test_translations_come_from_packages_and_repositories_without_their_markup(t
         {
             "cedict.json": json.dumps(CEDICT),
             "downloads/DaoChaShao/py-st-dl-translater-2.0/data/cmn.txt": "I love the famous summer.\t我愛著名的夏天。\tCC-BY\n"
+            "What do you love?\t你爱什么？\n"
             "The year was 1999.\t那一年是2024年。\nEnglish only.\tno\nI love.\t这个句子比英文的长得太多了，不会是它的翻译。\n",
             "downloads/python/python-docs-zh-cn/a.po": '#, fuzzy\nmsgid "Not this."\nmsgstr "不是这个。"\n\n'
             'msgid ""\n"See :ref:`the "\n"table <x>`."\nmsgstr "参见 :ref:`表格 <x>`。"\n',
@@ -267,7 +270,7 @@ def test_translations_come_from_packages_and_repositories_without_their_markup(t
         for path in (tmp_path / "out").glob("*.xz")
     }
     assert found == {
-        "tatoeba": {("I love the famous summer.", "我爱著名的夏天。")},
+        "tatoeba": {("I love the famous summer.", "我爱著名的夏天。"), ("What do you love?", "你爱什么？")},
         "python": {("See the table.", "参见表格。")},
         "kubernetes": {("A pod runs here.", "Pod 在这里运行着。")},
         "mdn": {("The table", "表格"), ("It has rows. It has columns.", "它有一些行。它有一些列。"), ("It has rows.", "它有一些行。"),
@@ -276,7 +279,7 @@ def test_translations_come_from_packages_and_repositories_without_their_markup(t
         "manuals": {("The help", "帮助"), ("Click Open.", "点击打开。")},
     }  # fmt: skip
     assert "news: without MicrosoftTranslator/NTREX" in told
-    assert "| tatoeba | 1 | CC BY 2.0 FR |" in (tmp_path / "out/SOURCES.md").read_text(encoding="utf-8")
+    assert "| tatoeba | 2 | CC BY 2.0 FR |" in (tmp_path / "out/SOURCES.md").read_text(encoding="utf-8")
 
 
 def test_translations_leave_out_what_judges_them(tmp_path: Path) -> None:
@@ -322,5 +325,5 @@ def test_translations_leave_out_what_judges_them(tmp_path: Path) -> None:
     pairs = {(row["a"], row["b"]) for row in rows(tmp_path / "out/translations.jsonl.xz")}
     assert pairs == {
         ("Good morning.", "早上好。"), ("A sentence to learn from.", "可以学习的句子。"),
-        ("summer", "夏天"), ("famous", "著名"),
+        ("summer", "夏天"), ("famous", "著名"), ("what", "什么"),
     }  # fmt: skip
