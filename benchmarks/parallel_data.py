@@ -143,6 +143,7 @@ def main() -> None:
     options.add_argument("--dictionary", type=Path, required=True, metavar="FILE")
     options.add_argument("--more", type=Path, nargs="*", default=[], metavar="FILE")
     options.add_argument("--out", type=Path, required=True, metavar="DIR")
+    options.add_argument("--glosses", type=int, default=150_000, help="at most so many glosses")
     options.add_argument("--seed", type=int, default=7)
     asked = options.parse_args()
     if asked.out.exists():
@@ -170,8 +171,9 @@ def main() -> None:
     questions = [question["question"] for paragraph in paragraphs(one(labelled / "cmrc2018", "train"))
                  for question in paragraph["qas"]]  # fmt: skip
     texts = dict.fromkeys([sentence for sentence, _ in drawn] + questions)
-    made = ((glossed(text, words), text) for text in texts)
-    write(asked.out / "glosses.jsonl.xz", ({"a": a, "b": b} for a, b in made if a))
+    made = [(gloss, text) for text in texts if (gloss := glossed(text, words))]
+    kept = random.Random(asked.seed).sample(made, min(asked.glosses, len(made)))
+    write(asked.out / "glosses.jsonl.xz", ({"a": a, "b": b} for a, b in kept))
 
     found = [(q["question"], p["context"]) for p in paragraphs(one(labelled / "cmrc2018", "train")) for q in p["qas"]]
     for file in (file for file in parts(asked.data / "pairs", "zh-") if file.name.startswith("zh-")):
