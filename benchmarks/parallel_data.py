@@ -162,7 +162,6 @@ def main() -> None:
         and not is_chinese(a, 0.02)
         and hidden.isdisjoint(map(bare, [a, b, *split_sentences(a), *split_sentences(b)]))
     ]
-    random.Random(asked.seed).shuffle(order)
     write(asked.out / "translations.jsonl.xz", ({"a": a, "b": b} for a, b in order))
 
     words = plain_words(senses)
