@@ -1,16 +1,15 @@
 """Chinese texts with English ones of the same meaning, and Chinese pairs, for `bothways finetune embed`.
 
-    python benchmarks/parallel_data.py --data DIR --dictionary cedict.json --po DIR --pages FILE --out OUT
+    python benchmarks/parallel_data.py --data DIR --dictionary cedict.json --more FILE… --out OUT
 
 --data: a folder with corpus/zh (.txt, a paragraph on a line; files that begin with valid are not read), pairs
 (enzh-translation*, zh-*: .jsonl with columns a and b) and labelled: zh_stsb (train, valid, test: .jsonl with sentence1,
 sentence2, score), cmrc2018 (train: SQuAD's json) and xquad (xquad.en, xquad.zh: the same), plain or .xz.
---dictionary: CC-CEDICT as JSON, a list of objects with simplified and english (a list). --po: a folder of .po files,
-English to Chinese, such as those of Python's documentation. --pages: Markdown pages in which every Chinese paragraph
-follows its English original in a comment, one after the other, such as those of Kubernetes' documentation.
+--dictionary: CC-CEDICT as JSON, a list of objects with simplified and english (a list). --more: files of rows with a,
+English, and b, Chinese, such as those that parallel_sources.py makes.
 
 --out: a new folder, for
-translations.jsonl.xz  English, Chinese: sentences, documentation, and the words of the dictionary.
+translations.jsonl.xz  English, Chinese: those of pairs and of --more, and the words of the dictionary.
 glosses.jsonl.xz       Chinese sentences beside what they say word by word in English, by the dictionary's first senses:
                        a weak translation, but of any text.
 related.jsonl.xz       Chinese texts that belong together: questions and paragraphs, a sentence and the rest of its
@@ -19,7 +18,7 @@ sts.jsonl.xz           the training part of zh-STS-B.
 eval                   zh-STS-B's test part, and Chinese questions over English paragraphs, and the other way round
                        (XQuAD), in BEIR's layout.
 
-A Chinese text of zh-STS-B's dev or test part, or of XQuAD, is in none but the last.
+A Chinese text of zh-STS-B's dev or test part, and a sentence of XQuAD, is in none but the last.
 """
 
 import argparse
@@ -50,9 +49,10 @@ def is_chinese(text: str, share: float = 0.3) -> bool:
 def held_out(labelled: Path) -> set[str]:
     found = {bare(row[key]) for part in ("valid", "test") for row in rows(one(labelled / "zh_stsb", part))
              for key in ("sentence1", "sentence2")}  # fmt: skip
-    for paragraph in paragraphs(one(labelled / "xquad", "xquad.zh")):
-        found |= {bare(sentence) for sentence in split_sentences(paragraph["context"])}
-        found |= {bare(question["question"]) for question in paragraph["qas"]}
+    for language in ("zh", "en"):
+        for paragraph in paragraphs(one(labelled / "xquad", f"xquad.{language}")):
+            found |= {bare(sentence) for sentence in split_sentences(paragraph["context"])}
+            found |= {bare(question["question"]) for question in paragraph["qas"]}
     return found
 
 
@@ -62,46 +62,6 @@ def paragraphs(path: Path) -> list[dict[str, Any]]:
 
 
 # ---------------------------------------------------------------------- translations
-
-
-_QUOTED = r'((?:"(?:[^"\\]|\\.)*"\s*)+)'
-_MESSAGE = re.compile(f"^msgid {_QUOTED}^msgstr {_QUOTED}", re.M)
-_PARAGRAPH = re.compile(r"<!--\s*\n(.*?)\n\s*-->[ \t]*\n\s*(.*?)(?=\n\s*\n|\n<!--|\n```|\n\{\{)", re.S)
-
-
-def po_pairs(folder: Path) -> Iterator[tuple[str, str]]:
-    """The messages of .po files, without markup."""
-    for file in sorted(folder.rglob("*.po")):
-        for entry in re.split(r"\n\s*\n", file.read_text(encoding="utf-8")):
-            if "#, fuzzy" in entry:
-                continue
-            found = re.search(
-                r'^msgid ((?:"(?:[^"\\]|\\.)*"\s*)+)^msgstr ((?:"(?:[^"\\]|\\.)*"\s*)+)', entry + "\n", re.M
-            )
-            if found:
-                yield plain(_unquoted(found[1])), plain(_unquoted(found[2]))
-
-
-def _unquoted(text: str) -> str:
-    return "".join(json.loads(part) for part in re.findall(r'"(?:[^"\\]|\\["\\nrt])*"', text))
-
-
-def page_pairs(file: Path) -> Iterator[tuple[str, str]]:
-    """A comment, and the paragraph or heading that follows it."""
-    text = file.read_text(encoding="utf-8", errors="replace")
-    for english, chinese in re.findall(
-        r"<!--\s*\n(.*?)\n\s*-->[ \t]*\n\s*(.*?)(?=\n\s*\n|\n<!--|\n```|\n\{\{)", text, re.S
-    ):
-        if "\n\n" not in english and "```" not in english and "{{" not in english + chinese:
-            yield plain(english), plain(chinese)
-
-
-def plain(text: str) -> str:
-    """Markdown and reStructuredText without their marks."""
-    text = re.sub(r"\{#[^}]*\}|:[a-z:+-]+:(?=`)|^\s*(#+|[-*+]|\d+\.)\s+", "", text.strip(), flags=re.M)
-    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = re.sub(r"`([^`<]*?)\s*<[^`>]*>`_*", r"\1", text)
-    return " ".join(re.sub(r"[*`]{1,3}|<[^>]+>|\\", "", text).split())
 
 
 def dictionary(path: Path) -> dict[str, list[str]]:
@@ -181,9 +141,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, required=True, metavar="DIR")
     options.add_argument("--dictionary", type=Path, required=True, metavar="FILE")
-    options.add_argument("--po", type=Path, required=True, metavar="DIR")
-    options.add_argument("--pages", type=Path, required=True, metavar="FILE")
+    options.add_argument("--more", type=Path, nargs="*", default=[], metavar="FILE")
     options.add_argument("--out", type=Path, required=True, metavar="DIR")
+    options.add_argument("--glosses", type=int, default=150_000, help="at most so many glosses")
     options.add_argument("--seed", type=int, default=7)
     asked = options.parse_args()
     if asked.out.exists():
@@ -191,15 +151,17 @@ def main() -> None:
     rng, labelled = random.Random(asked.seed), asked.data / "labelled"
     hidden = held_out(labelled)
     senses = dictionary(asked.dictionary)
-    pairs = [(row["a"], row["b"]) for row in rows(one(asked.data / "pairs", "enzh-translation"))]
-    pairs += [*po_pairs(asked.po), *page_pairs(asked.pages)]
+    files = [*asked.more, *parts(asked.data / "pairs", "enzh-translation")]
+    pairs = [(row["a"], row["b"]) for file in files for row in rows(file)]
     pairs += [(sense, word) for word, some in senses.items() for sense in some[:2]]
     order = [
         (a, b)
         for a, b in dict.fromkeys(pairs)
-        if 2 <= len(a) <= 700 and is_chinese(b, 0.2) and not is_chinese(a, 0.02) and bare(b) not in hidden
+        if 2 <= len(a) <= 900
+        and is_chinese(b, 0.2)
+        and not is_chinese(a, 0.02)
+        and hidden.isdisjoint(map(bare, [a, b, *split_sentences(a), *split_sentences(b)]))
     ]
-    rng.shuffle(order)
     write(asked.out / "translations.jsonl.xz", ({"a": a, "b": b} for a, b in order))
 
     words = plain_words(senses)
@@ -208,8 +170,9 @@ def main() -> None:
     questions = [question["question"] for paragraph in paragraphs(one(labelled / "cmrc2018", "train"))
                  for question in paragraph["qas"]]  # fmt: skip
     texts = dict.fromkeys([sentence for sentence, _ in drawn] + questions)
-    made = ((glossed(text, words), text) for text in texts)
-    write(asked.out / "glosses.jsonl.xz", ({"a": a, "b": b} for a, b in made if a))
+    made = [(gloss, text) for text in texts if (gloss := glossed(text, words))]
+    kept = random.Random(asked.seed).sample(made, min(asked.glosses, len(made)))
+    write(asked.out / "glosses.jsonl.xz", ({"a": a, "b": b} for a, b in kept))
 
     found = [(q["question"], p["context"]) for p in paragraphs(one(labelled / "cmrc2018", "train")) for q in p["qas"]]
     for file in (file for file in parts(asked.data / "pairs", "zh-") if file.name.startswith("zh-")):

@@ -2,11 +2,15 @@
 
 import json
 import lzma
+import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "benchmarks"
 
@@ -187,3 +191,139 @@ def test_a_glossary_has_names_definitions_and_examples(tmp_path: Path) -> None:
         "Tall stature", "Tallness", "A great height.", "Tall stature: A great height.",
         "hot dog, frank", "a sausage", "hot dog, frank: a sausage", "eat a hot dog",
     ]  # fmt: skip
+
+
+def catalogue(pairs: dict[str, str]) -> bytes:
+    """A .mo file as gettext writes it."""
+    texts = [text.encode() for text in (*pairs, *pairs.values())]
+    place, table = 28 + 16 * len(pairs), b""
+    for text in texts:
+        table += struct.pack("<2I", len(text), place)
+        place += len(text) + 1
+    return (
+        struct.pack("<7I", 0x950412DE, 0, len(pairs), 28, 28 + 8 * len(pairs), 0, 0) + table + b"\0".join(texts) + b"\0"
+    )
+
+
+def package(path: Path, files: dict[str, bytes]) -> None:
+    root = path.parent / "root"
+    put(root, {"DEBIAN/control": "Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x <x@x>\nDescription: x\n"})
+    for name, data in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    subprocess.run(["dpkg-deb", "--build", str(root), str(path)], check=True, capture_output=True)
+    shutil.rmtree(root)
+
+
+CEDICT = [
+    {"traditional": traditional, "simplified": simplified, "english": [english]}
+    for traditional, simplified, english in (
+        ("愛", "爱", "to love"),
+        ("么", "幺", "surname Yao"),
+        ("什麼", "什么", "what"),
+        ("夏天", "夏天", "summer"),
+        ("著名", "著名", "famous"),
+    )
+]
+
+
+@pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="no dpkg-deb")
+def test_translations_come_from_packages_and_repositories_without_their_markup(tmp_path: Path) -> None:
+    page = "---\ntitle: x\n---\n\n# {}\n\n{}\n\n```js\ncode\n```\n\n- {}\n"
+    put(
+        tmp_path,
+        {
+            "cedict.json": json.dumps(CEDICT),
+            "downloads/DaoChaShao/py-st-dl-translater-2.0/data/cmn.txt": "I love the famous summer.\t我愛著名的夏天。\tCC-BY\n"
+            "What do you love?\t你爱什么？\n"
+            "The year was 1999.\t那一年是2024年。\nEnglish only.\tno\nI love.\t这个句子比英文的长得太多了，不会是它的翻译。\n",
+            "downloads/python/python-docs-zh-cn/a.po": '#, fuzzy\nmsgid "Not this."\nmsgstr "不是这个。"\n\n'
+            'msgid ""\n"See :ref:`the "\n"table <x>`."\nmsgstr "参见 :ref:`表格 <x>`。"\n',
+            "downloads/kubernetes/website/content/zh-cn/a.md": '<!--\nA {{< glossary_tooltip text="pod" term_id="pod" >}} '
+            '**runs** here.\n-->\n{{< glossary_tooltip text="Pod" >}} 在这里**运行**着。\n',
+            "downloads/mdn/content/files/en-us/a.md": page.format(
+                "The table", "It has rows. It has columns.", "See `row`."
+            ),
+            "downloads/mdn/translated-content/files/zh-cn/a.md": page.format(
+                "表格", "它有一些行。它有一些列。", "参见 `row` 元素。"
+            ),
+        },
+    )
+    (tmp_path / "downloads/debian").mkdir()
+    said = {
+        "": "header",
+        "menu|_Open the file": "打开文件(_O)",
+        "Could not read “%s”.": "无法读取“%s”。",
+        "Width": "宽度",
+    }
+    package(tmp_path / "downloads/debian/wget_1_all.deb", {"usr/share/locale/zh_CN/LC_MESSAGES/a.mo": catalogue(said)})
+    manual = {
+        "usr/share/help/C/a.page": b"<page><title>The help</title><p>Click <gui>Open</gui>.</p></page>",
+        "usr/share/help/zh_CN/a.page": "<page><title>帮助</title><p>点击<gui>打开</gui>。</p></page>".encode(),
+    }
+    package(tmp_path / "downloads/debian/gnome-user-docs_1_all.deb", manual)
+    command = [sys.executable, str(SCRIPTS / "parallel_sources.py"), "--downloads", "downloads", "--out", "out"]
+    told = subprocess.run([*command, "--dictionary", "cedict.json"], check=True, capture_output=True, timeout=120,
+                          text=True, cwd=tmp_path).stdout  # fmt: skip
+    found = {
+        path.name.split(".")[0]: {(row["a"], row["b"]) for row in rows(path)}
+        for path in (tmp_path / "out").glob("*.xz")
+    }
+    assert found == {
+        "tatoeba": {("I love the famous summer.", "我爱著名的夏天。"), ("What do you love?", "你爱什么？")},
+        "python": {("See the table.", "参见表格。")},
+        "kubernetes": {("A pod runs here.", "Pod 在这里运行着。")},
+        "mdn": {("The table", "表格"), ("It has rows. It has columns.", "它有一些行。它有一些列。"), ("It has rows.", "它有一些行。"),
+                ("It has columns.", "它有一些列。"), ("See row.", "参见 row 元素。")},
+        "messages": {("Open the file", "打开文件"), ("Could not read.", "无法读取。"), ("Width", "宽度")},
+        "manuals": {("The help", "帮助"), ("Click Open.", "点击打开。")},
+    }  # fmt: skip
+    assert "news: without MicrosoftTranslator/NTREX" in told
+    assert "| tatoeba | 2 | CC BY 2.0 FR |" in (tmp_path / "out/SOURCES.md").read_text(encoding="utf-8")
+
+
+def test_translations_leave_out_what_judges_them(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    squad = {
+        part: {"data": [{"paragraphs": [{"context": context, "qas": [{"id": "1", "question": question}]}]}]}
+        for part, context, question in (
+            ("zh", "长江是亚洲最长的一条大河。", "长江有多长？"),
+            ("en", "The Yangtze is the longest river.", "How long is it?"),
+        )
+    }
+    put(
+        data,
+        {
+            **{f"labelled/xquad/xquad.{part}.json": value for part, value in squad.items()},
+            "labelled/cmrc2018/train.json": squad["zh"],
+            **{
+                f"labelled/zh_stsb/{part}.jsonl": [
+                    {"sentence1": f"这是{part}的句子。", "sentence2": "另一个句子。", "score": 1}
+                ]
+                for part in ("train", "valid", "test")
+            },
+            "pairs/enzh-translation-x.jsonl": [{"a": "Good morning.", "b": "早上好。"}],
+            "pairs/zh-x.jsonl": [{"a": "怎么办？", "b": "这样办。"}],
+            "corpus/zh/wiki.txt": "没有什么句子。\n",
+            "cedict.json": json.dumps(CEDICT),
+            "more.jsonl": [
+                {"a": "A sentence to learn from.", "b": "可以学习的句子。"},
+                {"a": "A sentence of the test.", "b": "这是test的句子。"},
+                {"a": "Look. How long is it?", "b": "看，它有多长呢？"},
+            ],
+        },
+    )
+    run(
+        "parallel_data.py",
+        data,
+        tmp_path / "out",
+        "--dictionary",
+        str(data / "cedict.json"),
+        "--more",
+        str(data / "more.jsonl"),
+    )
+    pairs = {(row["a"], row["b"]) for row in rows(tmp_path / "out/translations.jsonl.xz")}
+    assert pairs == {
+        ("Good morning.", "早上好。"), ("A sentence to learn from.", "可以学习的句子。"),
+        ("summer", "夏天"), ("famous", "著名"), ("what", "什么"),
+    }  # fmt: skip
