@@ -117,10 +117,61 @@ def test_what_cannot_be_watched_is_refused(reader: Path, texts: dict[str, Path],
         adapt(texts["domain"], reader, tmp_path / "one", settings=QUICK)  # all lines are one document
     with refused("out-of-range"):
         run(reader, tmp_path / "two", texts, replay=1.0)
+    with refused("bad-combination", names="general"):
+        adapt(texts["domain"], reader, tmp_path / "two", replay=0.5, settings=QUICK)
     with refused("repeated-source"):
         adapt({"general": [texts["domain"]]}, reader, tmp_path / "three", settings=QUICK)
     with refused("no-input"):
         adapt([], reader, tmp_path / "four", settings=QUICK)
+
+
+def test_it_goes_on_with_the_files_that_it_began_with(
+    reader: Path, texts: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if they are gone; the card names what was read."""
+    for name, path in texts.items():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        texts = {**texts, name: tmp_path / path.name}
+    first = run(reader, tmp_path / "out", texts)
+    with refused("other-data", names="domains.txt"):
+        run(reader, tmp_path / "out", {**texts, "domain": tmp_path / "domains.txt"})
+    with refused("other-data", names="nothing"):
+        adapt(texts["domain"], reader, tmp_path / "out", settings=QUICK)
+    texts["domain"].unlink()
+    assert run(reader, tmp_path / "out", texts).after == first.after
+    card = (first.folder / "README.md").read_text(encoding="utf-8")
+    assert "domain: domain.txt; general: general.txt" in card
+
+
+def test_little_text_is_said(reader: Path, tmp_path: Path) -> None:
+    (tmp_path / "little.txt").write_text("\n".join(DOMAIN), encoding="utf-8")
+    said: list[str] = []
+    found = adapt(tmp_path / "little.txt", reader, tmp_path / "out", each="lines", valid="40%",
+                  settings=["run.device=cpu"], say=said.append)  # fmt: skip
+    assert found.steps <= 10
+    assert [line for line in said if "tokens are little: 10 steps of 256 are" in line and "not 3" in line]
+
+
+def test_a_model_without_a_head_for_words_is_refused(
+    tokenizer: Tokenizer, texts: dict[str, Path], tmp_path: Path
+) -> None:
+    save(Model.new(ModelConfig(TINY), tokenizer), tmp_path / "bare")
+    with refused("no-head", names="bare"):
+        adapt(texts["domain"], tmp_path / "bare", tmp_path / "out", settings=QUICK)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_model_is_that_of_the_step_that_is_named(reader: Path, texts: dict[str, Path], tmp_path: Path) -> None:
+    """Training goes on for a while after general text was unlearned."""
+    words = ["adapt", str(texts["domain"]), "--general", str(texts["general"]), "--model", str(reader), "--out",
+             str(tmp_path / "out"), "--each", "lines", "--valid", "20%", "--lr", "3e-3", "--tolerance", "0.001",
+             *(word for setting in QUICK for word in ("--set", setting))]  # fmt: skip
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    state = json.loads((tmp_path / "out/state.json").read_text())
+    card = (tmp_path / "out/model/README.md").read_text(encoding="utf-8")
+    assert f"{state['best_step']:,} steps, the best of {state['step']:,}" in card
+    assert "the held-out loss of general text rose" in done.output
 
 
 def test_the_command_prints_a_table(reader: Path, texts: dict[str, Path], tmp_path: Path) -> None:

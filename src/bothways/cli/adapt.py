@@ -76,8 +76,9 @@ def adapt(
 ) -> None:
     """Adapt a model to a domain: continued pretraining on its text (masked language modelling).
 
-    Some documents are held out. Training stops when their loss falls no further, or when that of general text rises,
-    and the result is the best model seen. After an interruption, the same command continues.
+    Some documents are held out, and the result is the best model seen; never one that has unlearned general text, if
+    some is given. Training stops if nothing better is found three times. After an interruption, the same command
+    continues.
 
     Example: bothways adapt examples/stories.txt --out my-adapted
     """
@@ -119,6 +120,8 @@ def adapt(
     print_table(("held-out loss", "before", "after"), rows, right=("before", "after"))
     if result.stopped:
         say(with_options(result.stopped))
+    if result.best_step and result.best_step < result.steps:
+        say(f"{result.folder} is the model of step {result.best_step:,}, the best of {result.steps:,}")
     if result.best_step == 0:
         say(f"no step made it better, so {result.folder} is the model as it was")
     say(f"next: bothways finetune TASK --model {result.folder} --train FILE --dev FILE --out DIR")

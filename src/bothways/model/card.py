@@ -103,13 +103,16 @@ def _card(model: Model, folder: Path, made: Made | None, use: Use, relation: str
         *(f"| {key} | {markdown(value)} |" for key, value in facts.items()),
     ]
     if made and made.scores:
+        has_intervals = any(map(_between, made.scores))
         parts += [
             "\n## Scores\n",
             f"On {markdown(made.scored_on)}. {markdown(made.score_note)}".rstrip(),
-            "\n| score | value | 95 % interval |\n|---|---|---|",
+            f"\n| score | value |{' 95 % interval |' * has_intervals}\n|---|---|{'---|' * has_intervals}",
         ]
-        parts += [f"| {markdown(one.shown or one.name)} | {one.value:.4f} | {_between(one)} |" for one in made.scores]
-        if any(one.interval for one in made.scores):
+        for one in made.scores:
+            interval = f" {_between(one)} |" * has_intervals
+            parts.append(f"| {markdown(one.shown or one.name)} | {one.value:.4f} |{interval}")
+        if has_intervals:
             parts.append("\nIntervals are by bootstrap over the examples.")
     parts.append("\n## Usage\n")
     for library, code in use.codes.items():

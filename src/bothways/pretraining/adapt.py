@@ -16,8 +16,8 @@ from bothways.model.card import file_names
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.pretraining.pack import pack
-from bothways.pretraining.pretrain import pretrain
-from bothways.pretraining.recipe import pretrain_recipe
+from bothways.pretraining.pretrain import Pretrained, pretrain
+from bothways.pretraining.recipe import PretrainRecipe, pretrain_recipe
 from bothways.pretraining.shards import Corpus, open_packed
 from bothways.pretraining.trainable import risen
 from bothways.text.files import Each, find_files
@@ -25,10 +25,11 @@ from bothways.train.session import PACKED, Listener, Say, last_scores
 
 GENERAL = "general"
 """The name of the source that is replayed."""
+_REPLAY, _TOLERANCE = 0.3, 0.05
 _LENGTH = 256
 _EVALUATIONS = 10
-_SMALLEST, _LARGEST = 2_048, 32_768
-"""Tokens of a step."""
+_SMALLEST, _USUAL, _LARGEST = 256, 2_048, 32_768
+"""Tokens of a step; fewer than usual only if there would not be enough steps."""
 _STEPS_PER_EPOCH = 50
 _RATE = 1e-4
 """Learning rate of a model of BERT-Base's width that advises none; it grows as the width shrinks."""
@@ -52,7 +53,7 @@ class Adapted:
     complete: bool = True
     """False if it was interrupted: the same call continues."""
     stopped: str = ""
-    """Why it ended before its time, in a sentence."""
+    """Why it ended before its time, or why the model is not that of the last step, in a sentence."""
 
 
 def adapt(
@@ -61,8 +62,8 @@ def adapt(
     out: Path | str,
     *,
     general: Sequence[Path | str] = (),
-    replay: float = 0.3,
-    tolerance: float = 0.05,
+    replay: float = _REPLAY,
+    tolerance: float = _TOLERANCE,
     valid: float | str = "5%",
     epochs: float = 3.0,
     lr: float | None = None,
@@ -76,27 +77,38 @@ def adapt(
     """Continue the pretraining of a model on text of a domain (masked language modelling). The same call resumes.
 
     `texts` are files, or files by the name of their domain. A share `valid` of the documents is held out, and the loss
-    on them is measured before, ten times during, and after. Training stops early when that loss no longer falls, or
-    when the loss on `general` text has risen by more than `tolerance`; the result is the best model seen, which may
-    be the one it began with. General text makes up the share `replay` of what is read.
+    on them is measured before, ten times during, and after. The result is the best model seen, which may be the one it
+    began with; one whose loss on `general` text has risen by more than `tolerance` is never the best. Training stops
+    early when three evaluations in a row find nothing better. General text makes up the share `replay` of what is read.
 
     `lr` is by default half of what the model advises for fine-tuning, else 1e-4 · √(768 / width). All chosen tokens
     become [MASK], which every masked language model has seen: with BERT's random tokens, a model that never saw those
     would seem to get better on any text. `settings` are any keys of a pretraining recipe, as in ["lora.rank=8"].
     """
     out, source = Path(out), lasting_name(model) or DEFAULT
+    if not general and (replay, tolerance) != (_REPLAY, _TOLERANCE):
+        raise BothwaysError("`replay` and `tolerance` are of general text: give some by `general`", "bad-combination")
     require_range("replay", replay, 0 < replay < 1, "between 0 and 1")
     require_range("epochs", epochs, epochs > 0, "above 0")
     start = load(model_folder(model))
     if start.tokenizer is None:
         raise BothwaysError(f"{model} has no tokenizer, so it cannot read text", "no-tokenizer", model)
+    if "masked" not in start.heads:
+        raise BothwaysError(
+            f"{source} has no head for masked words, and a new one would unlearn what the model knows: adapt the model "
+            "that it was fine-tuned from, and fine-tune that again",
+            "no-head",
+            source,
+        )
     packed = out / PACKED
     sources = _sources(texts, general)
     if not (out / "recipe.toml").exists():
         pack(sources, start.tokenizer, packed, valid=valid, text=text, each=each, on_bytes=on_bytes)
     else:
-        say(f"continues with the text in {packed}; for other text, name another `out`")
-    held_out = open_packed(packed, verify=False).corpora("valid")
+        _require_same_files(open_packed(packed, verify=False).manifest["sources"], sources, out)
+        say(f"continues with the text in {packed}, as it was read and held out then")
+    opened = open_packed(packed, verify=False)
+    held_out = opened.corpora("valid")
     if missing := [name for name in sources if name not in held_out]:
         raise BothwaysError(
             f"no document of {missing[0]} was held out, so its loss cannot be watched: give more text, a larger "
@@ -104,15 +116,15 @@ def adapt(
             "nothing-held-out",
             missing[0],
         )
+    domains = [name for name in sources if name != GENERAL]
     recipe = pretrain_recipe(
-        _table(start, source, packed, [name for name in sources if name != GENERAL], replay, tolerance, epochs, lr),
+        _table(start, source, packed, domains, replay, tolerance, epochs, lr, say),
         settings,
     )
-    result = pretrain(recipe, out, texts=_names(sources), listen=listen, say=say)
+    names = "; ".join(f"{name}: {file_names(files)}" for name, files in opened.manifest["sources"].items())
+    result = pretrain(recipe, out, texts=names, listen=listen, say=say)
     before, after = (_losses(scores, sources) for scores in (result.before, result.after))
-    stopped = ""
-    if result.complete and result.steps < recipe.run.steps:
-        stopped = _why(recipe.data.keep, result.steps, result.before, last_scores(out))
+    stopped = _why(recipe, result, last_scores(out)) if result.complete else ""
     return Adapted(out / "model", before, after, result.steps, result.best_step, result.complete, stopped)
 
 
@@ -132,9 +144,17 @@ def _sources(texts: Any, general: Sequence[Path | str]) -> dict[str, Sequence[Pa
     return found | ({GENERAL: list(general)} if general else {})
 
 
-def _names(sources: Mapping[str, Sequence[Path | str]]) -> str:
-    """The files of each source, as a card names them."""
-    return "; ".join(f"{name}: {file_names(_files(paths))}" for name, paths in sources.items())
+def _require_same_files(
+    known: Mapping[str, Sequence[str]], given: Mapping[str, Sequence[Path | str]], out: Path
+) -> None:
+    """Refuse to go on with other files than a run has read; these may be gone by now."""
+    names = {name: [Path(file).name for file in _files(paths)] for name, paths in given.items()}
+    for name in {**known, **names}:
+        if sorted(known.get(name, ())) != sorted(names.get(name, ())):
+            before, now = (file_names(found[name]) if name in found else "nothing" for found in (known, names))
+            raise BothwaysError(
+                f"{out} was begun with {before} as {name}, not with {now}: name another `out`", "other-data", out
+            )
 
 
 def _files(paths: Sequence[Path | str]) -> Sequence[Path | str]:
@@ -154,6 +174,7 @@ def _table(
     tolerance: float,
     epochs: float,
     lr: float | None,
+    say: Say,
 ) -> dict[str, Any]:
     """The recipe."""
     shards = open_packed(packed, verify=False).corpora("train")
@@ -163,8 +184,12 @@ def _table(
         raise BothwaysError("all text of the domain is held out: give more text, or a smaller `valid`", "no-text")
     is_mixed = GENERAL in corpora
     share = 1 - replay if is_mixed else 1.0
-    step = min(max(of_domains // _STEPS_PER_EPOCH, _SMALLEST), _LARGEST)
-    steps = max(_EVALUATIONS, math.ceil(epochs * of_domains / share / step))
+    tokens = epochs * of_domains / share
+    step = min(max(of_domains // _STEPS_PER_EPOCH, _USUAL), _LARGEST, max(int(tokens / _EVALUATIONS), _SMALLEST))
+    steps = max(_EVALUATIONS, math.ceil(tokens / step))
+    if steps * step > 1.5 * tokens:
+        made = steps * step * share / of_domains
+        say(f"{of_domains:,} tokens are little: {steps} steps of {step} are {made:.0f} epochs of them, not {epochs:g}")
     every = math.ceil(steps / _EVALUATIONS)
     weights = {name: share * corpora[name] / of_domains for name in domains} | ({GENERAL: replay} if is_mixed else {})
     return {
@@ -203,11 +228,13 @@ def _losses(scores: Mapping[str, float], sources: Mapping[str, Any]) -> dict[str
     return {name: scores[f"{name}/loss"] for name in sources if f"{name}/loss" in scores}
 
 
-def _why(keep: Mapping[str, float], step: int, before: Mapping[str, float], last: Mapping[str, float]) -> str:
-    if risen(keep, before, last):
+def _why(recipe: PretrainRecipe, result: Pretrained, last: Mapping[str, float]) -> str:
+    """Why it stopped early, or why the last step is not the best."""
+    early, before = result.steps < recipe.run.steps, result.before
+    if risen(recipe.data.keep, before, last):
         a, b = before[f"{GENERAL}/loss"], last[f"{GENERAL}/loss"]
         return (
-            f"stopped at step {step:,}: the held-out loss of general text rose from {a:.3f} to {b:.3f}; a lower `lr`, "
-            "or more general text, forgets less"
+            f"{'stopped at' if early else 'by'} step {result.steps:,}: the held-out loss of general text rose from "
+            f"{a:.3f} to {b:.3f}; a lower `lr`, or more general text, forgets less"
         )
-    return f"stopped at step {step:,}: the held-out loss of the domain fell no further"
+    return f"stopped at step {result.steps:,}: the held-out loss of the domain fell no further" if early else ""

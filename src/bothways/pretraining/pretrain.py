@@ -116,7 +116,7 @@ def pretrain(
                 out,
                 latest if best is None else latest.with_name(f"step-{best:08}"),
                 recipe,
-                _made(out, recipe, packed, texts, before, after),
+                _made(out, recipe, packed, texts, before, after, _length(recipe, ended.step, best)),
             )
             checkpoints.finish(keep_state=recipe.run.keep_state)
         ranks.wait()
@@ -223,12 +223,12 @@ def _made(
     texts: str,
     before: Mapping[str, float],
     scores: Mapping[str, float],
+    length: str,
 ) -> Made:
     """How the model was pretrained, for its card."""
     base = model_folder(recipe.model.init) if recipe.model.init else None
     names, tokens = [one.folder.name for one in packed], sum(one.manifest["report"]["tokens"] for one in packed)
-    length = f"{recipe.run.steps:,} steps" if recipe.run.steps else f"{recipe.run.minutes:g} minutes"
-    aims = ", ".join(recipe.active)
+    aims, scores = ", ".join(recipe.active), _told_once(scores)
     losses = [name for name in scores if name.endswith("loss") and name in before] if base else []
     moved = ", ".join(f"{name} {before[name]:.3f} → {scores[name]:.3f}" for name in losses)
     return Made(
@@ -243,3 +243,16 @@ def _made(
         scored_on="text that was held out",
         scores=tuple(Score(name, value) for name, value in scores.items()),
     )
+
+
+def _length(recipe: PretrainRecipe, steps: int, best: int | None) -> str:
+    """How long the model was trained that is published."""
+    if best is not None and best < steps:
+        return f"{best:,} steps, the best of {steps:,}"
+    return f"{steps:,} steps" if recipe.run.steps else f"{recipe.run.minutes:g} minutes"
+
+
+def _told_once(scores: Mapping[str, float]) -> dict[str, float]:
+    """Scores without the loss of an objective that is the only one: it is the whole loss."""
+    whole = {name: scores.get(f"{name.rpartition('/')[0]}/loss".lstrip("/")) for name in scores}
+    return {name: one for name, one in scores.items() if name.rpartition("/")[2] == "loss" or whole[name] != one}
