@@ -449,6 +449,12 @@ def test_files_that_may_be_arguments_are_refused(verb: str, words: str, named: t
     assert f"put {argument} before {option}, or after --" in " ".join(done.output.replace("│", " ").split())
 
 
+def test_an_option_is_no_value() -> None:
+    done = CliRunner().invoke(app, ["finetune", "classify", "--out", "o", "--train", "--dev", "d.csv"])
+    assert done.exit_code == 2
+    assert "--train needs a value, and --dev is an option" in " ".join(done.output.replace("│", " ").split())
+
+
 def _commands(command: Any, *words: str) -> Iterator[Any]:
     found = getattr(command, "commands", {})
     yield from [one for name, sub in found.items() for one in _commands(sub, *words, name)] if found else [command]

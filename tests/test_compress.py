@@ -253,6 +253,8 @@ def test_every_task(name: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert found.steps[1].score == pytest.approx(found.steps[0].score, abs=1e-6)
     assert found.chosen == "1 layer, int8"
     assert evaluate(data, tmp_path / "out").scores[found.metric] == found.best.score
+    card = (tmp_path / "out/README.md").read_text(encoding="utf-8")
+    assert ("| thresholds | " in card) == ("the thresholds were selected" in card) == (name == "several labels")
 
 
 # ---------------------------------------------------------------------- refusals
@@ -280,11 +282,13 @@ def test_an_interrupt_leaves_nothing(home: Path, tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_of_others_are_not_replaced(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_of_others_are_not_replaced(
+    home: Path, compressed: Compressed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(home / "run" / "model", tmp_path / "model")
     with refused("other-files"):
         run_of(home, tmp_path / "model")
-    shutil.copytree(home / "out", tmp_path / "out")
+    shutil.copytree(compressed.folder, tmp_path / "out")
     with refused("same-folder"):
         compress(home / "run", home / "run" / "model", train=home / "train.tsv", dev=home / "dev.tsv")
     (tmp_path / "out" / "notes.txt").write_text("mine")

@@ -21,6 +21,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.model import Model
 from bothways.plots import new_figure, save_figure
 from bothways.predict.display import marked_pair
+from bothways.tasks.answer import QuestionAnswering
 from bothways.tasks.folder import with_task
 from bothways.tasks.tag import TokenClassification
 from bothways.text.tokenizer import Tokenizer
@@ -226,6 +227,14 @@ def test_the_gold_of_an_error_is_an_answer(tokenizer: Tokenizer) -> None:
     above, below = marked_pair(task, BIO, {"text": example.text, "gold": gold, "answer": found})
     assert above.plain() == "[Ada Bo PER] saw [北京 LOC]"
     assert below.plain() == "[Ada PER] Bo saw [北京 LOC]"
+
+
+def test_an_answer_without_a_place_is_told_from_none() -> None:
+    """The data may have a gold answer that is not in its text."""
+    error = {"question": "who?", "context": "the cat runs",
+             "gold": [{"start": -1, "end": 2, "answer": "dog"}], "answer": {"start": 0, "end": 0, "answer": ""}}  # fmt: skip
+    above, below = marked_pair(QuestionAnswering, (), error)
+    assert (above.plain(), below.plain()) == ("dog (not in the text)", "(no answer)")
 
 
 def test_of_plain_tags_only_the_wrong_ones_are_marked() -> None:

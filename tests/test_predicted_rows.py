@@ -97,6 +97,17 @@ def test_rows_that_differ_have_all_columns(classifier: Path, tmp_path: Path) -> 
     assert [row["n"] for row in plain] == ["1", "", "", "0.5"]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_no_rows_are_a_table_that_opens(kind: str, classifier: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.csv").write_text("text,label\n")
+    predict_files(tmp_path / "none.csv", tmp_path / f"out.{kind}", classifier)
+    assert read(tmp_path / f"out.{kind}") == []
+    if kind == "csv":
+        assert (tmp_path / "out.csv").read_text().split() == ["row"]
+    if kind == "parquet":
+        assert pq.read_table(tmp_path / "out.parquet").column_names == ["row"]
+
+
 def test_json_files_keep_their_columns(classifier: Path, tmp_path: Path) -> None:
     """The rows of a list, and the numbers of Label Studio's tasks."""
     rows = [{"no": 7, "text": "a dog"}, {"no": 8, "text": "the cat"}]

@@ -94,6 +94,8 @@ def _with_several_files(ctx: Any, params: Sequence[Any], args: Sequence[str]) ->
         option = options.get(name)
         takes_next = option is not None and not equals and not option.is_flag and not option.count
         values = args[i : i + 1] if takes_next else []
+        if values and values[0] in options:
+            ctx.fail(f"{word} needs a value, and {values[0]} is an option")
         repeated += [word, *values]
         i += len(values)
         taking = name if option is not None and (option.metavar or "").endswith("...") else ""

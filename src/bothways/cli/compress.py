@@ -190,7 +190,7 @@ def _print(found: "Compressed") -> None:
             "smaller differences may be chance"
         )
     say(
-        f"{found.folder}: {best.name}, {original.bytes / best.bytes:.1f} times as small, keeps {found.metric} "
-        f"{found.needed:.4f}"
+        f"{found.folder}: {best.name}, {original.bytes / best.bytes:.1f} times as small, {found.metric} "
+        f"{best.score:.4f} ({found.needed:.4f} was to be kept)"
     )
     say(f"next: bothways predict FILE --model {shlex.quote(str(found.folder))}")

@@ -7,24 +7,28 @@ from bothways.compression.steps import Compressed, CompressionStep, megabytes
 from bothways.model.card import Made, Score, graph_card, markdown, model_card, name_of_model, with_section
 from bothways.model.model import Model
 from bothways.scoring.classification import shown_name
-from bothways.tasks.registry import TASKS
+from bothways.tasks.registry import TASKS, task_config
+from bothways.tasks.task_card import thresholds_shown
 
 
 def card_of(model: Model, found: Compressed, source: Path, facts: Mapping[str, str]) -> str:
     """The card of the model that was chosen. Speeds are in the table beside it: they are those of a machine."""
     best, title = found.best, TASKS[found.task].title
-    labels = model.config.labels
+    labels, thresholds = model.config.labels, task_config(model).thresholds
+    tested = facts["development data"]
     made = Made(
         name=found.folder.absolute().name,
         about=f"{title[:1].upper()}{title[1:]}. Compressed with bothways from {name_of_model(source)}.",
         base=source,
         facts={
             "training data": facts["training data"],
-            "development data": facts["development data"],
+            "development data": tested,
+            **({"thresholds": f"{thresholds_shown(thresholds)}; chosen on {tested}"} if thresholds else {}),
             "compression": ", ".join(_done(best, found.steps[0])) or "none",
         },
-        scored_on=facts["development data"],
-        score_note="The model was selected on these data: scores on others may be lower.",
+        scored_on=tested,
+        score_note=f"The model {'and the thresholds were' if thresholds else 'was'} selected on these data: scores on "
+        "others may be lower.",
         scores=(Score(found.metric, best.score, shown=shown_name(found.metric, labels) if labels else found.metric),),
     )
     card = (graph_card if best.precision else model_card)(model, found.folder, made)

@@ -47,9 +47,17 @@ def marked_pair(task: type[Task], labels: Sequence[str], error: Mapping[str, Any
         gold, found = (tuple(mark for mark in marks if mark in wrong) for marks in (gold, found))
     shown = [MarkedText(text, marks) for marks in (gold, found)]
     first, second = (
-        MarkedText("(no answer)", ()) if task.marked_title and not one.kept() else one.near(wrong) for one in shown
+        MarkedText(_without_place(error[name]), ()) if task.marked_title and not one.kept() else one.near(wrong)
+        for name, one in zip(("gold", "answer"), shown, strict=True)
     )
     return first, second
+
+
+def _without_place(answer: Any) -> str:
+    """An answer that is nowhere in the text: none, or one that the data have wrongly."""
+    answer = answer[0] if isinstance(answer, list | tuple) and answer else answer
+    text = answer.get("answer", "") if isinstance(answer, Mapping) else ""
+    return f"{text} (not in the text)" if text else "(no answer)"
 
 
 def error_text(error: Mapping[str, Any]) -> str:

@@ -158,12 +158,12 @@ def _rows(parts: Sequence[Path]) -> Iterator[Row]:
 
 
 def _names(parts: Sequence[Path]) -> list[str]:
-    """The columns of all rows, in the order in which they come."""
+    """The columns of all rows, in the order in which they come; of no rows the one that every row has."""
     found: dict[str, None] = {}
     for row in _rows(parts):
         if not found.keys() >= row.keys():
             found |= dict.fromkeys(row)
-    return list(found)
+    return list(found) or ["row"]
 
 
 def join_csv(parts: Sequence[Path], out: Path) -> None:
@@ -196,6 +196,7 @@ def join_parquet(parts: Sequence[Path], out: Path) -> None:
     schema = pa.schema([])
     for table in tables():
         schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
+    schema = schema if len(schema) else pa.schema([("row", pa.int64())])
     with atomic.new_file(out) as fresh, pq.ParquetWriter(fresh, schema) as writer:
         for table in tables(schema):
             writer.write_table(table)
