@@ -103,9 +103,9 @@ def test_no_rows_are_a_table_that_opens(kind: str, classifier: Path, tmp_path: P
     predict_files(tmp_path / "none.csv", tmp_path / f"out.{kind}", classifier)
     assert read(tmp_path / f"out.{kind}") == []
     if kind == "csv":
-        assert (tmp_path / "out.csv").read_text().split() == ["row"]
+        assert (tmp_path / "out.csv").read_text().split() == ["input_row"]
     if kind == "parquet":
-        assert pq.read_table(tmp_path / "out.parquet").column_names == ["row"]
+        assert pq.read_table(tmp_path / "out.parquet").column_names == ["input_row"]
 
 
 def test_json_files_keep_their_columns(classifier: Path, tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def page_start(title: str, colours: "Colours") -> str:
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }}
 article, header {{ padding: .7em 0; border-bottom: 1px solid #8884; }}
 </style></head>
-<body><header>{legend}</header>
+<body>{f"<header>{legend}</header>" if legend else ""}
 """
 
 

@@ -163,7 +163,7 @@ def _names(parts: Sequence[Path]) -> list[str]:
     for row in _rows(parts):
         if not found.keys() >= row.keys():
             found |= dict.fromkeys(row)
-    return list(found) or ["row"]
+    return list(found) or [NUMBER]
 
 
 def join_csv(parts: Sequence[Path], out: Path) -> None:
@@ -196,7 +196,7 @@ def join_parquet(parts: Sequence[Path], out: Path) -> None:
     schema = pa.schema([])
     for table in tables():
         schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
-    schema = schema if len(schema) else pa.schema([("row", pa.int64())])
+    schema = schema if len(schema) else pa.schema([(NUMBER, pa.int64())])
     with atomic.new_file(out) as fresh, pq.ParquetWriter(fresh, schema) as writer:
         for table in tables(schema):
             writer.write_table(table)
