@@ -171,6 +171,8 @@ def test_the_model_is_that_of_the_step_that_is_named(reader: Path, texts: dict[s
     state = json.loads((tmp_path / "out/state.json").read_text())
     card = (tmp_path / "out/model/README.md").read_text(encoding="utf-8")
     assert f"{state['best_step']:,} steps, the best of {state['step']:,}" in card
+    assert "domain/loss" in card
+    assert "mlm\\_loss" not in card  # of the only objective: it is the loss
     assert "the held-out loss of general text rose" in done.output
 
 

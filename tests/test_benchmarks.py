@@ -7,15 +7,18 @@ import json
 import re
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import transformers
+from onnx import helper, numpy_helper
 
 import bothways.cli
 from bothways.pretraining.recipe import read_recipe
@@ -388,3 +391,38 @@ def test_soak(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     for name in ("resident", "threads", "descriptors"):
         grown = [dataclasses.replace(one, **{name: getattr(one, name) + one.rounds // 10}) for one in flat]
         assert len(soak.problems(grown)) == 1, name
+
+
+def test_a_schedule_ends_at_a_time_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    until = loaded("until")
+    monkeypatch.setattr(until, "_END", time.monotonic() + 30, raising=False)
+    assert until.done(None, 5, 10.0) == pytest.approx(0.25, abs=0.01)
+    monkeypatch.setattr(until, "_END", time.monotonic() - 1)
+    assert until.done(None, 5, 10.0) == 1
+
+
+def test_linear_layers_without_names_get_those_of_their_operations(tmp_path: Path) -> None:
+    wide = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensors = {"onnx::MatMul_7": wide, "encoder.layer.0.output.dense.bias": wide[0], "embeddings.position_ids": wide}
+    node = helper.make_node("MatMul", ["x", "onnx::MatMul_7"], ["y"], "/encoder/layer.0/output/dense/MatMul")
+    graph = helper.make_graph([node], "g", [], [], [numpy_helper.from_array(a, name) for name, a in tensors.items()])
+    onnx.save(helper.make_model(graph), tmp_path / "model.onnx")
+    found = loaded("gte_small").weights(tmp_path / "model.onnx")
+    assert set(found) == {"encoder.layer.0.output.dense.weight", "encoder.layer.0.output.dense.bias"}
+    assert np.array_equal(found["encoder.layer.0.output.dense.weight"], wide.T)
+
+
+def test_search_is_scored_by_words_and_by_both(model_folder: Path, tmp_path: Path) -> None:
+    """Words find what they name; a query that is a document of its own does not find itself."""
+    documents = {"a": "the cat sleeps", "b": "the dog runs", "q": "the dog runs", "c": "北京是中国的首都"}
+    queries = {"p": "cat sleeps", "q": "the dog runs", "r": "北京"}
+    rows = {"corpus": documents, "queries": queries}
+    for name, some in rows.items():
+        lines = [json.dumps({"_id": id, "text": text}, ensure_ascii=False) for id, text in some.items()]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\np\ta\t1\nq\tb\t1\nr\tc\t1\n")
+    words, vectors, both = loaded("search_quality").scores(tmp_path, str(model_folder))
+    assert words == 100
+    assert 0 < vectors <= 100
+    assert 0 < both <= 100

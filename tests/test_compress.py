@@ -225,6 +225,14 @@ TASKS = {
 }
 
 
+def test_pieces_of_the_development_data_stay(home: Path, tmp_path: Path) -> None:
+    few = rows(tmp_path / "few.tsv", ["the cat", "a cat"])
+    words = rows(tmp_path / "words.tsv", ["the dog runs", "a cat"])
+    only: dict[str, Any] = {"train": few, "layers": [0], "precisions": ["int8"], "keep": "1%"}
+    pieces = [run_of(home, tmp_path / dev.stem, dev=dev, **only).steps[1].pieces for dev in (few, words)]
+    assert pieces[0] < pieces[1]
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task(name: str, tmp_path: Path, tokenizer: Tokenizer) -> None:
     task, kind, labels, file = TASKS[name]

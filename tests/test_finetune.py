@@ -193,6 +193,18 @@ def test_a_finished_run_is_only_looked_at(base: Path, tmp_path: Path) -> None:
     assert [type(event).__name__ for event in heard] == ["Started", "Finished"]
 
 
+def test_a_run_that_was_killed_before_its_recipe_had_a_name_begins(base: Path, tmp_path: Path) -> None:
+    """Here on another machine, so that what it left cannot be removed. Files of others are no such names."""
+    plan, left = recipe_for("classify", base, run=quiet(steps=1)), ".recipe.toml.00000000-1-7d95f2da.toml"
+    for name in ("run", "full"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / left).touch()
+    (tmp_path / "full/notes.toml").touch()
+    assert finetune(plan, tmp_path / "run", train=SINGLE, dev=[]).complete
+    with refused("other-files", names=r"notes\.toml"):
+        finetune(plan, tmp_path / "full", train=SINGLE, dev=[])
+
+
 def test_another_recipe_or_other_labels_do_not_go_on(base: Path, tmp_path: Path) -> None:
     plan = long_run(base)
     finetune(plan, tmp_path / "run", train=MANY, dev=[])

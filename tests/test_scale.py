@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
@@ -24,12 +24,12 @@ from bothways.predict.predictor import Predictor
 from bothways.pretraining.pack import pack
 from bothways.progress import tick
 from bothways.scale import encode_files, predict_files
-from bothways.scale.drive import Progress, Target, drive
+from bothways.scale.drive import Progress, Target, drive, run_units
 from bothways.scale.jobs import EncodeJob
 from bothways.scale.packing import pack_files
 from bothways.scale.processes import parse_devices, run_here, run_processes
 from bothways.scale.turns import Turn, told_to
-from bothways.scale.units import Cursor, Unit, estimate_rows, unique_names, write_json
+from bothways.scale.units import Counts, Cursor, TellOf, Unit, estimate_rows, unique_names, write_json
 from bothways.text.tokenizer import Tokenizer
 from helpers import WORDS, refused
 from helpers.cli import Run, is_one_error, write_rows
@@ -253,6 +253,37 @@ def test_several_inputs_for_predict(classifier: Path, tmp_path: Path) -> None:
     for file in report.outputs:
         assert [row["predicted_label"] for row in _rows(file)] == [row["label"] for row in expected]
         assert [row["text"] for row in _rows(file)] == ["the cat", "a dog"]
+
+
+def test_parts_that_a_kill_left_beside_a_finished_output_are_removed(classifier: Path, tmp_path: Path) -> None:
+    """It came after the counts of the output were written, and before its parts were removed."""
+    files = [write_rows(tmp_path / f"{name}.csv", ["the cat", "a dog"]) for name in ("a", "b")]
+    before = [file.read_bytes() for file in predict_files(files, tmp_path / "out", classifier).outputs]
+    left = tmp_path / "out/a.jsonl.parts"
+    left.mkdir()
+    (left / "part-00000.jsonl").write_text("{}\n")
+    assert [file.read_bytes() for file in predict_files(files, tmp_path / "out", classifier).outputs] == before
+    assert not left.exists()
+    assert left_over(tmp_path / "out") == []
+
+
+def test_progress_counts_each_row_once(tmp_path: Path) -> None:
+    """Of units that tell several times how far they are, and are then done."""
+    units = [Unit("a.txt", first, 10, tmp_path / f"part-{first}") for first in (0, 10)]
+
+    def execute(job: object, units: Sequence[Unit], *, tell: TellOf) -> Iterator[tuple[Unit, Counts]]:
+        for far in (3, 7):
+            for unit in units:
+                tell(unit, {"rows": far, "bytes": 2 * far})
+        for unit in units:
+            yield unit, {"rows": 10, "bytes": 20}
+
+    seen: list[Progress] = []
+    job: Any = None
+    assert list(run_units(job, units, 20, execute, seen.append, 40)) == units
+    assert [(now.parts, now.rows, now.bytes) for now in seen] == [
+        (0, 3, 6), (0, 6, 12), (0, 10, 20), (0, 14, 28), (1, 17, 34), (2, 20, 40),
+    ]  # fmt: skip
 
 
 def test_outputs_that_make_no_sense(texts: Path, model_folder: Path, tmp_path: Path) -> None:

@@ -129,11 +129,13 @@ def run_units(
         else:
             todo.append(unit)
     far: dict[Unit, tuple[int, int]] = {}  # the rows and bytes of each unit
+    done = read = 0
 
     def tell(unit: Unit, counts: Counts) -> None:
-        far[unit] = counts["rows"], counts.get("bytes", 0)
+        nonlocal done, read
+        told, far[unit] = far.get(unit, (0, 0)), (counts["rows"], counts.get("bytes", 0))
+        done, read = done + far[unit][0] - told[0], read + far[unit][1] - told[1]
         if on_progress:
-            done, read = (sum(column) for column in zip(*far.values(), strict=True))
             on_progress(Progress(len(ended), len(units), done, max(rows, done), min(read, all_bytes), all_bytes))
 
     ended = set[Unit]()
