@@ -152,16 +152,23 @@ def test_prompts_go_by_role(tokenizer: Tokenizer, tmp_path: Path, documents: dic
     assert without.search(QUERIES[0], 5)[0].score != pytest.approx(float(scores.max()), rel=1e-3)
 
 
-def test_fused_answers_rank_by_both(model: Path, documents: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("depth", [100, 7])
+def test_fused_answers_rank_by_both(model: Path, documents: dict[str, str], tmp_path: Path, depth: int) -> None:
+    """Each ranking from 0 to 1: from its last, or from no word in common where that many have none."""
     index = build(write_corpus(tmp_path / "c.jsonl", documents), tmp_path / "i", model)
+    lengths = set()
     for query in QUERIES:
         expected: dict[str, float] = {}
         for mode in ("dense", "bm25"):
-            for rank, hit in enumerate(index.search(query, 100, mode=mode), 1):
-                expected[hit.id] = expected.get(hit.id, 0) + 1 / (60 + rank)
-        hits = index.search(query, 10, mode="fused")
-        assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True)[:10])
-        assert all(hit.score == pytest.approx(expected[hit.id]) for hit in hits)
+            found = index.search(query, depth, mode=mode)
+            low = 0.0 if mode == "bm25" and len(found) < depth else found[-1].score
+            for hit in found:
+                expected[hit.id] = expected.get(hit.id, 0) + (hit.score - low) / (found[0].score - low) / 2
+            lengths.add((mode, len(found) < depth))
+        hits = index.search(query, 5, mode="fused", depth=depth)
+        assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True)[:5], abs=1e-6)
+        assert all(hit.score == pytest.approx(expected[hit.id], abs=1e-6) for hit in hits)
+    assert ("bm25", depth == 100) in lengths
 
 
 @pytest.mark.parametrize("options", [{"quantize": "int8"}, {"quantize": "binary"}, {"ann": True}, {"many": 50}])

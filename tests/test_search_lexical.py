@@ -1,4 +1,4 @@
-"""BM25 by bm25s and by its formula, and rank fusion."""
+"""BM25 by bm25s and by its formula, and its fusion with other rankings."""
 
 import math
 import random
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bothways.search.fuse import reciprocal_rank_fusion
+from bothways.search.fuse import mean_of_scaled
 from bothways.search.lexical import METHOD, Lexical, best_passage
 from bothways.text.bm25 import K1, B, QueryScores, tokens
 
@@ -97,13 +97,26 @@ def test_the_passage_with_most_words_of_the_query() -> None:
     assert best_passage("house", passages) == 0
 
 
-@given(st.lists(st.lists(st.integers(0, 20), unique=True), max_size=4))
-def test_fusion_is_the_sum_of_reciprocal_ranks(rankings: list[list[int]]) -> None:
-    found = reciprocal_rank_fusion(rankings)
-    expected = {
-        item: sum(1 / (60 + ranking.index(item) + 1) for ranking in rankings if item in ranking)
-        for ranking in rankings
-        for item in ranking
-    }
+SCORED = st.dictionaries(st.integers(0, 20), st.floats(-100, 100, width=32), max_size=8)
+
+
+@given(st.lists(st.tuples(SCORED, st.booleans()), min_size=1, max_size=4))
+def test_fusion_is_the_mean_of_scaled_scores(given: list[tuple[dict[int, float], bool]]) -> None:
+    """`given`: rankings, and whether what they lack has the score of their last item, or one below it."""
+    rankings = [sorted(scores.items(), key=lambda item: -item[1]) for scores, _ in given]
+    lowest = [None if is_last or not scores else min(scores.values()) - 1 for scores, is_last in given]
+    expected: dict[int, float] = dict.fromkeys((item for scores, _ in given for item in scores), 0.0)
+    for (scores, _), low in zip(given, lowest, strict=True):
+        low = min(scores.values(), default=0.0) if low is None else low
+        high = max(scores.values(), default=0.0)
+        for item, score in scores.items():
+            expected[item] += ((score - low) / (high - low) if high > low else 1.0) / len(given)
+    found = mean_of_scaled(rankings, lowest)
     assert dict(found) == pytest.approx(expected)
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+    assert all(0 <= score <= 1 + 1e-9 for score in expected.values())
+
+
+def test_equal_fused_scores_keep_the_order_of_the_first_ranking() -> None:
+    assert mean_of_scaled([[(4, 2.0), (1, 2.0)], []], [None, None]) == [(4, 0.5), (1, 0.5)]
+    assert [item for item, _ in mean_of_scaled([[(4, 2.0), (1, 1.0)], [(1, 9.0), (4, 3.0)]], [None, None])] == [4, 1]

@@ -2,21 +2,25 @@
 
 from collections.abc import Sequence
 
-RANK_CONSTANT = 60
-"""k of Cormack, Clarke and Büttcher (2009), who found little difference between 60 and its neighbours."""
 
+def mean_of_scaled(
+    rankings: Sequence[Sequence[tuple[int, float]]], lowest: Sequence[float | None]
+) -> list[tuple[int, float]]:
+    """Items with their fused scores, best first: the mean of the rankings' scores, each scaled to lie between 0 and 1.
 
-def reciprocal_rank_fusion(rankings: Sequence[Sequence[int]], constant: int = RANK_CONSTANT) -> list[tuple[int, float]]:
-    """Items with their fused scores, best first: the sum of 1 / (constant + rank) over the rankings that have an item.
+    The best item of a ranking has 1, and what it lacks 0. `lowest`: the score that becomes 0; None for that of the last
+    item. Of equal scores the item that comes first in the first ranking comes first.
 
-    Only ranks count, so that scores of different kinds, such as cosines and BM25, need no common scale. Of equal scores
-    the item that comes first in the first ranking comes first.
-
-    >>> [item for item, _ in reciprocal_rank_fusion([[7, 3, 5], [3, 9]])]
-    [3, 7, 9, 5]
+    >>> mean_of_scaled([[(7, 0.9), (3, 0.8), (5, 0.5)], [(3, 12.0), (9, 6.0)]], [None, 0.0])
+    [(3, 0.875), (7, 0.5), (9, 0.25), (5, 0.0)]
     """
-    scores: dict[int, float] = {}
-    for ranking in rankings:
-        for rank, item in enumerate(ranking, 1):
-            scores[item] = scores.get(item, 0.0) + 1 / (constant + rank)
-    return sorted(scores.items(), key=lambda found: -found[1])
+    fused: dict[int, float] = {}
+    for ranking, low in zip(rankings, lowest, strict=True):
+        if not ranking:
+            continue
+        best = ranking[0][1]
+        zero = ranking[-1][1] if low is None else low
+        for item, score in ranking:
+            scaled = (score - zero) / (best - zero) if best > zero else 1.0
+            fused[item] = fused.get(item, 0.0) + scaled / len(rankings)
+    return sorted(fused.items(), key=lambda found: -found[1])

@@ -186,7 +186,7 @@ class Index:
     ) -> list[list[SearchHit]]:
         """The k best documents for each query, best first. A document comes once, with its best passage.
 
-        `mode`: by vectors (dense), by words (bm25), or by reciprocal rank fusion of both (fused). `exact`: compare all
+        `mode`: by vectors (dense), by words (bm25), or by the mean of both scores, scaled (fused). `exact`: compare all
         vectors, even if the index has a faster way. `rerank`: a cross-encoder that orders the best `depth` again;
         as many of both rankings are fused.
         """
@@ -241,7 +241,7 @@ class Index:
             found = dense
         else:
             words = [self._rankings.bm25(query, k) for query in queries]
-            found = words if mode == "bm25" else list(map(fused, dense, words))
+            found = words if mode == "bm25" else [fused(*both, k) for both in zip(dense, words, strict=True)]
         hit = self._rankings.hit
         return [[hit(query, each) for each in one[:k]] for query, one in zip(queries, found, strict=True)]
 

@@ -12,7 +12,7 @@ from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.progress import Watch, watch_nothing
 from bothways.search.dense import nearest_documents
-from bothways.search.fuse import reciprocal_rank_fusion
+from bothways.search.fuse import mean_of_scaled
 from bothways.search.lexical import FILES, Lexical, best_passage
 from bothways.search.segment import Segment
 
@@ -101,9 +101,13 @@ class Rankings:
             yield from ((first + document, text) for document, text in segment.texts())
 
 
-def fused(dense: Sequence[Ranked], bm25: Sequence[Ranked]) -> list[Ranked]:
-    """Both rankings in one. A document shows the passage of the ranking in which it stands higher."""
+def fused(dense: Sequence[Ranked], bm25: Sequence[Ranked], depth: int) -> list[Ranked]:
+    """The best `depth` of both rankings in one. A document shows the passage of the ranking in which it stands higher.
+
+    By words, documents that are not among fewer than `depth` have the score 0.
+    """
     places = [{each.document: (place, each) for place, each in enumerate(ranking)} for ranking in (dense, bm25)]
-    found = reciprocal_rank_fusion([list(ranking) for ranking in places])
+    scores = [[(each.document, each.score) for each in ranking] for ranking in (dense, bm25)]
+    found = mean_of_scaled(scores, [None, 0.0 if len(bm25) < depth else None])
     best = [min((own[document] for own in places if document in own), key=lambda at: at[0]) for document, _ in found]
     return [replace(each, score=score) for (_, each), (_, score) in zip(best, found, strict=True)]
