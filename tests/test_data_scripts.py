@@ -300,13 +300,52 @@ def test_translations_leave_out_what_judges_them(tmp_path: Path) -> None:
                 f"labelled/zh_stsb/{part}.jsonl": [
                     {"sentence1": f"这是{part}的句子。", "sentence2": "另一个句子。", "score": 1}
                 ]
-                for part in ("train", "valid", "test")
+                for part in ("valid", "test")
             },
+            "labelled/zh_stsb/train.jsonl": [
+                {"sentence1": "一个人在弹钢琴。", "sentence2": "一个人在弹吉他。", "score": 2},
+                {"sentence1": "3个孩子在跑。", "sentence2": "这是test的句子。", "score": 1},
+                {"sentence1": "两条狗在雪地里玩。", "sentence2": "狗在雪里玩。", "score": 4},
+            ],
+            **{
+                f"labelled/glue_stsb/{part}.jsonl": [
+                    {"sentence1": f"Of {part}.", "sentence2": "A word.", "score": 1.0, "filename": "images"}
+                ]
+                for part in ("dev", "test")
+            },
+            "labelled/glue_stsb/train.jsonl": [
+                {
+                    "sentence1": "A man is playing piano.",
+                    "sentence2": "A man is playing guitar.",
+                    "score": 2.2,
+                    "filename": "MSRvid",
+                },
+                {
+                    "sentence1": "It rains.",
+                    "sentence2": "The sun is shining on all of the houses.",
+                    "score": 2.5,
+                    "filename": "images",
+                },
+                {
+                    "sentence1": "3 children run.",
+                    "sentence2": "This is of the test.",
+                    "score": 1.0,
+                    "filename": "images",
+                },
+                {
+                    "sentence1": "Two dogs play in the snow.",
+                    "sentence2": "Dogs play in snow.",
+                    "score": 4.6,
+                    "filename": "images",
+                },
+            ],
             "pairs/enzh-translation-x.jsonl": [{"a": "Good morning.", "b": "早上好。"}],
             "pairs/zh-x.jsonl": [{"a": "怎么办？", "b": "这样办。"}],
             "corpus/zh/wiki.txt": "没有什么句子。\n",
             "cedict.json": json.dumps(CEDICT),
+            "talk.jsonl": [{"a": "How are you?", "b": "你好吗？"}],
             "more.jsonl": [
+                {"a": "Good morning.", "b": "早上好。"},
                 {"a": "A sentence to learn from.", "b": "可以学习的句子。"},
                 {"a": "A sentence of the test.", "b": "这是test的句子。"},
                 {"a": "Look. How long is it?", "b": "看，它有多长呢？"},
@@ -321,9 +360,15 @@ def test_translations_leave_out_what_judges_them(tmp_path: Path) -> None:
         str(data / "cedict.json"),
         "--more",
         str(data / "more.jsonl"),
+        "--everyday",
+        str(data / "talk.jsonl"),
     )
-    pairs = {(row["a"], row["b"]) for row in rows(tmp_path / "out/translations.jsonl.xz")}
-    assert pairs == {
-        ("Good morning.", "早上好。"), ("A sentence to learn from.", "可以学习的句子。"),
-        ("summer", "夏天"), ("famous", "著名"), ("what", "什么"),
-    }  # fmt: skip
+    pairs = [(row["a"], row["b"]) for row in rows(tmp_path / "out/translations.jsonl.xz")]
+    assert sorted(pairs) == sorted([
+        ("A sentence to learn from.", "可以学习的句子。"), ("summer", "夏天"), ("famous", "著名"), ("what", "什么"),
+    ])  # fmt: skip
+    assert [(row["a"], row["b"]) for row in rows(tmp_path / "out/everyday.jsonl.xz")] == [
+        ("How are you?", "你好吗？"), ("Good morning.", "早上好。"), ("3 children run.", "3个孩子在跑。"),
+        ("Two dogs play in the snow.", "两条狗在雪地里玩。"), ("Dogs play in snow.", "狗在雪里玩。"),
+    ]  # fmt: skip
+    assert [row["score"] for row in rows(tmp_path / "out/sts.jsonl.xz")] == [4]
