@@ -74,7 +74,8 @@ def make(asked: argparse.Namespace, out: Path) -> None:
             raise SystemExit(f"{name} is an adapter of {base!r}, which the box does not have")
         shutil.rmtree(out / name, ignore_errors=True)
         halve_adapter(Path(source), out / name, base)
-    sizes = {f.name: sum(one.stat().st_size for one in f.iterdir()) for f in sorted(out.iterdir()) if f.is_dir()}
+    folders = [folder for folder in sorted(out.iterdir()) if folder.is_dir()]
+    sizes = {folder.name: sum(one.stat().st_size for one in folder.rglob("*.*")) for folder in folders}
     for name, size in [*sizes.items(), ("all", sum(sizes.values()))]:
         print(f"{name:16} {size / 1e6:8.2f} MB")
     if sum(sizes.values()) > MOST_BYTES:

@@ -2,12 +2,14 @@
 
 import importlib.util
 import json
+import shutil
 import tomllib
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -18,6 +20,7 @@ from bothways.cli import app
 from bothways.data.examples import Question, Text
 from bothways.errors import BothwaysError
 from bothways.model import box
+from bothways.model.sentence import Normalize
 from bothways.tasks.recipe import FinetuneModel, FinetuneRecipe, FinetuneRun
 from bothways.train.settings import LoraSettings
 from helpers import refused
@@ -251,6 +254,78 @@ def test_other_commands_take_it_too(filled: Path, tmp_path: Path) -> None:
     row = {"sentence_good": "she likes it", "sentence_bad": "it she likes", "UID": "order"}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
     assert json.loads(run("blimp", str(tmp_path / "pairs.jsonl"), "--json"))["pairs"] == 1
+
+
+# ---------------------------------------------------------------------- vectors of texts
+
+
+@pytest.fixture
+def with_sentence(small_box: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A box that has models for vectors of texts too, which give other vectors than the encoders."""
+    shutil.copytree(small_box, tmp_path / "box")
+    monkeypatch.setattr(box, "BOX", tmp_path / "box")
+    for name, pooling in (("sentence", "max"), ("sentence-zh", "cls")):
+        model = bothways.load("en")
+        model.sentence = bothways.Sentence(bothways.Pooling((pooling,)), [Normalize()])  # type: ignore[arg-type]
+        bothways.save(model, tmp_path / "box" / name)
+    return tmp_path / "box"
+
+
+def test_vectors_of_texts_have_a_model_of_their_own(with_sentence: Path, tmp_path: Path) -> None:
+    texts = ["she likes it", "he hates it"]
+    expected = bothways.encode(texts, with_sentence / "sentence")
+    assert not np.allclose(expected, bothways.encode(texts, "en"))
+    assert (bothways.encode(texts) == expected).all()
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    file, out = str(tmp_path / "texts.txt"), tmp_path / "out.npy"
+    run("encode", file, "--out", str(out))
+    assert (np.load(out) == expected).all()
+    run("encode", file, "--out", str(out), "--devices", "cpu")
+    assert (np.load(out) == expected).all()
+    assert bothways.similar_pairs(texts)[0].score == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
+
+
+def test_features_are_those_of_the_encoder(with_sentence: Path, tmp_path: Path) -> None:
+    """Layers, other poolings, tokens: `sentence` has half the layers, and its tokens serve nothing else."""
+    texts = ["she likes it", "he hates it"]
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    for options, words in (({"layers": 1}, ["--layers", "1"]), ({"pool": "cls"}, ["--pool", "cls"])):
+        expected = bothways.encode(texts, "en", **options)  # type: ignore[arg-type]
+        assert (bothways.encode(texts, **options) == expected).all()  # type: ignore[arg-type]
+        run("encode", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.npy"), *words)
+        assert (np.load(tmp_path / "out.npy") == expected).all()
+    (found, _), (expected_tokens, _) = bothways.encode_tokens(texts), bothways.encode_tokens(texts, "en")
+    assert (found.vectors == expected_tokens.vectors).all()
+
+
+def test_an_index_knows_the_model_that_made_it(with_sentence: Path, tmp_path: Path) -> None:
+    (tmp_path / "c.txt").write_text("she likes it\nhe hates it\n")
+    assert bothways.Index.build(tmp_path / "c.txt", tmp_path / "new", device="cpu").model == "sentence"
+    found = bothways.Index.open(tmp_path / "new").search("she likes it", k=1)
+    assert (found[0].id, found[0].score) == ("1", pytest.approx(1))
+    bothways.Index.build(tmp_path / "c.txt", tmp_path / "old", "en", device="cpu")
+    manifest = tmp_path / "old/manifest.json"  # as earlier versions wrote it
+    manifest.write_text(manifest.read_text().replace('"model": "en"', '"model": null'))
+    assert bothways.Index.open(tmp_path / "old").search("she likes it", k=1)[0].id == "1"
+
+
+def test_similarity_is_a_task_without_an_adapter(with_sentence: Path) -> None:
+    assert bothways.boxed("similarity") == with_sentence / "sentence"
+    assert bothways.boxed("similarity", "zh") == with_sentence / "sentence-zh"
+    pair = ("she likes it", "he hates it")
+    vectors = bothways.encode(pair, with_sentence / "sentence-zh")
+    words = ["predict", *pair, "--task", "similarity", "--model", "zh", "--json"]
+    assert json.loads(run(*words))["score"] == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-6)
+    assert "similarity" in json.loads(run("info", "--json"))["box"]
+    names = ["en", "en-answer", "en-emotion", "zh", "zh-emotion", "sentence", "sentence-zh"]
+    found = bothways.boxed_models()
+    assert [one.name for one in found] == names
+    size = sum(file.stat().st_size for file in (with_sentence / "sentence").rglob("*") if file.is_file())
+    assert found[5].size == size > (with_sentence / "sentence/model.safetensors").stat().st_size
+
+
+def test_who_reads_a_script_is_told_by_what_for(with_sentence: Path, recwarn: pytest.WarningsRecorder) -> None:
+    assert (box.boxed_for("Latin"), box.boxed_for("Latin", for_vectors=True)) == ("en", "sentence")
 
 
 # ---------------------------------------------------------------------- fine-tuning

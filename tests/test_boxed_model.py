@@ -48,7 +48,7 @@ def model() -> bothways.Model:
 @pytest.mark.parametrize("name", boxed_names())
 def test_it_is_the_one_that_was_measured(name: str) -> None:
     """Weights, thresholds, vocabulary and all: who changes one of them measures again, and says so in the card."""
-    files = [file for file in sorted((BOX / name).glob("*")) if file.name != "README.md"]
+    files = [file for file in sorted((BOX / name).rglob("*.*")) if file.name != "README.md"]
     assert hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest() == MEASURED[name]
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bothways.cli.options import (
-    AnyModel,
     BaseModel,
     Device,
     Dtype,
@@ -19,6 +18,7 @@ from bothways.cli.options import (
     TextColumn,
     TextFile,
     Threads,
+    VectorModel,
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def cluster(
     file: TextFile,
-    model: AnyModel = None,
+    model: VectorModel = None,
     base: BaseModel = None,
     threshold: Annotated[
         float | None,

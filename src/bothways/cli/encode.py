@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from bothways.cli.options import (
-    AnyModel,
     BaseModel,
     Device,
     Devices,
     Dtype,
     Encoding,
+    EncodingModel,
     OldField,
     On,
     PrintJson,
@@ -51,7 +51,7 @@ def encode(
             show_default=False,
         ),
     ],
-    model: AnyModel = None,
+    model: EncodingModel = None,
     base: BaseModel = None,
     layers: Annotated[
         str,
@@ -110,6 +110,7 @@ def encode(
     """
     from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
+    from bothways.model.box import encoding_model
     from bothways.model.opened import open_model
     from bothways.model.static import is_static, load_static
     from bothways.predict.features import Features, text_recipe, warn_of_prompts
@@ -172,6 +173,7 @@ def encode(
             rows = write_vectors(out, static_blocks(bar.over(read_texts(file, text or field)), table), table.width)
         _print_report(out, rows, table.width, Tally(texts=rows), as_json)
         return
+    model = encoding_model(model, base, per, pool, layers)
     with Progress("loading the model"):
         engine = Engine(open_model(model, base), device=device, dtype=dtype)
     loaded = engine.model

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bothways.cli.options import AnyModel, BaseModel, Device, Dtype, Encoding, PrintJson, Sheet, Threads
+from bothways.cli.options import BaseModel, Device, Dtype, Encoding, PrintJson, Sheet, Threads, VectorModel
 from bothways.cli.output import json_text, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def evaluate_vectors(
     folder: Annotated[Path, typer.Argument(help="Folder of evaluation sets.", show_default=False)],
-    model: AnyModel = None,
+    model: VectorModel = None,
     base: BaseModel = None,
     against: Annotated[
         Path | None,

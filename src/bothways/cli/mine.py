@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from bothways.cli.options import (
-    AnyModel,
     BaseModel,
     Device,
     Dtype,
@@ -18,6 +17,7 @@ from bothways.cli.options import (
     Sheet,
     TextColumn,
     Threads,
+    VectorModel,
     vector_model,
 )
 from bothways.cli.output import print_json, require_jsonl, say, watch, write_jsonl
@@ -34,7 +34,7 @@ def mine(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file: .jsonl.", show_default=False)],
-    model: AnyModel = None,
+    model: VectorModel = None,
     base: BaseModel = None,
     corpus: Annotated[
         Path | None,

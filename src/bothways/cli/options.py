@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -96,16 +96,19 @@ def tokenizer_place(model: Path | None) -> Path:
     return found
 
 
-AnyModel = Annotated[
-    Path | None,
-    typer.Option(
+def _model_or(default: str) -> Any:
+    return typer.Option(
         "--model",
         metavar="DIR",
-        help=f"Model folder{_OR_NAME}.  [default: en]",
+        help=f"Model folder{_OR_NAME}.  [default: {default}]",
         show_default=False,
         callback=named_folder,
-    ),
-]
+    )
+
+
+AnyModel = Annotated[Path | None, _model_or("en")]
+VectorModel = Annotated[Path | None, _model_or("sentence")]
+EncodingModel = Annotated[Path | None, _model_or("sentence; en with --layers, --pool or --per")]
 TokenizerModel = Annotated[
     Path | None,
     typer.Option(

@@ -9,7 +9,6 @@ import typer
 
 from bothways.cli.app import App, Group
 from bothways.cli.options import (
-    AnyModel,
     BaseModel,
     Device,
     Devices,
@@ -22,6 +21,7 @@ from bothways.cli.options import (
     Sheet,
     TextColumn,
     Threads,
+    VectorModel,
 )
 from bothways.cli.output import parts_progress, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
@@ -129,7 +129,7 @@ def _shown(passage: str) -> str:
 def build(
     corpus: Corpus,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the index.", show_default=False)],
-    model: AnyModel = None,
+    model: VectorModel = None,
     base: BaseModel = None,
     text: TextColumn = None,
     encoding: Encoding = None,

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from bothways.cli.options import (
-    AnyModel,
     BaseModel,
     Device,
     Dtype,
@@ -18,6 +17,7 @@ from bothways.cli.options import (
     TextColumn,
     TextFile,
     Threads,
+    VectorModel,
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
@@ -25,7 +25,7 @@ from bothways.cli.output import print_json, print_table, read_rows, require_json
 
 def similar(
     file: TextFile,
-    model: AnyModel = None,
+    model: VectorModel = None,
     base: BaseModel = None,
     top: Annotated[
         int | None,

@@ -59,7 +59,9 @@ class LongReader:
     def __call__(self, text: str | LongText, prompt: str = "") -> Iterator[WindowChunk]:
         """The windows of a text after the prompt; to be cut: its beginning, and its other tokens are counted."""
         reader, frame = self.reader, self.reader.token_ids.frame(1)
-        check_readable([text if isinstance(text, str) else text.beginning], reader.tokenizer)
+        check_readable(
+            [text if isinstance(text, str) else text.beginning], reader.tokenizer, reader.token_ids.for_vectors
+        )
         if frame is None:
             raise BothwaysError(
                 f"text {self.number:,} has {len(text):,} characters, and this model's tokenizer reads it only as a "

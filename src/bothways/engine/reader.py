@@ -115,7 +115,7 @@ class Reader:
         self.tokenizer, self.settings, self.part = model.require_tokenizer(), settings, part
         self.length, self.segments = settings.length or limit, model.config.encoder.segments
         self.long_setting, self.has_offsets, self.tally = long_setting, has_offsets, Tally()
-        self.token_ids = TokenIds(self.tokenizer, self.segments > 0)
+        self.token_ids = TokenIds(self.tokenizer, self.segments > 0, model.sentence is not None)
         unknown = self.tokenizer.roles.get("unk_token")
         self.unknown = self.tokenizer.id(unknown) if unknown else -1
 

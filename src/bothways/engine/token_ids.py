@@ -27,12 +27,14 @@ _SEVERAL = 16
 class TokenIds:
     """Encodes texts, or pairs of texts, as the tokenizer does. Several threads may share one."""
 
-    def __init__(self, tokenizer: Tokenizer, has_segments: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, has_segments: bool, for_vectors: bool = False) -> None:
+        """`for_vectors`: of whole texts, which matters only for what is said of texts that cannot be read."""
         self.tokenizer, self.has_segments, self.plain = tokenizer, has_segments, PlainIds(tokenizer)
+        self.for_vectors = for_vectors
         self._frames: dict[int, _Frame | None] = {}
 
     def __call__(self, texts: Sequence[TextInput], has_offsets: bool = False) -> Tokens:
-        check_readable(texts, self.tokenizer)
+        check_readable(texts, self.tokenizer, self.for_vectors)
         long = [i for i, text in enumerate(texts) if characters_of(text) > LONG]
         if not long:
             return self._encoded(texts, has_offsets)

@@ -1,6 +1,7 @@
 """The models that come with the library, by name.
 
 box/en           the English encoder: loaded and fine-tuned unless another model is named
+box/sentence     the English encoder for vectors of texts: encoding, search, similarity
 box/…            other encoders
 box/en-emotion   LoRA adapters for tasks: the name of their encoder, a hyphen, the task
 box/models.json  what is to be known of each: `BoxedModel`
@@ -9,6 +10,7 @@ box/models.json  what is to be known of each: `BoxedModel`
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from bothways.errors import BothwaysError
 from bothways.model.hub_cache import cached_model, hub_cache, is_hub_name
@@ -17,8 +19,11 @@ from bothways.text.tokenizer import Tokenizer
 
 BOX = Path(__file__).parents[1] / "box"
 DEFAULT = "en"
-ALIASES = {"reader": DEFAULT, "fill": DEFAULT}
-"""Earlier names."""
+SENTENCE = "sentence"
+ALIASES = {"reader": DEFAULT, "fill": DEFAULT, "en-similarity": SENTENCE, "zh-similarity": f"{SENTENCE}-zh"}
+"""Earlier names, and tasks that an encoder does without an adapter."""
+
+Given = TypeVar("Given")
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class BoxedModel:
     @property
     def size(self) -> int:
         """Bytes of its files."""
-        return sum(file.stat().st_size for file in self.folder.iterdir())
+        return sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
 
 
 def has_box() -> bool:
@@ -72,6 +77,18 @@ def model_folder(model: Path | str | None) -> Path:
     return BOX / found if (found := _named(str(model))) else cached_model(str(model)) or Path(model)
 
 
+def vector_model(model: Given | None) -> Given | Path | None:
+    """A model, or if there is none the one in the box that makes vectors of texts."""
+    return BOX / SENTENCE if model is None and SENTENCE in boxed_names() else model
+
+
+def encoding_model(
+    model: Given | None, base: Any = None, per: str = "text", pool: Any = None, layers: Any = "last"
+) -> Given | Path | None:
+    """As `vector_model`, but the default model where states of layers or tokens are asked for."""
+    return vector_model(model) if base is None and per == "text" and not pool and layers == "last" else model
+
+
 def no_such_model(model: Path | str) -> BothwaysError:
     """The error for a model that `model_folder` does not find."""
     if Path(model).exists():
@@ -96,13 +113,14 @@ def lasting_name(model: Path | str | None) -> str | None:
 
 def _named(name: str, model: str = DEFAULT) -> str | None:
     names = boxed_names()
-    return next((one for one in (ALIASES.get(name, name), f"{model}-{name}") if one in names), None)
+    return next((one for told in (name, f"{model}-{name}") if (one := ALIASES.get(told, told)) in names), None)
 
 
 def boxed_names() -> list[str]:
-    """All models in the box, the default one first."""
+    """All models in the box: the default one first, those for vectors last."""
     found = {file.parent.name for file in BOX.glob("*/config.json")}
-    return sorted(found, key=lambda name: (name.partition("-")[0] != DEFAULT, name))
+    places = {DEFAULT: 0, SENTENCE: 2}
+    return sorted(found, key=lambda name: (places.get(name.partition("-")[0], 1), name))
 
 
 def boxed_encoders() -> list[str]:
@@ -111,14 +129,16 @@ def boxed_encoders() -> list[str]:
 
 
 def boxed_tasks(model: str = DEFAULT) -> list[str]:
-    """The tasks that the box has an adapter of an encoder for."""
-    adapters = (name for name in boxed_names() if name not in boxed_encoders())
-    return [name.removeprefix(f"{model}-") for name in adapters if name.startswith(f"{model}-")]
+    """The tasks that the box has an adapter of an encoder for, and those of ALIASES."""
+    names, encoders = boxed_names(), boxed_encoders()
+    known = [name for name in names if name not in encoders] + [name for name, one in ALIASES.items() if one in names]
+    return [name.removeprefix(f"{model}-") for name in known if name.startswith(f"{model}-")]
 
 
-def boxed_for(script: str) -> str | None:
-    """The first encoder in the box whose vocabulary has words of a writing system."""
-    return next((name for name in boxed_encoders() if script in Tokenizer.load(BOX / name).scripts), None)
+def boxed_for(script: str, for_vectors: bool = False) -> str | None:
+    """The first encoder in the box, or the first for vectors of texts, that has words of a writing system."""
+    names = (name for name in boxed_encoders() if (name.partition("-")[0] == SENTENCE) is for_vectors)
+    return next((name for name in names if script in Tokenizer.load(BOX / name).scripts), None)
 
 
 def boxed_models() -> list[BoxedModel]:

@@ -11,10 +11,10 @@ from bothways.text.tokenizer import TextInput, Tokenizer
 _SAID: "WeakSet[Tokenizer]" = WeakSet()
 
 
-def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer) -> None:
+def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer, for_vectors: bool = False) -> None:
     """Warn if texts are, to a good share, in a writing system that the vocabulary has no words of.
 
-    Once for each model, with the number of such texts among these.
+    Once for each model, with the number of such texts among these. `for_vectors`: the model makes vectors of texts.
     """
     if tokenizer in _SAID or not (starts := starts_of(texts, tokenizer.scripts)):
         return
@@ -24,7 +24,7 @@ def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer) -> None:
     script = "in Latin letters" if found.script == "Latin" else found.script
     what = f"is {script}" if found.is_mostly else f"is partly {script}"
     count = f"{found.texts:,} of {len(texts):,} texts" if len(texts) > 1 else f"{found.letters:,} letters"
-    other = boxed_for(found.script)
+    other = boxed_for(found.script, for_vectors)
     instead = f": the included model {other} can" if other else ""
     start = found.start[:20]
     warnings.warn(f"{start!r} … {what}, which this model cannot read ({count}){instead}", stacklevel=2)

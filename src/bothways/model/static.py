@@ -96,7 +96,7 @@ class StaticModel:
 
     def ids(self, texts: list[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Token ids of texts, one text after the other, without special tokens; and the length of each."""
-        check_readable(texts, self.tokenizer)
+        check_readable(texts, self.tokenizer, for_vectors=True)
         found = PlainIds(self.tokenizer).any_length(texts)
         return found.ids.astype(np.int64), found.lengths
 

@@ -25,6 +25,7 @@ from bothways.lazy import Tensor, torch
 from bothways.model import arrays
 from bothways.model.arrays import Array
 from bothways.model.batch import Batch
+from bothways.model.box import encoding_model
 from bothways.model.device import Device, Precision
 from bothways.model.facts import ModelFacts
 from bothways.model.opened import AnsweringModel
@@ -132,7 +133,8 @@ def encode(
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> Vectors:
-    """One vector for each text, or for each row of a table in memory: (texts, W). The default model is that in the box.
+    """One vector for each text, or for each row of a table in memory: (texts, W). The default model is sentence in the
+    box, or en where `pool` or `layers` are given.
 
     A folder of sentence-transformers makes the vector as its own files say: its prompts, pooling, Dense and Normalize
     modules and maximum length. Other folders give the mean over all tokens. `pool` names another pooling, or several
@@ -146,6 +148,7 @@ def encode(
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     texts = texts_of(texts, text)
+    model = encoding_model(model, pool=pool, layers=layers)
     if isinstance(model, str | Path) and is_static(model):
         model = load_static(model)
     if isinstance(model, StaticModel):

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from bothways.engine.engine import Engine
+from bothways.model.box import vector_model
 from bothways.model.device import Device, Precision
 from bothways.model.opened import AnsweringModel, open_model
 from bothways.model.static import StaticModel, is_static, load_static
 
 AnyModel = AnsweringModel | StaticModel | Path | str | None
-"""A model, a static model, or the folder of one; None: the model in the box."""
+"""A model, a static model, or the folder of one; None: the model for vectors in the box."""
 Source = Engine | StaticModel
 
 
@@ -19,6 +20,8 @@ def open_source(
     dtype: Precision | None = None,
 ) -> Source:
     """A model, or the model in a folder. `base`: the base of an adapter. For `device` and `dtype` see `encode`."""
+    if base is None:
+        model = vector_model(model)
     if isinstance(model, StaticModel):
         return model
     if isinstance(model, Path | str) and base is None and is_static(model):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.box import encoding_model
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
 from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat, VectorFormat
 from bothways.scale.drive import Execute, OnProgress, Target, drive
@@ -77,7 +78,7 @@ def encode_files(
             per,
         )
     job = EncodeJob(
-        model=_absolute(model),
+        model=_absolute(encoding_model(model, base, per, pool, layers)),
         base=_absolute(base),
         layers=layers if isinstance(layers, str | int) else tuple(layers),
         combine=combine,

@@ -8,7 +8,7 @@ from typing import get_args
 from bothways.data.sources import Paths
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice, require_range
-from bothways.model.box import lasting_name
+from bothways.model.box import DEFAULT, lasting_name, vector_model
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.static import StaticModel
@@ -112,6 +112,7 @@ class Index:
         passages, if usearch is installed. `make_parts`: see `bothways.scale.index_workers`.
         """
         _require_choices(long, similarity, quantize, ann)
+        model = model if base else vector_model(model)
         made = open_source(model, base, device, dtype)
         settings = Settings(
             model="" if isinstance(model, Model | StaticModel) else lasting_name(model),
@@ -215,7 +216,7 @@ class Index:
 
     @property
     def model(self) -> str | None:
-        """The name of the model that made it, as `load` takes it; "" if it was given in Python, None is the default."""
+        """The name of the model that made it, as `load` takes it; "" if it was given in Python, None is en."""
         return self._manifest.settings.model
 
     @property
@@ -254,7 +255,7 @@ class Index:
                 if settings.model == "":
                     says = f"{self.home} was made by a model that was given in Python: give it as `model`"
                     raise BothwaysError(says, "no-model", self.home)
-                model, base = settings.model, base or settings.base
+                model, base = settings.model or DEFAULT, base or settings.base
             made = Embedder(open_source(model, base, self._device, self._dtype), settings)
             made.require_same(self._manifest.probe, self.home)
             self._made = made

@@ -20,7 +20,7 @@ class Settings:
     """How the documents of an index are read and searched."""
 
     model: str | None = None
-    """The model's folder; None: the one in the box; "": a model that was given in Python."""
+    """The model's folder; None: en, the one in the box; "": a model that was given in Python."""
     base: str | None = None
     similarity: Similarity = "cosine"
     long: Long = "window"

@@ -27,7 +27,7 @@ class PassageSplitter:
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, prompt: str = "") -> None:
         """`max_length`: tokens of a sequence, with special tokens and the prompt."""
-        self.tokenizer, self._token_ids = tokenizer, TokenIds(tokenizer, False)
+        self.tokenizer, self._token_ids = tokenizer, TokenIds(tokenizer, False, True)
         self.specials = tokenizer.specials_around(1)
         self.room = max_length - self.specials - (len(tokenizer(prompt)) - self.specials if prompt else 0)
         if self.room < _LEAST_ROOM:
