@@ -1037,6 +1037,8 @@ BAD = {
     "blank lines": (["{tmp}/blank.txt"], "{tmp}/blank.txt"),
     "control characters": (["{tmp}/control.txt"], "{tmp}/control.txt"),
     "only held-out text": (["{tmp}/empty.txt", "--valid", "{tmp}/good.txt"], "{tmp}/empty.txt"),
+    "only held-out files": (["{tmp}/good.txt", "--valid", "{tmp}/good.txt"], "--valid"),
+    "a document that is held out": (["{tmp}/good.txt", "--valid", "99.99%"], "held out"),
     "a damaged file": (["{tmp}/good.txt", "{tmp}/cut.txt.gz"], "{tmp}/cut.txt.gz"),
     "not UTF-8": (["{tmp}/latin.txt"], "line 2"),
     "no parquet": (["{tmp}/bad.parquet"], "{tmp}/bad.parquet"),

@@ -18,7 +18,7 @@ from bothways.model.model import Model
 from bothways.pretraining.pack import pack
 from bothways.pretraining.pretrain import Pretrained, pretrain
 from bothways.pretraining.recipe import PretrainRecipe, pretrain_recipe
-from bothways.pretraining.shards import Corpus, open_packed
+from bothways.pretraining.shards import Corpus, Packed, open_packed
 from bothways.pretraining.trainable import risen
 from bothways.text.files import Each, find_files
 from bothways.train.session import PACKED, Listener, Say, last_scores
@@ -108,14 +108,7 @@ def adapt(
         _require_same_files(open_packed(packed, verify=False).manifest["sources"], sources, out)
         say(f"continues with the text in {packed}, as it was read and held out then")
     opened = open_packed(packed, verify=False)
-    held_out = opened.corpora("valid")
-    if missing := [name for name in sources if name not in held_out]:
-        raise BothwaysError(
-            f"no document of {missing[0]} was held out, so its loss cannot be watched: give more text, a larger "
-            "`valid`, or `each` lines if every line is a document",
-            "nothing-held-out",
-            missing[0],
-        )
+    _require_both(opened, sources)
     domains = [name for name in sources if name != GENERAL]
     recipe = pretrain_recipe(
         _table(start, source, packed, domains, replay, tolerance, epochs, lr, say),
@@ -157,6 +150,29 @@ def _require_same_files(
             )
 
 
+def _require_both(opened: Packed, sources: Mapping[str, Any]) -> None:
+    """Every source needs text to train on, and held-out text."""
+    train, valid = (set(opened.corpora(split)) for split in ("train", "valid"))
+    for name in sources:
+        if name in train and name in valid:
+            continue
+        if name not in train | valid:
+            raise BothwaysError(f"no text was found in {name}", "no-text", name)
+        code, says, size = (
+            "all-held-out",
+            f"all text of {name} is held out, so that none is left to train on",
+            "smaller",
+        )
+        if name in train:
+            code, says, size = "nothing-held-out", f"no document of {name} was held out to watch its loss", "larger"
+        raise BothwaysError(
+            f"{says}: give more text, with empty lines between its documents, `each` lines if every line is a document, "
+            f"or a {size} `valid`",
+            code,
+            name,
+        )
+
+
 def _files(paths: Sequence[Path | str]) -> Sequence[Path | str]:
     """The files in folders and patterns; a continued run may find none, as it does not read them again."""
     try:
@@ -179,9 +195,7 @@ def _table(
     """The recipe."""
     shards = open_packed(packed, verify=False).corpora("train")
     corpora = {name: Corpus(found).tokens for name, found in shards.items()}
-    of_domains = sum(corpora.get(name, 0) for name in domains)
-    if not of_domains:
-        raise BothwaysError("all text of the domain is held out: give more text, or a smaller `valid`", "no-text")
+    of_domains = sum(corpora[name] for name in domains)
     is_mixed = GENERAL in corpora
     share = 1 - replay if is_mixed else 1.0
     tokens = epochs * of_domains / share
