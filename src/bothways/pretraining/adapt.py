@@ -4,18 +4,22 @@ Gururangan et al. 2020 (Don't Stop Pretraining); general text is replayed if it 
 """
 
 import math
+import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bothways import atomic
 from bothways.errors import BothwaysError, require_range
 from bothways.model.box import DEFAULT, lasting_name, model_folder
 from bothways.model.card import file_names
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.pretraining.pack import pack
+from bothways.model.run_folder import RECIPE
+from bothways.pretraining.pack import ALL_HELD_OUT, NO_TEXT, pack
 from bothways.pretraining.pretrain import Pretrained, pretrain
 from bothways.pretraining.recipe import PretrainRecipe, pretrain_recipe
 from bothways.pretraining.shards import Corpus, Packed, open_packed
@@ -102,23 +106,37 @@ def adapt(
         )
     packed = out / PACKED
     sources = _sources(texts, general)
-    if not (out / "recipe.toml").exists():
-        pack(sources, start.tokenizer, packed, valid=valid, text=text, each=each, on_bytes=on_bytes)
-    else:
-        _require_same_files(open_packed(packed, verify=False).manifest["sources"], sources, out)
-        say(f"continues with the text in {packed}, as it was read and held out then")
-    opened = open_packed(packed, verify=False)
-    _require_both(opened, sources)
-    domains = [name for name in sources if name != GENERAL]
-    recipe = pretrain_recipe(
-        _table(start, source, packed, domains, replay, tolerance, epochs, lr, say),
-        settings,
-    )
-    names = "; ".join(f"{name}: {file_names(files)}" for name, files in opened.manifest["sources"].items())
-    result = pretrain(recipe, out, texts=names, listen=listen, say=say)
+    with _beginning(out, packed):
+        if not (out / RECIPE).exists():
+            pack(sources, start.tokenizer, packed, valid=valid, text=text, each=each, on_bytes=on_bytes)
+        else:
+            _require_same_files(open_packed(packed, verify=False).manifest["sources"], sources, out)
+            say(f"continues with the text in {packed}, as it was read and held out then")
+        opened = open_packed(packed, verify=False)
+        _require_both(opened, sources)
+        domains = [name for name in sources if name != GENERAL]
+        recipe = pretrain_recipe(
+            _table(start, source, packed, domains, replay, tolerance, epochs, lr, say),
+            settings,
+        )
+        names = "; ".join(f"{name}: {file_names(files)}" for name, files in opened.manifest["sources"].items())
+        result = pretrain(recipe, out, texts=names, listen=listen, say=say)
     before, after = (_losses(scores, sources) for scores in (result.before, result.after))
     stopped = _why(recipe, result, last_scores(out)) if result.complete else ""
     return Adapted(out / "model", before, after, result.steps, result.best_step, result.complete, stopped)
+
+
+@contextmanager
+def _beginning(out: Path, packed: Path) -> Iterator[None]:
+    """After an error before the run has begun, its text does not stay."""
+    is_new = not packed.exists()
+    with atomic.made_folder(out):
+        try:
+            yield
+        except BaseException:
+            if is_new and not (out / RECIPE).exists():
+                shutil.rmtree(packed, ignore_errors=True)
+            raise
 
 
 def _sources(texts: Any, general: Sequence[Path | str]) -> dict[str, Sequence[Path | str]]:
@@ -157,17 +175,14 @@ def _require_both(opened: Packed, sources: Mapping[str, Any]) -> None:
         if name in train and name in valid:
             continue
         if name not in train | valid:
-            raise BothwaysError(f"no text was found in {name}", "no-text", name)
-        code, says, size = (
-            "all-held-out",
-            f"all text of {name} is held out, so that none is left to train on",
-            "smaller",
-        )
-        if name in train:
-            code, says, size = "nothing-held-out", f"no document of {name} was held out to watch its loss", "larger"
+            raise BothwaysError(f"no text was found in {name}", NO_TEXT, name)
+        if name in valid:
+            says, code, size = f"all text of {name} is held out, so none is left to train on", ALL_HELD_OUT, "smaller"
+        else:
+            says, code, size = f"no document of {name} was held out to watch its loss", "nothing-held-out", "larger"
         raise BothwaysError(
-            f"{says}: give more text, with empty lines between its documents, `each` lines if every line is a document, "
-            f"or a {size} `valid`",
+            f"{says}: give more text, with empty lines between its documents, `each` lines if every line is a "
+            f"document, or a {size} `valid`",
             code,
             name,
         )

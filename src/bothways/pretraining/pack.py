@@ -24,6 +24,9 @@ from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
 
+NO_TEXT, ALL_HELD_OUT = "no-text", "all-held-out"
+"""Codes of errors: there is nothing to train on."""
+
 
 @dataclass(frozen=True)
 class PackReport:
@@ -140,14 +143,14 @@ def write_packed(
 def _nothing_to_train_on(files: Sequence[tuple[Place, Path]], tally: PackTally) -> BothwaysError:
     own = [str(file) for (split, _), file in files if split == "train"]
     if not own:
-        return BothwaysError("all files are held out by `valid`: name others to train on", "all-held-out")
+        return BothwaysError("all files are held out by `valid`: name others to train on", ALL_HELD_OUT)
     if len(own) < len(files) or not (count := tally.documents["valid"]):
-        return BothwaysError(f"no text to train on was found in {', '.join(own[:3])}", "no-text", tuple(own[:3]))
+        return BothwaysError(f"no text to train on was found in {', '.join(own[:3])}", NO_TEXT, tuple(own[:3]))
     are = "the text is one document, and it is" if count == 1 else f"all {count:,} documents are"
     return BothwaysError(
         f"{are} held out, so that nothing is left to train on: give more text, with empty lines between its documents, "
         "`each` lines if every line is a document, or a smaller `valid`",
-        "all-held-out",
+        ALL_HELD_OUT,
         count,
     )
 
