@@ -115,6 +115,18 @@ def test_the_rate_follows_the_models_advice_or_its_width(tokenizer: Tokenizer) -
 def test_what_cannot_be_watched_is_refused(reader: Path, texts: dict[str, Path], tmp_path: Path) -> None:
     with refused("nothing-held-out", "domain"):
         adapt(texts["domain"], reader, tmp_path / "one", settings=QUICK)  # all lines are one document
+    with refused("all-held-out", 1, names="one document"):
+        adapt(texts["domain"], reader, tmp_path / "one", valid=0.9999, settings=QUICK)
+    (tmp_path / "line.txt").write_text("the tree", encoding="utf-8")  # held out from a share of 71 % on
+    (tmp_path / "empty.txt").touch()
+    for more, code, valid in (
+        ("line", "nothing-held-out", 0.2),
+        ("line", "all-held-out", 0.9),
+        ("empty", "no-text", 0.2),
+    ):
+        with refused(code, "more"):
+            both = {"domain": [texts["domain"]], "more": [tmp_path / f"{more}.txt"]}
+            adapt(both, reader, tmp_path / "one", each="lines", valid=valid, settings=QUICK)
     with refused("out-of-range"):
         run(reader, tmp_path / "two", texts, replay=1.0)
     with refused("bad-combination", names="general"):

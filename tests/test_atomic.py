@@ -36,6 +36,24 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("kind", ["file", "folder", "writer"])
+def test_a_failure_leaves_no_folder_that_was_not_there(kind: str, tmp_path: Path) -> None:
+    """Neither the one it is in nor its parents, but those that hold something else, or were there before."""
+    (tmp_path / "before").mkdir()
+
+    def fail(path: Path, beside: str = "") -> None:
+        writers = {"file": atomic.new_file, "folder": lambda path: atomic.new_folder(path, replaces=())}
+        with pytest.raises(ZeroDivisionError), writers.get(kind, atomic.only_writer)(path):
+            if beside:
+                (path.parent / beside).touch()
+            _ = 1 / 0
+
+    fail(tmp_path / "before" / "a" / "b" / "out")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "before"]
+    fail(tmp_path / "before" / "a" / "b" / "out", "other")
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["before", "a", "b", "other"]
+
+
 def test_a_folder_is_exchanged(tmp_path: Path) -> None:
     path = tmp_path / "folder"
     for content in ("old", "new"):

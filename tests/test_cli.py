@@ -313,6 +313,17 @@ def test_warnings_are_one_line_of_every_verb(tmp_path: Path, run: Run) -> None:
         warnings.warn("odd", stacklevel=1)
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_of_the_processes_of_torchrun_the_first_one_warns(
+    rank: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    with show_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("odd", stacklevel=1)
+    assert capfd.readouterr().err == ("warning: odd\n" if rank == "0" else "")
+
+
 def test_every_line_of_a_warning_and_those_of_others(capfd: pytest.CaptureFixture[str]) -> None:
     with show_warnings():
         warnings.simplefilter("always")

@@ -468,7 +468,6 @@ def test_what_cannot_be_answered_at_once(
     [
         ("tag", "rows.jsonl", ["--pair"]),
         ("tag", "lines.txt", ["--text"]),
-        ("choose", "rows.jsonl", ["--text", "--pair"]),
     ],
 )
 def test_columns_that_nobody_would_read_are_refused(

@@ -1,6 +1,7 @@
 """Questions with options out of RACE, DREAM, C3, SWAG, CommonsenseQA and rows of their kind."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from bothways.data.examples import Choice
 from bothways.data.multiple_choice import read_choices
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
+from bothways.tasks.registry import TASKS
+from bothways.text.columns import Columns
 from helpers import refused
 
 
@@ -115,6 +118,36 @@ def test_general_rows(tmp_path: Path, row: dict[str, Any], gold: int | None) -> 
     (choice,) = read_choices(write(tmp_path / "a.jsonl", {"context": "c", "question": "q", **row}), notes)
     assert (choice.context, choice.question, choice.gold) == ("c", "q", gold)
     assert not notes
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_columns_with_other_names(name: str, tmp_path: Path) -> None:
+    """`text` is the question, `pair` the context and `label` the right option; the usual names of others stay."""
+    row = {
+        "Frage": "Who?",
+        "startphrase": "no",
+        "absatz": "It runs.",
+        "ending0": "1",
+        "ending1": "2",
+        "right": "1",
+        "label": "1",
+    }
+    path = tmp_path / name
+    path.write_text(json.dumps(row) if name == "a.jsonl" else "\n".join(map(",".join, (row, row.values()))))
+    read = partial(read_choices, path)
+    notes = Notes()
+    (found,) = read(notes, Columns("frage", "Absatz", "right"))
+    assert (found.question, found.context, found.options, found.gold) == ("Who?", "It runs.", ("1", "2"), 0)
+    assert notes.columns == "text = frage, pair = Absatz, label = right"
+    (found,) = read(None, Columns("startphrase", None, "label"))
+    assert (found.question, found.context, found.gold) == ("no", "", 1)
+    with refused("no-column", "Fragen"):
+        list(read(None, Columns("Fragen")))
+    task = TASKS["choose"]
+    (found,) = task.read_inputs(str(path), Columns("Frage", None, "none"), Notes())
+    assert found.question == "Who?"
+    (found,) = task.read([str(path)], Columns("Frage", None, "right"), Notes())
+    assert (found.question, found.gold) == ("Who?", 0)
 
 
 def test_an_answer_that_is_no_option(tmp_path: Path) -> None:

@@ -20,9 +20,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bothways.data.notes import Notes
+from bothways.data.sources import find_sources
 from bothways.data.texts import read_texts_labelled
+from bothways.doctor.check_data import check_data
 from bothways.errors import BothwaysError
+from bothways.progress import watch_nothing
+from bothways.tasks.finetune import _given
+from bothways.tasks.labelled_files import FinetuneData
+from bothways.tasks.recipe import FinetuneRecipe
+from bothways.tasks.registry import TASKS
 from bothways.text import files, streams
+from bothways.text.columns import Columns
 from bothways.text.files import (
     STDIN,
     Each,
@@ -380,6 +389,8 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_find_files(library: Path, asked: list[str], found: list[str]) -> None:
     assert find_files(asked) == [Path(name) for name in found]
     assert find_files(map(Path, asked)) == [Path(name) for name in found]
+    kinds = (".txt", ".jsonl", ".csv", ".tsv")
+    assert find_sources(asked, kinds) == find_sources(map(Path, asked), kinds) == [Path(name) for name in found]
 
 
 @pytest.mark.parametrize(
@@ -396,6 +407,37 @@ def test_find_files(library: Path, asked: list[str], found: list[str]) -> None:
 def test_what_is_not_found_is_refused(library: Path, asked: list[str], code: str, value: Path | None) -> None:
     with refused(code, value):
         find_files(asked)
+    if code != "unknown-file-kind":  # which the reader of labelled data says
+        with refused(code, value):
+            find_sources(asked, (".txt", ".csv"))
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [(["a.csv", "a.csv"], "a"), (["./a.csv", "*.csv"], "a"), (["[ab].csv"], "data"), (["link.csv", "a.csv"], "link")],
+)
+def test_labelled_files_named_twice_are_read_once(
+    files: list[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("text,label\none,x\ntwo,y\n")
+    if "link.csv" in files:
+        Path("link.csv").symlink_to("a.csv")
+    assert [example.texts for example in read_texts_labelled(files)] == [("one",), ("two",)]
+    recipe = FinetuneRecipe(data=FinetuneData(train=tuple(files)))
+    assert len(_given(recipe, None, "", recipe.data.train, lambda words: None, watch_nothing, {})) == 2
+    report = check_data(files)
+    assert report.rows == 2
+    assert report.command.endswith(f" --out {named}-classify")
+    assert [one.texts for one in read_texts_labelled("*.csv")] == [("one",), ("two",)]
+
+
+def test_the_words_of_several_files(tmp_path: Path) -> None:
+    """Patterns of documents whose words tagging reads."""
+    for name in ("b.txt", "a.txt"):
+        (tmp_path / name).write_text(f"{name[0]} cat\n")
+    read = TASKS["tag"].read_inputs(f"{tmp_path}/*.txt", Columns(), Notes())
+    assert [example.text for example in read] == ["a cat", "b cat"]
 
 
 def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typer.main import get_command
 from bothways.cli import app
 from bothways.text.tokenizer import Tokenizer
 from helpers.kills import Ended, Server, digest_of, digests, shown
-from helpers.writing_verbs import READERS, WRITERS, WRITES, Writer, make_inputs
+from helpers.writing_verbs import READERS, REFUSED, WRITERS, WRITES, Writer, make_inputs
 
 MOMENTS = int(os.environ.get("MOMENTS", "0"))
 """Of each command; 0: the last and one between, and mostly the first."""
@@ -96,6 +96,27 @@ def test_a_kill_leaves_the_old_or_the_new(name: str, server: Server, data: Path,
         assert found == expected, (moment, whole.operations, [*shown(found, expected)])
 
 
+@pytest.mark.parametrize("command", REFUSED)
+def test_a_refusal_leaves_nothing(command: str, server: Server, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    ended = server.run(shlex.split(command.format(data=data)), tmp_path / "work")
+    assert ended.code == 1, ended
+    assert "bothways: " in ended.err
+    assert not list((tmp_path / "work").rglob("*"))
+
+
+@pytest.mark.parametrize("devices", ["--device cpu", "--devices cpu:2"])
+def test_a_refused_addition_leaves_the_index(devices: str, server: Server, data: Path, tmp_path: Path) -> None:
+    def run(command: str) -> int:
+        return server.run(shlex.split(command.format(data=data)), tmp_path).code
+
+    assert run("search build {data}/old.txt --out index --long error --model {data}/model --device cpu") == 0
+    before = digests(tmp_path)
+    assert run(f"search add index {{data}}/long.txt {devices}") == 1
+    assert digests(tmp_path) == before
+    assert run(f"search add index {{data}}/texts.txt {devices}") == 0
+
+
 def commands() -> dict[str, Any]:
     """Every command, with the words that call it."""
 
@@ -115,6 +136,7 @@ def test_no_command_that_writes_is_missing() -> None:
         words for words in commands() for writer in WRITERS.values() if f"{writer.command} ".startswith(f"{words} ")
     }
     assert killed | READERS == set(commands())
+    assert {words for words in commands() if any(f"{one} ".startswith(f"{words} ") for one in REFUSED)} == killed
     assert not killed & READERS
 
 

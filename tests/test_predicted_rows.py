@@ -70,6 +70,17 @@ def test_what_was_cut_is_marked_in_its_row(classifier: Path, table: Path, tmp_pa
     assert report.tally.cut == 1
 
 
+def test_options_are_no_windows(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    folder = their_folder(tmp_path / "chooser", tokenizer, "BertForMultipleChoice")
+    for context in ("the cat", "the " * 80):
+        row = {"context": context, "question": "what?", "options": ["a dog", "a cat", "paris"]}
+        (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+        predict_files(tmp_path / "rows.jsonl", tmp_path / "out.jsonl", folder, long="window")
+        (found,) = read(tmp_path / "out.jsonl")
+        # The text is read in several windows for each option; that with most tells how many.
+        assert found["windows"] == 1 if context == "the cat" else 1 < found["windows"] < 6
+
+
 def test_only_some_columns_are_kept(classifier: Path, table: Path, tmp_path: Path) -> None:
     predict_files(table, tmp_path / "some.jsonl", classifier, keep=["id"], long="cut")
     assert list(read(tmp_path / "some.jsonl")[0]) == [

@@ -72,6 +72,19 @@ def test_every_key_of_the_recipe_is_kept_with_the_run(packed: Path, tmp_path: Pa
     assert bothways.read_recipe(tmp_path / "run/recipe.toml") == plan
 
 
+def test_packed_text_that_is_named_twice_is_read_once(packed: Path, tmp_path: Path) -> None:
+    cards = []
+    for name, folders in (("once", [packed]), ("twice", [packed, packed / ".." / packed.name])):
+        plan = recipe(packed, steps=1)
+        plan = replace(plan, data=replace(plan.data, train=tuple(map(str, folders))))
+        pretrain(plan, tmp_path / name)
+        (card,) = [
+            line for line in (tmp_path / name / "model/README.md").read_text().splitlines() if "training data" in line
+        ]
+        cards.append(card)
+    assert cards[0] == cards[1]
+
+
 # ---------------------------------------------------------------------- going on from a model
 
 

@@ -10,10 +10,12 @@ import pytest
 import tokenizers
 
 import bothways
+from bothways.errors import SaidOnceWarning
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.model.readable import _SAID
 from bothways.predict.token_table import distil_static
+from bothways.scale.worker import SayOnce, warned
 from bothways.text.scripts import SCRIPTS, find_strange, known_scripts, starts_of
 from bothways.text.tokenizer import BERT_SPECIALS, Tokenizer
 from helpers.cli import Run
@@ -138,7 +140,9 @@ def test_every_way_into_a_model_says_so_once(name: str, english: Model) -> None:
 VERBS = {
     "fill": "今天[MASK]气很好 --model {model}",
     "encode": "{texts} --model {model} --out {out}.npy",
-    "encode --devices": "{texts} --model {model} --out {out}.npy --devices cpu:1",
+    "encode --devices": "{texts} --model {model} --out {out}.npy --devices cpu:2 --rows-per-part 3",
+    "pack --devices": "{texts} --model {model} --out {out} --devices cpu:2 --rows-per-part 3",
+    "search build --devices": "{texts} --model {model} --out {out} --devices cpu:2 --rows-per-part 3",
     "similar": "{texts} --model {model}",
     "cluster": "{texts} --model {model}",
     "bertscore": "{texts} {texts} --model {model}",
@@ -173,6 +177,26 @@ def test_every_verb_says_so_once(verb: str, english: Model, tmp_path: Path, run:
     found = run(*verb.removesuffix(" --devices").split(), *command.split())
     assert found.returncode == 0, found.stderr
     assert found.stderr.count("is Chinese, which this model cannot read") == 1
+
+
+def test_workers_say_once_what_each_words_by_its_own_texts() -> None:
+    about = [SaidOnceWarning(f"{text} cannot be read") for text in ("'北京' …", "'上海' …")]
+    found = [warned(one) for one in (*about, UserWarning("a.txt is odd"), UserWarning("b.txt is odd"))]
+    say = SayOnce()
+    with pytest.warns(UserWarning, match="odd|read") as seen:
+        say([*found, *json.loads(json.dumps(found))])  # as they come over Ray
+    assert [str(one.message) for one in seen] == ["'北京' … cannot be read", "a.txt is odd", "b.txt is odd"]
+
+
+def test_driver_and_workers_name_a_file_alike(
+    english: Model, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what both find, they say once."""
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text(f"{CHINESE}\n" * 40, encoding="gb18030")
+    found = run("search", "build", "texts.txt", "--model", "english", "--out", "index", "--devices", "cpu:1")
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("texts.txt is not UTF-8") == 1
 
 
 def test_the_included_model_says_that_it_reads_no_chinese(run: Run) -> None:

@@ -64,6 +64,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     assert read(folder / "a.md") == expected[:1]
     assert read(folder / "more" / "b.txt") == [("1", "one"), ("2", "two")]  # a file alone: its lines
     assert read(folder / "*.jsonl") == [("1", "three")]
+    assert read(folder / "*.jsonl", folder / "rows.jsonl", folder / "more" / ".." / "rows.jsonl") == [("1", "three")]
     corpus = Corpus(find_corpus(folder / "more" / "b.txt", HERE), first=10)
     assert [document.id for document in corpus] == ["11", "12"]
     assert corpus.last == 12
@@ -71,7 +72,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     for name in ("nowhere.txt", "nowhere/*.txt"):
-        with refused("no-file" if "*" not in name else "no-input"):
+        with refused("no-file" if "*" not in name else "no-known-files"):
             find_corpus(tmp_path / name, HERE)
     with refused("stdin-once"):
         find_corpus("-", HERE)

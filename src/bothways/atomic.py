@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import fcntl
 import glob
+import itertools
 import os
 import platform
 import re
@@ -37,8 +38,7 @@ def new_file(path: Path) -> Iterator[Path]:
         )
     if path.is_dir():
         raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
-    with _os_errors_explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with _os_errors_explained(path), made_folder(path.parent):
         temporary = _hidden_name(path)
         try:
             temporary.touch(exist_ok=False)
@@ -62,20 +62,36 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
         if path.exists() and not path.is_dir():
             raise BothwaysError(f"{path} is a file, and a folder was to be written there", "is-a-file", path)
         _require_ours(path, replaces)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _hidden_name(path)
-        try:
-            temporary.mkdir()
-            yield temporary
-            for written in [*temporary.rglob("*"), temporary]:
-                if written.is_file():  # safetensors makes files that only their owner may read
-                    written.chmod(temporary.stat().st_mode & 0o666)
-                _flush(written)
-            _require_ours(path, replaces)  # again, for files that came in the meantime
-            _replace_folder(temporary, path)
-            _flush(path.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)  # after an exchange, the old folder
+        with made_folder(path.parent):
+            temporary = _hidden_name(path)
+            try:
+                temporary.mkdir()
+                yield temporary
+                for written in [*temporary.rglob("*"), temporary]:
+                    if written.is_file():  # safetensors makes files that only their owner may read
+                        written.chmod(temporary.stat().st_mode & 0o666)
+                    _flush(written)
+                _require_ours(path, replaces)  # again, for files that came in the meantime
+                _replace_folder(temporary, path)
+                _flush(path.parent)
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)  # after an exchange, the old folder
+
+
+@contextlib.contextmanager
+def made_folder(folder: Path) -> Iterator[None]:
+    """Make a folder with its parents. After an error in the block, those of them that are empty are removed again."""
+    missing: list[Path] = []
+    try:
+        with _os_errors_explained(folder):
+            missing += itertools.takewhile(lambda one: not one.exists(), (folder, *folder.parents))
+            folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for made in missing:
+            with contextlib.suppress(OSError):  # it holds what others wrote, or an earlier block
+                made.rmdir()
+        raise
 
 
 def copy_folder(source: Path, target: Path) -> None:
@@ -88,24 +104,25 @@ def copy_folder(source: Path, target: Path) -> None:
 def only_writer(home: Path) -> Iterator[None]:
     """Refuse a second writer in the same folder, which is made if there is none.
 
-    The lock ends with the process, however it ends.
+    The lock ends with the process, however it ends. After an error, a folder that was made and is empty is removed.
     """
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        handle = os.open(home, os.O_RDONLY)
-    except OSError as error:
-        raise BothwaysError(f"{home} could not be written: {error.strerror}", "unwritable", home) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
-    except OSError:
-        pass  # a file system without locks
-    try:
-        yield
-    finally:
-        os.close(handle)
+    with contextlib.ExitStack() as made:
+        try:
+            made.enter_context(made_folder(home))
+            handle = os.open(home, os.O_RDONLY)
+        except OSError as error:
+            raise BothwaysError(f"{home} could not be written: {error.strerror}", "unwritable", home) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise BothwaysError(f"another process is at work in {home}: wait for it", "already-running", home) from None
+        except OSError:
+            pass  # a file system without locks
+        try:
+            yield
+        finally:
+            os.close(handle)
 
 
 def other_files(folder: Path, known: Collection[str]) -> list[str]:

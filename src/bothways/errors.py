@@ -53,6 +53,10 @@ class StoppedError(BothwaysError):
     """A run was asked to stop, by Ctrl-C or a signal, and has saved: the same call goes on from there."""
 
 
+class SaidOnceWarning(UserWarning):
+    """A warning that is said once, though each of several workers words it by its own texts."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed: torch has errors of its own for it."""
     own = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)

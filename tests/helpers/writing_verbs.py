@@ -115,6 +115,63 @@ WRITERS = {
 }  # fmt: skip
 
 
+_BAD = "{data}/bad.tsv"
+_LATE = "{data}/texts.txt --model {data}/model"
+REFUSED = [
+    "convert {data}/model new/out --to google --dtype fp16",
+    "convert {data}/sets new/out",
+    "export {data}/sets --out new/graph",
+    f"compress {{data}}/tuned --train {_BAD} --dev {{data}}/few.tsv --layers 0 --out new/small --device cpu",
+    f"compress {{data}}/tuned --train {{data}}/rows.tsv --dev {_BAD} --layers 0 --out new/small --device cpu",
+    "page {data}/tuned {data}/sets --out new/site",
+    f"encode {{data}}/long.txt --out new/v.npy {_MODEL}",
+    f"encode {{data}}/long.txt --out new/v.parquet --per token {_MODEL}",
+    f"encode {_BAD} {{data}}/rows.tsv --out new/vs {_MODEL}",
+    f"encode {_BAD} {{data}}/rows.tsv --text none --out new/vs --model {{data}}/model --devices cpu:2",
+    f"similar {{data}}/long.txt --out new/pairs.jsonl {_MODEL}",
+    f"cluster {{data}}/texts.txt --k 99 --out new/groups.jsonl {_MODEL}",
+    "static {data}/sets --out new/table",
+    f"mine {_BAD} --out new/mined.jsonl {_MODEL}",
+    f"pack {_BAD} --model {{data}}/model --out new/packed",
+    f"pack {_BAD} --model {{data}}/model --out new/packed --devices cpu:2",
+    "pack {data}/empty.txt --model {data}/model --out new/packed",
+    "pack {data}/empty.txt --model {data}/model --out new/packed --devices cpu:1",
+    f"pack {_LATE} --valid 99.99% --out new/packed --devices cpu:1",
+    "pretrain {data}/recipe.toml --data {data}/sets --out new/run",
+    "pretrain {data}/recipe.toml --data {data}/packed --out new/run --set optim.schedule=none",
+    "adapt {data}/empty.txt --model {data}/model --out new/run",
+    f"adapt {_LATE} --out new/run",
+    f"adapt {_LATE} --each lines --valid 20% --out new/run --set no.key=1",
+    f"adapt {_LATE} --each lines --valid 20% --out new/run --set phases.0.length=9999",
+    f"finetune classify --train {_BAD} --model {{data}}/model --out new/run",
+    f"finetune classify --train {{data}}/rows.tsv --dev {_BAD} --model {{data}}/model --out new/run",
+    "finetune classify --train {data}/rows.tsv --model {data}/model --out new/run --set model.freeze=9",
+    f"finetune classify --train {{data}}/rows.tsv --dev {_BAD} --model {{data}}/model --out new/run --seeds 2",
+    "finetune classify --train {data}/rows.tsv --teacher {data}/tagger --model {data}/model --out new/run",
+    f"evaluate {_BAD} --model {{data}}/tuned --picture new/scores.svg",
+    "evaluate-vectors {data}/glue --out new/scores.json --model {data}/model",
+    f"predict {_BAD} --out new/answers.csv {_TUNED}",
+    f"predict {_BAD} {{data}}/rows.tsv --out new/answers {_TUNED}",
+    f"predict {_BAD} --out new/answers.csv --model {{data}}/tuned --devices cpu:1",
+    f"predict {{data}}/rows.tsv --keep none --out new/answers.jsonl {_TUNED}",
+    "predict {data}/none.txt --html new/page.html --model {data}/tagger --device cpu",
+    f"bertscore {{data}}/texts.txt {{data}}/few.tsv --out new/scores.csv {_MODEL}",
+    "glue {data}/sets --model {data}/model --out new/suite",
+    "squad {data}/sets --model {data}/model --out new/suite",
+    "conll {data}/sets --model {data}/model --out new/suite",
+    "vocab train {data}/empty.txt --size 300 --out new/vocabulary",
+    "vocab extend {data}/model --words {data}/empty.txt --out new/larger",
+    "vocab shrink {data}/model --from {data}/empty.txt --out new/smaller",
+    "search build {data}/empty.txt --out new/index --model {data}/model",
+    f"search build {{data}}/long.txt --out new/index --long error {_MODEL}",
+    "search build {data}/long.txt --out new/index --long error --model {data}/model --devices cpu:2",
+    "search add new/index {data}/texts.txt",
+    "search delete new/index --id 1",
+    "search compact new/index",
+]  # fmt: skip
+"""Commands that are refused, before or amid their work, and leave nothing of it."""
+
+
 def texts(count: int, seed: int) -> list[str]:
     """Lines of words, Chinese ones too."""
     draws = random.Random(seed)
@@ -129,6 +186,9 @@ def make_inputs(folder: Path, tokenizer: Tokenizer) -> None:
     files = {
         "texts.txt": "\n".join(lines),
         "old.txt": "\n".join(texts(48, 2)),
+        "long.txt": "the cat\n" + "the cat " * 99,
+        "empty.txt": "",
+        "bad.tsv": "a\tb\nthe\tcat\n",
         "words.txt": "blockchain\n区块链\n",
         "rows.tsv": _table([(line, "yes" if "cat" in line else "no") for line in lines[:24]]),
         "few.tsv": _table([(line, "yes" if i % 2 else "no") for i, line in enumerate(lines[:8])]),

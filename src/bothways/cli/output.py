@@ -70,11 +70,14 @@ def with_options(message: str) -> str:
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Print each warning of this block as one line, and once; those of the library always."""
+    """Print each warning of this block as one line, and once; those of the library always.
+
+    Of the processes that torchrun started, the first one prints: all read the same files.
+    """
     shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        if (words := str(message)) not in shown:
+        if (words := str(message)) not in shown and os.environ.get("RANK", "0") == "0":
             shown.add(words)
             say(f"warning: {with_short_quotes(with_options(' '.join(words.split())))}")
 

@@ -156,9 +156,9 @@ def extend(
     from bothways.model.checkpoint import save
     from bothways.model.load import load
     from bothways.model.vocabulary import extend_vocabulary
-    from bothways.text.files import read_texts, require_files
+    from bothways.text.files import find_files, read_texts
 
-    given = [word for file in (require_files(words) if words else ()) for word in read_texts(file, text or field)]
+    given = [word for file in (find_files(words) if words else ()) for word in read_texts(file, text or field)]
     with Progress("reading", unit="bytes") as bar:
         found = extend_vocabulary(
             load(model), given, files=files or (), count=count, text=text or field, on_bytes=bar.at

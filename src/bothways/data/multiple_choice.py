@@ -7,29 +7,37 @@ from typing import Any
 
 from bothways.data.examples import Choice
 from bothways.data.notes import Notes, row_error
+from bothways.data.questions import Parts, by_names
 from bothways.data.sources import ROWS, TABLES, Paths, find_sources, open_json, rows_of, text_of, values_of
 from bothways.errors import BothwaysError
-from bothways.text.columns import in_english
+from bothways.text.columns import Columns, in_english
 from bothways.text.files import replace_surrogates
 
 CONTEXTS = ("context", "article", "passage", "paragraph", "ctx", "premise", "sent1", "startphrase")
 QUESTIONS = ("question", "question_stem", "sent2", "query")
 OPTIONS = ("options", "choices", "endings", "choice", "candidates")
 GOLDS = ("label", "answer", "answerKey", "gold", "correct")
+_USUAL_COLUMNS = Columns()
+_PARTS: Parts = (("text", "question", QUESTIONS), ("pair", "context", CONTEXTS))
 _ENDING = re.compile(r"(?:ending|option|choice)_?(\d)")
 
 
-def read_choices(paths: Paths, notes: Notes | None = None) -> Iterator[Choice]:
+def read_choices(paths: Paths, notes: Notes | None = None, columns: Columns = _USUAL_COLUMNS) -> Iterator[Choice]:
     """Stream the questions of the files with their options.
 
     The gold answer may be a number from 0, a letter, or the text of the option. RACE is a folder of .txt files that
-    hold JSON: pass the folder.
+    hold JSON: pass the folder. Of rows with other names, `columns` names those of the question (text), the context
+    (pair) and the gold answer (label); options have their usual names.
     """
     notes = notes if notes is not None else Notes()
+    gold = "label" if (columns.label or "").lower() == "label" else "answer"  # under which a "2" means other things
     for path in find_sources(paths, (*ROWS, ".txt")):
         kind, lines = open_json(path)
         rows = rows_of(path, kind, lines, notes) if kind in TABLES else values_of(path, kind, lines)
         for where, value in rows:
+            if not columns.are_usual:
+                value = by_names(value, columns, where, (*_PARTS, ("label", gold, GOLDS)))
+                notes.took(text=columns.text, pair=columns.pair, label=columns.label)
             yield from _value(value, where, notes)
 
 

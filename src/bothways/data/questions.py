@@ -15,7 +15,8 @@ from bothways.text.columns import Columns, in_english, named_column, names_witho
 from bothways.text.files import replace_surrogates
 
 _USUAL_COLUMNS = Columns()
-_PARTS = (
+Parts = tuple[tuple[str, str, tuple[str, ...]], ...]
+_PARTS: Parts = (
     ("text", "question", ()),
     ("pair", "context", ()),
     ("label", "answers", ("answer", "answer_start", "is_impossible")),
@@ -38,7 +39,7 @@ def read_questions(paths: Paths, notes: Notes | None = None, columns: Columns = 
         values = rows_of(path, kind, lines, notes, named) if kind in WITH_HEADER else values_of(path, kind, lines)
         for where, value in values:
             if not columns.are_usual:
-                value = _by_names(value, columns, where)
+                value = by_names(value, columns, where, _PARTS)
                 notes.took(text=columns.text, pair=columns.pair, label=columns.label)
             for question in _value(value, where, notes):
                 if question.id in seen:
@@ -49,13 +50,13 @@ def read_questions(paths: Paths, notes: Notes | None = None, columns: Columns = 
                 yield question
 
 
-def _by_names(row: Any, columns: Columns, where: str) -> Any:
+def by_names(row: Any, columns: Columns, where: str, parts: Parts) -> Any:
     """A row with the usual names for the columns that the user names."""
     found = dict(in_english(row)) if isinstance(row, dict) else {}
-    for argument, part, others in _PARTS:
+    for argument, part, others in parts:
         if name := getattr(columns, argument):
             own = named_column(name, list(row) if isinstance(row, dict) else (), where, argument)
-            found = {key: value for key, value in found.items() if key not in others} | {part: row[own]}
+            found = {key: value for key, value in found.items() if key not in (own, *others)} | {part: row[own]}
     return found
 
 

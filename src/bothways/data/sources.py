@@ -16,7 +16,14 @@ from bothways.data.notes import Notes, row_error
 from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
 from bothways.text.document_files import is_document
-from bothways.text.files import files_of_kinds, replace_surrogates, visible_files
+from bothways.text.files import (
+    each_once,
+    files_of_kinds,
+    files_of_pattern,
+    is_pattern,
+    replace_surrogates,
+    visible_files,
+)
 from bothways.text.frames import is_frame
 from bothways.text.streams import STDIN, Meter, read_whole, read_whole_lines
 from bothways.text.streams import name_of as name_of
@@ -36,18 +43,20 @@ BINARY = (*BINARY_TABLES, SPACY)
 
 
 def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
-    """The files given, and the files of these kinds in the folders given, sorted, without hidden ones.
+    """The files given, and the files of these kinds that folders and patterns such as `data/*.csv` stand for.
 
-    A folder that `datasets` saved is one source.
+    Those of a folder or pattern are sorted, without hidden ones; a file named twice comes once. A folder that
+    `datasets` saved is one source.
     """
     found: list[Path] = []
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         if path == STDIN or is_frame(path) or path.is_file() or dataset_folder(path):
             found.append(_no_document(path))
-        elif path.is_dir():
-            inside = without_annotated(files_of_kinds(path, lambda file: kind_of(file) in kinds))
+        elif path.is_dir() or is_pattern(path):
+            files_in = files_of_kinds if path.is_dir() else files_of_pattern
+            inside = without_annotated(files_in(path, lambda file: kind_of(file) in kinds))
             if not inside:
-                documents = sum(is_document(file) for file in visible_files(path))
+                documents = sum(is_document(file) for file in visible_files(path)) if path.is_dir() else 0
                 only = f", but {documents:,} documents, which hold no rows" if documents else ""
                 raise BothwaysError(
                     f"there is no file of a known kind in {path}{only}: expected {', '.join(kinds)}",
@@ -59,7 +68,7 @@ def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
             raise BothwaysError(f"there is no file {path}", "no-file", path)
     if not found:
         raise BothwaysError("no input file was given", "no-input")
-    return found
+    return each_once(found)
 
 
 def _no_document(path: Path) -> Path:

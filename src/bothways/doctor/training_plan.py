@@ -25,6 +25,7 @@ from bothways.tasks.registry import TASKS, make_task, plan_task
 from bothways.tasks.task import Sample, Task, TaskConfig
 from bothways.tasks.trainable import FineTuning
 from bothways.text.excel import named_sheet
+from bothways.text.files import is_pattern
 from bothways.text.frames import is_frame
 from bothways.train.machine import pick_device, pick_precision
 from bothways.train.optim import OptimSettings, make_optimizers
@@ -88,8 +89,9 @@ def next_command(task: str, data: FinetuneData, folder: str, plan: TrainingPlan 
         option, value = f"--{name}", getattr(data, name)
         words += [option, value] if value else []
     words += ["--sheet", named_sheet()] if named_sheet() else []
-    stem = "data" if is_frame(data.train[0]) else Path(data.train[0]).name.split(".")[0] or "data"
-    words += ["--out", f"{stem}-{task}"]
+    has_name = not is_frame(data.train[0]) and not is_pattern(Path(data.train[0]))
+    stem = Path(data.train[0]).name.split(".")[0] if has_name else ""
+    words += ["--out", f"{stem or 'data'}-{task}"]
     if plan is not None:
         words += ["--batch", str(plan.batch), "--lr", f"{plan.lr:g}", "--epochs", f"{plan.epochs:g}"]
     words += [word for setting in settings for word in ("--set", setting)]

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from weakref import WeakSet
 
+from bothways.errors import SaidOnceWarning
 from bothways.model.box import boxed_for
 from bothways.text.scripts import find_strange, starts_of
 from bothways.text.tokenizer import TextInput, Tokenizer
@@ -27,4 +28,5 @@ def check_readable(texts: Sequence[TextInput], tokenizer: Tokenizer, for_vectors
     other = boxed_for(found.script, for_vectors)
     instead = f": the included model {other} can" if other else ""
     start = found.start[:20]
-    warnings.warn(f"{start!r} … {what}, which this model cannot read ({count}){instead}", stacklevel=2)
+    says = f"{start!r} … {what}, which this model cannot read ({count}){instead}"
+    warnings.warn(says, SaidOnceWarning, stacklevel=2)

@@ -4,21 +4,25 @@ Gururangan et al. 2020 (Don't Stop Pretraining); general text is replayed if it 
 """
 
 import math
+import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bothways import atomic
 from bothways.errors import BothwaysError, require_range
 from bothways.model.box import DEFAULT, lasting_name, model_folder
 from bothways.model.card import file_names
 from bothways.model.load import load
 from bothways.model.model import Model
-from bothways.pretraining.pack import pack
+from bothways.model.run_folder import RECIPE
+from bothways.pretraining.pack import ALL_HELD_OUT, NO_TEXT, pack
 from bothways.pretraining.pretrain import Pretrained, pretrain
 from bothways.pretraining.recipe import PretrainRecipe, pretrain_recipe
-from bothways.pretraining.shards import Corpus, open_packed
+from bothways.pretraining.shards import Corpus, Packed, open_packed
 from bothways.pretraining.trainable import risen
 from bothways.text.files import Each, find_files
 from bothways.train.session import PACKED, Listener, Say, last_scores
@@ -102,30 +106,37 @@ def adapt(
         )
     packed = out / PACKED
     sources = _sources(texts, general)
-    if not (out / "recipe.toml").exists():
-        pack(sources, start.tokenizer, packed, valid=valid, text=text, each=each, on_bytes=on_bytes)
-    else:
-        _require_same_files(open_packed(packed, verify=False).manifest["sources"], sources, out)
-        say(f"continues with the text in {packed}, as it was read and held out then")
-    opened = open_packed(packed, verify=False)
-    held_out = opened.corpora("valid")
-    if missing := [name for name in sources if name not in held_out]:
-        raise BothwaysError(
-            f"no document of {missing[0]} was held out, so its loss cannot be watched: give more text, a larger "
-            "`valid`, or `each` lines if every line is a document",
-            "nothing-held-out",
-            missing[0],
+    with _beginning(out, packed):
+        if not (out / RECIPE).exists():
+            pack(sources, start.tokenizer, packed, valid=valid, text=text, each=each, on_bytes=on_bytes)
+        else:
+            _require_same_files(open_packed(packed, verify=False).manifest["sources"], sources, out)
+            say(f"continues with the text in {packed}, as it was read and held out then")
+        opened = open_packed(packed, verify=False)
+        _require_both(opened, sources)
+        domains = [name for name in sources if name != GENERAL]
+        recipe = pretrain_recipe(
+            _table(start, source, packed, domains, replay, tolerance, epochs, lr, say),
+            settings,
         )
-    domains = [name for name in sources if name != GENERAL]
-    recipe = pretrain_recipe(
-        _table(start, source, packed, domains, replay, tolerance, epochs, lr, say),
-        settings,
-    )
-    names = "; ".join(f"{name}: {file_names(files)}" for name, files in opened.manifest["sources"].items())
-    result = pretrain(recipe, out, texts=names, listen=listen, say=say)
+        names = "; ".join(f"{name}: {file_names(files)}" for name, files in opened.manifest["sources"].items())
+        result = pretrain(recipe, out, texts=names, listen=listen, say=say)
     before, after = (_losses(scores, sources) for scores in (result.before, result.after))
     stopped = _why(recipe, result, last_scores(out)) if result.complete else ""
     return Adapted(out / "model", before, after, result.steps, result.best_step, result.complete, stopped)
+
+
+@contextmanager
+def _beginning(out: Path, packed: Path) -> Iterator[None]:
+    """After an error before the run has begun, its text does not stay."""
+    is_new = not packed.exists()
+    with atomic.made_folder(out):
+        try:
+            yield
+        except BaseException:
+            if is_new and not (out / RECIPE).exists():
+                shutil.rmtree(packed, ignore_errors=True)
+            raise
 
 
 def _sources(texts: Any, general: Sequence[Path | str]) -> dict[str, Sequence[Path | str]]:
@@ -157,6 +168,26 @@ def _require_same_files(
             )
 
 
+def _require_both(opened: Packed, sources: Mapping[str, Any]) -> None:
+    """Every source needs text to train on, and held-out text."""
+    train, valid = (set(opened.corpora(split)) for split in ("train", "valid"))
+    for name in sources:
+        if name in train and name in valid:
+            continue
+        if name not in train | valid:
+            raise BothwaysError(f"no text was found in {name}", NO_TEXT, name)
+        if name in valid:
+            says, code, size = f"all text of {name} is held out, so none is left to train on", ALL_HELD_OUT, "smaller"
+        else:
+            says, code, size = f"no document of {name} was held out to watch its loss", "nothing-held-out", "larger"
+        raise BothwaysError(
+            f"{says}: give more text, with empty lines between its documents, `each` lines if every line is a "
+            f"document, or a {size} `valid`",
+            code,
+            name,
+        )
+
+
 def _files(paths: Sequence[Path | str]) -> Sequence[Path | str]:
     """The files in folders and patterns; a continued run may find none, as it does not read them again."""
     try:
@@ -179,9 +210,7 @@ def _table(
     """The recipe."""
     shards = open_packed(packed, verify=False).corpora("train")
     corpora = {name: Corpus(found).tokens for name, found in shards.items()}
-    of_domains = sum(corpora.get(name, 0) for name in domains)
-    if not of_domains:
-        raise BothwaysError("all text of the domain is held out: give more text, or a smaller `valid`", "no-text")
+    of_domains = sum(corpora[name] for name in domains)
     is_mixed = GENERAL in corpora
     share = 1 - replay if is_mixed else 1.0
     tokens = epochs * of_domains / share

@@ -24,6 +24,9 @@ from bothways.text.sentences import split_sentences
 from bothways.text.tokenizer import FILES as TOKENIZER_FILES
 from bothways.text.tokenizer import Tokenizer
 
+NO_TEXT, ALL_HELD_OUT = "no-text", "all-held-out"
+"""Codes of errors: there is nothing to train on."""
+
 
 @dataclass(frozen=True)
 class PackReport:
@@ -118,8 +121,7 @@ def write_packed(
         for places, tokenized in chunks:
             _write(writer, places, tokenized, tally)
         if not tally.tokens["train"]:
-            names = tuple(str(file) for _, file in files[:3])
-            raise BothwaysError(f"no text to train on was found in {', '.join(names)}", "no-text", names)
+            raise _nothing_to_train_on(files, tally)
         report = _report(tally, meter, tokenizer)
         tokenizer.save(folder)
         checksums = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.name in TOKENIZER_FILES}
@@ -136,6 +138,21 @@ def write_packed(
         manifest = {**manifest, "checksum": manifest_checksum(manifest)}
         (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return report
+
+
+def _nothing_to_train_on(files: Sequence[tuple[Place, Path]], tally: PackTally) -> BothwaysError:
+    own = [str(file) for (split, _), file in files if split == "train"]
+    if not own:
+        return BothwaysError("all files are held out by `valid`: name others to train on", ALL_HELD_OUT)
+    if len(own) < len(files) or not (count := tally.documents["valid"]):
+        return BothwaysError(f"no text to train on was found in {', '.join(own[:3])}", NO_TEXT, tuple(own[:3]))
+    are = "the text is one document, and it is" if count == 1 else f"all {count:,} documents are"
+    return BothwaysError(
+        f"{are} held out, so that nothing is left to train on: give more text, with empty lines between its documents, "
+        "`each` lines if every line is a document, or a smaller `valid`",
+        ALL_HELD_OUT,
+        count,
+    )
 
 
 def find_inputs(

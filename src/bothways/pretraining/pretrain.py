@@ -19,6 +19,7 @@ from bothways.pretraining.objectives import OBJECTIVES, heads_for, make_objectiv
 from bothways.pretraining.recipe import PretrainRecipe, read_recipe, write_recipe
 from bothways.pretraining.shards import Corpus, Packed, Shard, open_packed
 from bothways.pretraining.trainable import Pretraining, Texts
+from bothways.text.files import each_once
 from bothways.text.tokenizer import Tokenizer
 from bothways.train.health import HealthMonitor
 from bothways.train.machine import pick_device
@@ -64,7 +65,8 @@ def pretrain(
     with joined(pick_device(recipe.run.device, Ranks()).type) as ranks:
         if ranks.is_first:
             make_trackers(recipe.run, out)  # a missing package is said before the data are read
-        packed = [open_packed(folder, verify=recipe.data.verify and ranks.is_first) for folder in recipe.data.train]
+        folders = each_once(map(Path, recipe.data.train))
+        packed = [open_packed(folder, verify=recipe.data.verify and ranks.is_first) for folder in folders]
         tokenizer = _one_tokenizer(packed)
         train, valid = (_texts(packed, recipe, split) for split in ("train", "valid"))
         model = _model(recipe, tokenizer, say if ranks.is_first else lambda words: None)

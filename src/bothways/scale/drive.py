@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.scale.jobs import FileJob, Job
 from bothways.scale.units import (
@@ -19,9 +18,9 @@ from bothways.scale.units import (
     TellOf,
     Unit,
     done_of,
-    keep_plan,
     parts_of,
     plan_output,
+    planned,
     read_json,
     state_of,
     sum_of,
@@ -89,8 +88,7 @@ def drive(
     """Do all units that are not done yet, and join the parts."""
     plan = {**job.plan(), "inputs": {str(file): state_of(file) for file in files}}
     plan["options"] = {**plan["options"], "rows_per_part": target.rows_per_part, "format": target.suffix}
-    with atomic.only_writer(target.home):
-        keep_plan(target.home, plan)
+    with planned(target.home, plan):
         outputs = _outputs(files, target)
         counts = _run(job, outputs, target, execute, on_progress)
         if target.is_folder:

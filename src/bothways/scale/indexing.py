@@ -79,10 +79,7 @@ class IndexWorkers:
         if settings.model == "":
             says = "workers open the model themselves: give the folder of a model instead of a Model"
             raise BothwaysError(says, "no-model", settings.model)
-        files = {
-            str(file.path): (CorpusFile(file.path.absolute(), file.id), first)
-            for file, first in zip(corpus.files, corpus.firsts, strict=True)
-        }
+        files = {str(file.path): (file, first) for file, first in zip(corpus.files, corpus.firsts, strict=True)}
         units: list[Unit] = []
         for file in corpus.files:
             units += plan_units(file.path, parts, self.rows_per_part, "", len(units))[0]

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -14,7 +13,7 @@ from bothways.errors import BothwaysError, missing_package
 from bothways.scale.jobs import Job, Runner
 from bothways.scale.processes import ATTEMPTS, Done, parse_processes
 from bothways.scale.units import TellOf, Unit, tell_nobody
-from bothways.scale.worker import Order, Reply, answer
+from bothways.scale.worker import Order, Reply, SayOnce, answer
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -83,15 +82,12 @@ def run_ray(
         return
     for unit in units:
         _attempts(unit).unlink(missing_ok=True)  # those of an earlier call
-    said: set[str] = set()
+    say = SayOnce()
     # Ray prints that a worker has died on standard output, which is for results.
     with redirect_stdout(sys.stderr), _cluster(address) as ray:
         for row in (_rows if address == "ray" else _remote_rows)(ray, job, units, devices, os.getcwd()):
             found = json.loads(row["reply"])
-            for message in found["warnings"]:
-                if message not in said:
-                    said.add(message)
-                    warnings.warn(message, stacklevel=2)
+            say(found["warnings"])
             if found["error"]:
                 sentence, code, value = found["error"]
                 raise BothwaysError(sentence, code, value)

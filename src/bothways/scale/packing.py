@@ -11,9 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways import atomic
+from bothways.errors import BothwaysError
 from bothways.model.box import model_folder
 from bothways.model.fingerprint import fingerprint
-from bothways.pretraining.pack import DocumentPlaces, PackReport, PackTally, find_inputs, parse_share, write_packed
+from bothways.pretraining.pack import (
+    ALL_HELD_OUT,
+    NO_TEXT,
+    DocumentPlaces,
+    PackReport,
+    PackTally,
+    find_inputs,
+    parse_share,
+    write_packed,
+)
 from bothways.pretraining.tokenized import Document, Place, Tokenized, digest_of, tokenize
 from bothways.progress import Watch, watch_nothing
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
@@ -26,9 +36,9 @@ from bothways.scale.units import (
     Counts,
     Cursor,
     Unit,
-    keep_plan,
     parts_of,
     plan_units,
+    planned,
     read_json,
     require_rereadable,
     state_of,
@@ -131,17 +141,20 @@ def pack_files(
     held_out = [str(file) for (split, _), file in files if split == "valid"]
     plan = {**job.plan(), "inputs": {f"{source}={file}": state_of(file) for (_, source), file in files}}
     plan["options"] |= {"rows_per_part": rows_per_part, "valid": held_out}
-    with atomic.only_writer(home):
-        keep_plan(home, plan)
+    with planned(home, plan):
         units, rows = _plan(files, home, rows_per_part)
         size = sum(state_of(file)[0] for _, file in files)
         for _ in run_units(job, [unit for _, unit in units], rows, execute, on_progress, size):
             pass
         tally, meter = PackTally(np.zeros(tokenizer.size, np.int64)), Meter()
         meter.split = sum(read_json(unit.counts)["split"] for _, unit in units)
-        report = write_packed(
-            out, files, tokenizer, _chunks(watch(units, "writing"), DocumentPlaces(share, dedup, tally)), tally, meter
-        )
+        chunks = _chunks(watch(units, "writing"), DocumentPlaces(share, dedup, tally))
+        try:
+            report = write_packed(out, files, tokenizer, chunks, tally, meter)
+        except BothwaysError as error:
+            if error.code in (NO_TEXT, ALL_HELD_OUT):  # the parts are of no use
+                remove_parts(home)
+            raise
         remove_parts(home)
     return report
 

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 from bothways.errors import BothwaysError
 from bothways.scale.jobs import Job, run_unit
 from bothways.scale.units import Counts, TellOf, Unit, tell_nobody
-from bothways.scale.worker import Order, Reply, open_job
+from bothways.scale.worker import Order, Reply, SayOnce, open_job, warned
 
 ATTEMPTS = 3
 """How often a unit is begun before the run stops."""
@@ -68,17 +67,14 @@ def run_processes(
     for unit in units:
         todo.put(unit)
     slots = [_Slot(job, device, _threads(len(devices)), todo, events) for device in devices[: len(units)]]
-    said: set[str] = set()
+    say = SayOnce()
     try:
         for slot in slots:
             slot.thread.start()
         left = len(units)
         while left:
             unit, reply = events.get()
-            for message in reply.warnings:
-                if message not in said:
-                    said.add(message)
-                    warnings.warn(message, stacklevel=2)
+            say(reply.warnings)
             if reply.far is not None:
                 tell(unit, reply.far)
             if reply.error is not None:
@@ -148,7 +144,7 @@ class _Slot:
                 return
             if attempt < ATTEMPTS:
                 again = f"a worker ended ({why}) in {unit}: this part is done again"
-                self.events.put((unit, Reply(warnings=(again,))))
+                self.events.put((unit, Reply(warnings=(warned(again),))))
         error = BothwaysError(f"{ATTEMPTS} workers ended in {unit}, the last with: {why}", "worker-died", unit.file)
         error.__cause__ = RuntimeError(reply.failure) if reply is not None else None
         self.events.put((unit, Reply(error=error)))

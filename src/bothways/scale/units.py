@@ -9,6 +9,7 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -174,11 +175,35 @@ def state_of(file: Path) -> list[int]:
     return [sum(one.st_size for one in facts), max((one.st_mtime_ns for one in facts), default=0)]
 
 
-def keep_plan(home: Path, plan: Mapping[str, Any]) -> None:
+@contextmanager
+def planned(home: Path, plan: Mapping[str, Any]) -> Iterator[None]:
+    """The only work in the folder of parts, by this plan. After an error before a part is done, nothing of it stays."""
+    with atomic.only_writer(home):
+        _keep_plan(home, plan)
+        try:
+            yield
+        except BaseException:
+            if not _is_begun(home):
+                for folder in (*home.glob("*.parts"), home):
+                    atomic.clear(folder)
+                    for left in folder.glob("part-*"):
+                        left.unlink()
+                    if folder != home:
+                        with suppress(OSError):
+                            folder.rmdir()
+                (home / PLAN).unlink(missing_ok=True)
+            raise
+
+
+def _is_begun(home: Path) -> bool:
+    """Whether a part or a result is done."""
+    return any(home.rglob("part-*.json")) or any((home / COUNTS).glob("*.json"))
+
+
+def _keep_plan(home: Path, plan: Mapping[str, Any]) -> None:
     """Write the plan to the folder of parts, or refuse to go on with parts that another plan made."""
     path = home / PLAN
-    is_begun = any(home.rglob("part-*.json")) or any((home / COUNTS).glob("*.json"))
-    if not path.exists() or not is_begun:
+    if not path.exists() or not _is_begun(home):
         write_json(path, plan)
         return
     old, new = read_json(path), json.loads(json.dumps(plan))

@@ -11,13 +11,17 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, SaidOnceWarning
 from bothways.scale.jobs import Job, Runner, run_unit
 from bothways.scale.turns import Tell
 from bothways.scale.units import Counts, Unit
+
+Warned = tuple[str, str]
+"""A warning, and what it is known by: that is said once."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,26 @@ class Reply:
     counts: Counts | None = None
     error: BothwaysError | None = None
     failure: str = ""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warned, ...] = ()
     far: Counts | None = None
+
+
+class SayOnce:
+    """Gives the warnings of workers, each once."""
+
+    def __init__(self) -> None:
+        self._said = set[str]()
+
+    def __call__(self, found: Iterable[Warned]) -> None:
+        for message, key in found:
+            if key not in self._said:
+                self._said.add(key)
+                warnings.warn(message, stacklevel=3)
+
+
+def warned(message: str | Warning) -> Warned:
+    """A warning of a worker. Its words are what it is known by, unless they are of the worker's own texts."""
+    return str(message), type(message).__name__ if isinstance(message, SaidOnceWarning) else str(message)
 
 
 def main() -> None:
@@ -74,7 +96,7 @@ def answer(order: Order, runner: Runner | None, unit: Unit, tell: Tell | None = 
             error = BothwaysError(str(refused), refused.code, str(refused.value))
         except Exception:
             failure = traceback.format_exc()
-    return Reply(counts, error, failure, tuple(str(warning.message) for warning in caught)), runner
+    return Reply(counts, error, failure, tuple(warned(warning.message) for warning in caught)), runner
 
 
 def open_job(job: Job, device: str) -> Runner:

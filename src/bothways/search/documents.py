@@ -18,7 +18,7 @@ from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
 from bothways.text.columns import find_text
 from bothways.text.document_files import DOCUMENTS, is_document, is_readable, read_document
-from bothways.text.files import files_of_kinds
+from bothways.text.files import files_of_kinds, is_pattern
 from bothways.text.streams import COMPRESSED, STDIN
 
 _KINDS = (*DOCUMENTS, *ROWS)
@@ -42,24 +42,29 @@ def find_corpus(paths: Paths, but: Path) -> list[CorpusFile]:
     """The files that these paths stand for: files, folders, and patterns such as `news/*.jsonl`.
 
     A folder in BEIR's layout is its corpus.jsonl. In any other folder each .txt, .md, .html and .pdf file is a
-    document. Files in the folder `but` are left out: it is the index.
+    document. Files in the folder `but` are left out: it is the index. A file named twice comes once.
     """
-    found: list[CorpusFile] = []
+    named: list[CorpusFile] = []
     for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         if path == STDIN:
             raise BothwaysError("a corpus is read twice, and standard input once: put it into a file", "stdin-once")
         if path.is_dir() and not dataset_folder(path):
-            found += _in_folder(path, but)
-        elif not path.exists() and glob.has_magic(str(path)):
-            found += [_one(Path(name)) for name in sorted(glob.glob(str(path), recursive=True))]
+            named += _in_folder(path, but)
+        elif is_pattern(path):
+            if not (names := sorted(glob.glob(str(path), recursive=True))):
+                raise _no_known_files(path)
+            named += [_one(Path(name)) for name in names]
         elif path.exists():
-            found.append(_one(path))
+            named.append(_one(path))
         else:
             raise BothwaysError(f"there is no file {path}", "no-file", path)
-    found = [file for file in found if but.resolve() not in file.path.resolve().parents]
+    found: dict[Path, CorpusFile] = {}
+    for file in named:
+        if but.resolve() not in (place := file.path.resolve()).parents:
+            found.setdefault(place, file)
     if not found:
         raise BothwaysError("no input file was given", "no-input")
-    return found
+    return list(found.values())
 
 
 def _in_folder(folder: Path, but: Path) -> list[CorpusFile]:
@@ -68,10 +73,13 @@ def _in_folder(folder: Path, but: Path) -> list[CorpusFile]:
             return [CorpusFile(beir)]
     files = files_of_kinds(folder, lambda file: is_readable(file) or kind_of(file) in ROWS, but)
     if not files:
-        raise BothwaysError(
-            f"there is no file of a known kind in {folder}: expected {', '.join(_KINDS)}", "no-known-files", folder
-        )
+        raise _no_known_files(folder)
     return [CorpusFile(file, file.relative_to(folder).as_posix() if is_document(file) else "") for file in files]
+
+
+def _no_known_files(path: Path) -> BothwaysError:
+    says = f"there is no file of a known kind in {path}: expected {', '.join(_KINDS)}"
+    return BothwaysError(says, "no-known-files", path)
 
 
 def _one(file: Path) -> CorpusFile:

@@ -7,6 +7,7 @@ same call goes on after the last part.
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -24,7 +25,7 @@ from bothways.progress import Watch
 from bothways.search.documents import Corpus, Hashes, find_corpus, hashes_of, refuse_repeated
 from bothways.search.embed import Embedder
 from bothways.search.hnsw import MANY, has_usearch
-from bothways.search.manifest import Manifest, Pending, Settings, difference, read_manifest
+from bothways.search.manifest import NAME, Manifest, Pending, Settings, difference, read_manifest
 from bothways.search.segment import DocumentBlock, Faster, Segment, write_segment
 
 SEGMENTS, PARTS = "segments", "parts"
@@ -154,7 +155,7 @@ def _ingest(
 ) -> None:
     _tidy(home, manifest)
     parts = home / PARTS
-    if manifest.pending is not None and manifest.pending != plan and parts.exists():
+    if manifest.pending is not None and manifest.pending != plan and any(parts.glob("part-*")):
         begun = ", ".join(manifest.pending.inputs)
         says = f"{home} has the beginning of another work, with {begun}"
         raise BothwaysError(f"{says}: finish it, or delete {parts} to drop it", "other-plan", home)
@@ -165,13 +166,28 @@ def _ingest(
         raise BothwaysError(f"no text was found in {', '.join(names)}", "no-text", tuple(names))
     refuse_repeated(hashes, _known(home, manifest), lambda: corpus, home)
     pending = replace(manifest, pending=plan)
-    pending.write(home)
-    make(parts, corpus, embedder, watch)
+    with _beginning(home, pending):
+        make(parts, corpus, embedder, watch)
     name = _join(home, pending, lambda: _parts(parts))
     first = {"added_from": plan} if manifest.segments else {"built_from": plan}
     after = manifest.changed(segments=(*manifest.segments, name), numbered=corpus.last, pending=None, **first)
     after.write(home)
     _tidy(home, after)
+
+
+@contextmanager
+def _beginning(home: Path, pending: Manifest) -> Iterator[None]:
+    """The manifest says what is begun. After an error before the first part is done, it says what it said before."""
+    before = read_manifest(home)
+    pending.write(home)
+    try:
+        with atomic.made_folder(home / PARTS):
+            yield
+    except BaseException:
+        if not any((home / PARTS).glob("part-*")):
+            shutil.rmtree(home / PARTS, ignore_errors=True)  # what workers that were ended have left
+            before.write(home) if before else (home / NAME).unlink()
+        raise
 
 
 def _known(home: Path, manifest: Manifest) -> Hashes:

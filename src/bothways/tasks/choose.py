@@ -6,6 +6,7 @@ B sequences · O options of all examples together · G examples.
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +44,17 @@ class MultipleChoice(Task):
     aliases = ("multiple-choice",)
     golds = "answers"
     head = "choice"
-    columns = ()
     needs_offsets = False
     metric = "accuracy"
     errors_title = "Most confident errors"
 
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Choice]:
-        cls.refuse_columns(columns)
-        return read_choices(files, notes)
+        return read_choices(files, notes, columns)
+
+    @classmethod
+    def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Choice]:
+        return read_choices([file], notes, replace(columns, label=None))
 
     @classmethod
     def parse(cls, given: Any) -> Choice:

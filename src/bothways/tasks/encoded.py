@@ -35,8 +35,8 @@ class EncodedExample:
 
     @property
     def windows(self) -> int:
-        """The number of its sequences."""
-        return len(self.views)
+        """The number of windows of its text; of several reads, such as options, the most that one has."""
+        return max(len(read.views) for read in self.reads)
 
     @property
     def is_cut(self) -> bool:

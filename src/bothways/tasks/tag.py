@@ -44,7 +44,7 @@ from bothways.tasks.tag_paths import OUTSIDE, best_paths, transitions
 from bothways.tasks.task import EncodedChunk, EncodedExample, Outputs, Sample, Targets, Task, TaskConfig
 from bothways.tasks.word_tokens import first_tokens, first_tokens_of
 from bothways.text.columns import Columns
-from bothways.text.files import STDIN, read_texts, require_files
+from bothways.text.files import STDIN, find_files, read_texts
 from bothways.text.streams import peek_stdin
 from bothways.train.soft_targets import soft_distance
 
@@ -112,7 +112,7 @@ class TokenClassification(Task):
         if path == STDIN and not is_table and peek_stdin().startswith("{"):
             return read_sentences(path, notes)
         if (path == STDIN and not is_table) or ".txt" in path.suffixes:
-            return map(cls.parse, read_texts(require_files([path])[0]))
+            return (cls.parse(text) for one in find_files([path]) for text in read_texts(one))
         if is_table:
             rows = read_texts_labelled(file, Columns(columns.text, reads_label=False), notes=notes)
             return (replace(cls.parse(example.texts[0]), where=example.where) for example in rows)

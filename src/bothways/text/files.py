@@ -45,22 +45,39 @@ def find_files(paths: Iterable[Path | str]) -> list[Path]:
     Folders and patterns give their files of a known kind, sorted, without hidden ones; a file named twice comes once.
     `-` is standard input.
     """
-    found: dict[Path, Path] = {}
+    found: list[Path] = []
     for path in map(Path, paths):
         some = [path]
         if path != STDIN and path.is_dir() and not dataset_folder(path):
             some = _known_files(path)
-        elif path != STDIN and not path.exists() and glob.has_magic(str(path)):
-            matches = [Path(name) for name in glob.glob(str(path), recursive=True)]
-            files = [file for match in matches for file in (_known_files(match) if match.is_dir() else [match])]
-            some = sorted(file for file in files if _kind(file))
+        elif is_pattern(path):
+            some = files_of_pattern(path, _kind)
         if not some:
             raise BothwaysError(
                 f"there is no file of a known kind in {path}: expected {_known()}", "no-known-files", path
             )
-        for file in some:
-            found.setdefault(file.resolve(), file)
-    return require_files(found.values())
+        found += some
+    return require_files(each_once(found))
+
+
+def is_pattern(path: Path) -> bool:
+    """Whether this is a pattern such as `books/**/*.gz`: a file or folder of that very name comes first."""
+    return path != STDIN and glob.has_magic(str(path)) and not path.exists()
+
+
+def files_of_pattern(pattern: Path, is_known: Callable[[Path], object]) -> list[Path]:
+    """The files of a known kind that a pattern describes, and those in the folders that it describes, sorted."""
+    matches = [Path(name) for name in glob.glob(str(pattern), recursive=True)]
+    files = [file for match in matches for file in (files_of_kinds(match, is_known) if match.is_dir() else [match])]
+    return sorted({file for file in files if is_known(file)})
+
+
+def each_once(files: Iterable[Path]) -> list[Path]:
+    """The files in order, without those that came already, maybe by another name such as ./a.txt or a link."""
+    found: dict[Path, Path] = {}
+    for file in files:
+        found.setdefault(file.resolve(), file)
+    return list(found.values())
 
 
 def no_text(files: Sequence[Path | str]) -> BothwaysError:
