@@ -290,8 +290,8 @@ def test_features_are_those_of_the_encoder(with_sentence: Path, tmp_path: Path) 
     texts = ["she likes it", "he hates it"]
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     for options, words in (({"layers": 1}, ["--layers", "1"]), ({"pool": "cls"}, ["--pool", "cls"])):
-        expected = bothways.encode(texts, "en", **options)  # type: ignore[arg-type]
-        assert (bothways.encode(texts, **options) == expected).all()  # type: ignore[arg-type]
+        expected = bothways.encode(texts, "en", **options)
+        assert (bothways.encode(texts, **options) == expected).all()
         run("encode", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "out.npy"), *words)
         assert (np.load(tmp_path / "out.npy") == expected).all()
     (found, _), (expected_tokens, _) = bothways.encode_tokens(texts), bothways.encode_tokens(texts, "en")
@@ -302,7 +302,8 @@ def test_an_index_knows_the_model_that_made_it(with_sentence: Path, tmp_path: Pa
     (tmp_path / "c.txt").write_text("she likes it\nhe hates it\n")
     assert bothways.Index.build(tmp_path / "c.txt", tmp_path / "new", device="cpu").model == "sentence"
     found = bothways.Index.open(tmp_path / "new").search("she likes it", k=1)
-    assert (found[0].id, found[0].score) == ("1", pytest.approx(1))
+    assert found[0].id == "1"
+    assert found[0].score > 0.999
     bothways.Index.build(tmp_path / "c.txt", tmp_path / "old", "en", device="cpu")
     manifest = tmp_path / "old/manifest.json"  # as earlier versions wrote it
     manifest.write_text(manifest.read_text().replace('"model": "en"', '"model": null'))
