@@ -35,8 +35,8 @@ def chosen(recipe: FinetuneRecipe, shape: EncoderConfig = BASE, rows: int = 10_0
 
 
 def test_a_narrow_model_learns_faster() -> None:
-    """In the ranges of the papers: BERT-Large 2e-5 to 3e-5, Base to 5e-5, MiniLM above 1e-4, ELECTRA-Small 3e-4."""
-    widths = {1024: (2e-5, 3e-5), 768: (2e-5, 5e-5), 384: (1e-4, 2e-4), 256: (3e-4, 4e-4), 128: (3e-4, 5e-4)}
+    """In the ranges of the papers, BERT-Large 2e-5 to 3e-5, Base to 5e-5, ELECTRA-Small 3e-4, and of benchmarks/defaults.py."""
+    widths = {1024: (2e-5, 3e-5), 768: (2e-5, 5e-5), 384: (1e-4, 2e-4), 256: (2e-4, 3e-4), 128: (3e-4, 5e-4)}
     for width, (low, high) in widths.items():
         assert low <= chosen(FinetuneRecipe(), replace(BASE, width=width)).optim.lr <= high
 
@@ -50,10 +50,16 @@ def test_small_data_and_many_labels_get_more_epochs() -> None:
     assert run(100_000, 2, "answer") == (32, 2)
     assert run(100_000, 0, "embed") == (32, 1)
     assert run(2_000, 2) == (32, 10)
-    assert run(5_000, 2) == (32, 5)
-    assert run(10_000, 77) == (32, 7)
+    assert run(5_000, 2) == (32, 8)
+    assert run(10_000, 77) == (32, 9)
     assert run(300, 2) == (16, 10)  # and no more, however few they are
     assert run(300, 0, "embed") == (32, 10)  # a smaller batch has fewer negatives
+
+
+def test_many_labels_get_a_higher_rate() -> None:
+    small = replace(BASE, width=384)
+    rates = [chosen(FinetuneRecipe(), small, labels=labels).optim.lr for labels in (2, 30, 45, 60, 500)]
+    assert rates == [1e-4, 1e-4, 1.5e-4, 2e-4, 2e-4]
 
 
 def test_only_what_is_open_is_chosen() -> None:
@@ -66,7 +72,7 @@ def test_only_what_is_open_is_chosen() -> None:
 
 def test_adapters_and_heads_learn_faster(tmp_path: Path) -> None:
     whole = chosen(FinetuneRecipe()).optim.lr
-    assert chosen(FinetuneRecipe(lora=LORA)).optim.lr == pytest.approx(5 * whole)
+    assert chosen(FinetuneRecipe(lora=LORA)).optim.lr == pytest.approx(5 * whole, rel=0.05)
     assert chosen(FinetuneRecipe(model=FinetuneModel(freeze="encoder"))).optim.lr == 1e-3
     (tmp_path / "finetune.toml").write_text("[optim]\nlr = 4e-4\n")  # advice is for all weights
     start = {"model": {"init": str(tmp_path)}, "lora": {"rank": 4}}
