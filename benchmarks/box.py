@@ -2,11 +2,13 @@
 
     python benchmarks/box.py --model en=RUN/model --card en=docs/box.md --task en-emotion=RUN/adapter \\
         --out src/bothways/box
+    python benchmarks/box.py --model sentence-zh=RUN/model --reads sentence-zh=Latin --out src/bothways/box
 
 --model: pretrained model folders, with a finetune.toml unless they make sentence vectors. --task: adapters of them, as
 `bothways finetune` leaves with lora.rank; the name begins with that of the encoder. --card: what is to be known about a
-model; its pictures are left out. Other models in --out stay as they are. Nothing is written if the box would become too
-large: 110 MB, all files together. What `bothways models` tells of each is in models.json, which is written by hand.
+model; its pictures are left out. --reads: a script that a model has learned to read by pieces, with few words. Other
+models in --out stay as they are. Nothing is written if the box would become too large: 110 MB, all files together. What
+`bothways models` tells of each is in models.json, which is written by hand.
 """
 
 import argparse
@@ -62,12 +64,20 @@ def halve_model(source: Path, target: Path, card: Path | None) -> None:
         (target / "README.md").write_text(text, encoding="utf-8")
 
 
+def add_script(file: Path, script: str) -> None:
+    """Say in tokenizer_config.json that the model reads a script."""
+    said = json.loads(file.read_text(encoding="utf-8")) | {"reads_scripts": [script]}
+    file.write_text(json.dumps(said, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
 def make(asked: argparse.Namespace, out: Path) -> None:
     """Write the models to `out`, which holds a copy of the box."""
     cards = dict(asked.card)
     for name, source in asked.model:
         shutil.rmtree(out / name, ignore_errors=True)
         halve_model(Path(source), out / name, Path(cards[name]) if name in cards else None)
+    for name, script in asked.reads:
+        add_script(out / name / "tokenizer_config.json", script)
     for name, source in asked.task:
         base = name.rpartition("-")[0]
         if not (out / base).is_dir():
@@ -84,7 +94,7 @@ def make(asked: argparse.Namespace, out: Path) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("model", "task", "card"):
+    for name in ("model", "task", "card", "reads"):
         options.add_argument(
             f"--{name}", action="append", default=[], metavar="NAME=PATH", type=lambda words: tuple(words.split("=", 1))
         )

@@ -22,6 +22,7 @@ from bothways.errors import BothwaysError
 from bothways.model import box
 from bothways.model.sentence import Normalize
 from bothways.tasks.recipe import FinetuneModel, FinetuneRecipe, FinetuneRun
+from bothways.text.tokenizer import Tokenizer
 from bothways.train.settings import LoraSettings
 from helpers import refused
 from helpers.runs import calm, make_reader, recipe
@@ -69,7 +70,7 @@ def small_box(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tasks = [(f"en-{name}", str(out / name / "adapter")) for name in ("emotion", "answer")]
     models = [("en", str(reader)), ("zh", str(reader))]
     tasks.append(("zh-emotion", str(out / "emotion/adapter")))
-    maker().make(Namespace(model=models, task=tasks, card=[("en", str(CARD))]), here)
+    maker().make(Namespace(model=models, task=tasks, card=[("en", str(CARD))], reads=[]), here)
     about = {
         "en": {"languages": ["English"], "about": "fills masks", "score": "CoLA 52"},
         "zh": {"languages": ["中文"]},
@@ -92,10 +93,12 @@ def test_it_is_made_in_16_bit_and_not_too_large(
     module = maker()
     monkeypatch.setattr(module, "MOST_BYTES", 50_000)
     with pytest.raises(SystemExit, match="too large"):
-        module.make(Namespace(model=[("en", str(small_box / "en"))], task=[], card=[]), tmp_path)
+        module.make(Namespace(model=[("en", str(small_box / "en"))], task=[], card=[], reads=[]), tmp_path)
     assert "all" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="'fr', which the box does not have"):
-        module.make(Namespace(model=[], task=[("fr-emotion", str(small_box / "en-emotion"))], card=[]), tmp_path)
+        module.make(
+            Namespace(model=[], task=[("fr-emotion", str(small_box / "en-emotion"))], card=[], reads=[]), tmp_path
+        )
 
 
 def run(*words: str, code: int = 0) -> str:
@@ -325,6 +328,17 @@ def test_similarity_is_a_task_without_an_adapter(with_sentence: Path) -> None:
     assert found[5].size == size > (with_sentence / "sentence/model.safetensors").stat().st_size
 
 
+def test_a_model_may_read_a_script_by_its_pieces(small_box: Path, tmp_path: Path) -> None:
+    """One that learned English by Chinese words and single Latin letters says so, and keeps saying it."""
+    made = Namespace(model=[("en", str(small_box / "en"))], task=[], card=[], reads=[("en", "Runic")])
+    maker().make(made, tmp_path)
+    tokenizer = Tokenizer.load(tmp_path / "en")
+    assert tokenizer.scripts - Tokenizer.load(small_box / "en").scripts == {"Runic"}
+    (tmp_path / "again").mkdir()
+    tokenizer.save(tmp_path / "again")
+    assert "Runic" in Tokenizer.load(tmp_path / "again").scripts
+
+
 def test_who_reads_a_script_is_told_by_what_for(with_sentence: Path, recwarn: pytest.WarningsRecorder) -> None:
     assert (box.boxed_for("Latin"), box.boxed_for("Latin", for_vectors=True)) == ("en", "sentence")
 
@@ -379,7 +393,7 @@ def test_advice_goes_with_whatever_is_made_of_a_model(filled: Path, tmp_path: Pa
         bothways.save(plain, tmp_path / "saved")
     bothways.save(plain, tmp_path / "plain")
     with pytest.raises(SystemExit, match=r"finetune\.toml"):
-        maker().make(Namespace(model=[("en", str(tmp_path / "plain"))], task=[], card=[]), tmp_path / "none")
+        maker().make(Namespace(model=[("en", str(tmp_path / "plain"))], task=[], card=[], reads=[]), tmp_path / "none")
 
 
 def test_a_recipe_for_pretraining_may_hold_advice(tmp_path: Path, packed: Path) -> None:
@@ -434,7 +448,7 @@ def test_an_encoder_that_fills_no_masks_is_not_boxed(packed: Path, tmp_path: Pat
     reader = make_reader(packed, tmp_path / "reader")
     (reader / "finetune.toml").write_text(ADVICE)
     with pytest.raises(SystemExit, match="fills no masks"):
-        maker().make(Namespace(model=[("en", str(reader))], task=[], card=[]), tmp_path)
+        maker().make(Namespace(model=[("en", str(reader))], task=[], card=[], reads=[]), tmp_path)
 
 
 # ---------------------------------------------------------------------- without a box

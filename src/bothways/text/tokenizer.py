@@ -39,8 +39,10 @@ READ = ("tokenizer.json", "vocab.txt", "merges.txt", *SENTENCEPIECE)
 
 BERT_SPECIALS = tuple(names[0] for names in ROLES.values())
 
-_EXTRA_SETTINGS = ("tokenizer_class", "model_input_names")
-"""Settings of tokenizer_config.json for other libraries, which have no effect here."""
+_READS = "reads_scripts"
+"""In tokenizer_config.json: writing systems that a model reads, though its vocabulary has few words of them."""
+_EXTRA_SETTINGS = ("tokenizer_class", "model_input_names", _READS)
+"""Settings of tokenizer_config.json that are kept as they are: all but the last are for other libraries."""
 
 
 class Tokenizer:
@@ -282,10 +284,11 @@ class Tokenizer:
 
     @cached_property
     def scripts(self) -> frozenset[str]:
-        """The writing systems that the vocabulary has words of."""
+        """The writing systems that the vocabulary has words of, and those that its model reads by their pieces."""
+        pieces: Sequence[str] = self.pieces
         if isinstance(self.backend.decoder, decoders.ByteLevel):
-            return known_scripts(self.backend.decode_batch([[i] for i in range(self.size)], skip_special_tokens=False))
-        return known_scripts(self.pieces)
+            pieces = self.backend.decode_batch([[i] for i in range(self.size)], skip_special_tokens=False)
+        return known_scripts(pieces) | frozenset(self.extra_settings.get(_READS, ()))
 
     @property
     def mask(self) -> str | None:
