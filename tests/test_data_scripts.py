@@ -282,6 +282,75 @@ def test_translations_come_from_packages_and_repositories_without_their_markup(t
     assert "| tatoeba | 2 | CC BY 2.0 FR |" in (tmp_path / "out/SOURCES.md").read_text(encoding="utf-8")
 
 
+def committed(folder: Path, files: dict[str, str]) -> str:
+    put(folder, files)
+    git = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def jats(title: str, abstract: str, body: str, licence: str = "by") -> str:
+    link = f'<license xmlns:x="x" x:href="http://creativecommons.org/licenses/{licence}/4.0/"/>'
+    meta = f"<title-group><article-title>{title}</article-title></title-group><permissions>{link}</permissions>"
+    front = f"<front><article-meta>{meta}<abstract>{abstract}</abstract></article-meta></front>"
+    return f'<?xml version="1.0"?><article>{front}<body><sec><title>Results</title><p>{body}</p></sec></body></article>'
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="no git")
+def test_biomedical_texts_leave_out_what_judges_them(tmp_path: Path) -> None:
+    judged = "The judged sentence says that nobody may learn from the whole of its document."
+    short = "The cells of the mice grew well in the water."
+    cite = '[<xref ref-type="bibr">1</xref>]'
+    body = f"We gave 2×10<sup>6</sup> cells to the mice in the morning {cite}–{cite} and in the evening as well{cite}."
+    online = "The online version of this article (10.1/x) contains supplementary material, which is available to "
+    publisher = f"<title>Electronic supplementary material</title><p>{online}authorized users.</p>"
+    articles = {
+        "elife-1-v1.xml": jats("The first version of it", f"<p>An older one: {short}</p>", ""),
+        "elife-1-v2.xml": jats("Growth of cells", f"<p>{short}</p><sec>{publisher}</sec>", body),
+        "elife-2-v1.xml": jats("Of the judged", f"<p>{short} {judged.upper()}</p>", "And this is lost with it, though it is free to use."),
+        "elife-3-v1.xml": jats("For no money", "<p>This abstract is for the use of those who sell nothing.</p>", "", "by-nc"),
+    }  # fmt: skip
+    term = '[Term]\nid: {}\nname: {}\ndef: "{}" [x:1]\n\n'
+    long = "A part of the body that is told about at length. "
+    ontologies = {
+        "a.obo": term.format("CL:1", "cell", "The smallest part of all that lives.")
+        + term.format("X:1", "other", "A term of an ontology that is not ours."),
+        "b.owl": 'Prefix(:=<x>)\nAnnotationAssertion(rdfs:label obo:CL_1 "cell")\n'
+        'AnnotationAssertion(obo:IAO_0000115 obo:CL_1 "The smallest part of all that lives.")\n',
+        "c.owl": '<r:RDF xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns="http://www.w3.org/2002/07/owl#" '
+        'xmlns:s="http://www.w3.org/2000/01/rdf-schema#" xmlns:o="http://purl.obolibrary.org/obo/"><Class r:about="x/MP_1">'
+        f"<s:label>arm</s:label><o:IAO_0000115>{long * 60}</o:IAO_0000115></Class></r:RDF>",
+        "d.obo": term.format("CL:2", "large", "It is in a file that is too large.") + "x" * 2**22,
+    }
+    question = "what research (or clinical trials) is being done for X?"
+    answer = "The mission of the institute is to find out more about it."
+    qa = f"<D><QAPair><Question>{question}</Question><Answer>{answer} Yes. It is.</Answer></QAPair></D>"
+    words = "The gene is known [ 45 ] - [ 47 ] in all of these people .".replace(" ", "\tO\n")
+    sources = [
+        ("x/articles", "article 1 2", r"\.xml$", articles), ("x/terms", "terms", r"\.(?:obo|owl)$", ontologies),
+        ("x/questions", "medquad", r"\.xml$", {"a.xml": qa}), ("x/tagged", "tagged", r"\.tsv$", {"a.tsv": f"{words}\tO\n"}),
+    ]  # fmt: skip
+    table = "source\tcommit\treader\tfiles\tlicence\tabout\nx/missing\t0\tterms\tx\tCC0\tx\n"
+    for name, reader, pattern, files in sources:
+        commit = committed(tmp_path / "downloads" / name, files)
+        table += f"{name}\t{commit}\t{reader}\t{pattern}\tCC0\tof a test\n"
+    judge = {"corpus.jsonl": [{"_id": "1", "title": "", "text": f"Before it. {judged} After it."}], "queries.jsonl": []}
+    put(tmp_path, {"sources.tsv": table, **{f"judge/{name}": value for name, value in judge.items()}})
+    command = [sys.executable, str(SCRIPTS / "bio_sources.py"), "--sources", "sources.tsv", "--out", "bio.txt"]
+    told = subprocess.run([*command, "--downloads", "downloads", "--held-out", "judge"], check=True, timeout=120,
+                          capture_output=True, text=True, cwd=tmp_path).stdout  # fmt: skip
+    found = (tmp_path / "bio.txt").read_text(encoding="utf-8").splitlines()
+    assert sorted(found) == sorted([
+        f"Growth of cells. {short}", short, "We gave 2×10^6 cells to the mice in the morning and in the evening as well.",
+        "cell: The smallest part of all that lives.", f"arm: {long * 52}".strip(),
+        f"{answer} Yes. It is.", answer, "The gene is known in all of these people.",
+    ])  # fmt: skip
+    assert "without x/missing" in told
+    assert "| x/articles | 3 | 0.00 | CC0 | of a test |" in told
+    assert "Left out: documents with held-out text 1, duplicates 1\n" in told
+
+
 def test_translations_leave_out_what_judges_them(tmp_path: Path) -> None:
     data = tmp_path / "data"
     squad = {
