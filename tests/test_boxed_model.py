@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import peft
 import pytest
+import sentence_transformers
 import torch
 import transformers
 from typer.testing import CliRunner
@@ -30,12 +31,15 @@ MEASURED = {
     "en-pos": "1ee456c64395666253e8eb6529c03ad633a4df1a3a928528829204129984e8de",
     "en-sentiment": "da444a7f250743c1df56d3fece2f48c820f5f0e7b49d67cef54f05facc1fab90",
     "en-spam": "d3829091f99b013739eb53eba9019af6f810ebc3bc25cadcc2da5a572683df3b",
+    "sentence": "d6f57fa486aaaa4b007c9c235aeaa31c0e6e87cd35456043720ef528dae3da50",
+    "sentence-zh": "688f42487bc78efb7711fd8a735183e16810fba40d4895eca8d17e32e4ff8463",
     "zh": "c85579608a3c0c215db062872ba4b2e2a879124e9cfdc121f13f3856f794c36e",
     "zh-answer": "6ef52e6e60d51e5544f07fc9009122e7d913028caa96dd45ccbc3342141d3e8d",
     "zh-ner": "a0c9b1c5ace168ffdca526ec6a501c02e8de4b6bd6df362ce9a269754a66e405",
     "zh-sentiment": "cbae142892ef77b17ca6b14827ee248add67c8523b906dffa515f638b64c25f1",
 }
 """The sha256 of each folder's files, but for the card."""
+PAGES = {"en": "box.md", "zh": "box-zh.md", "sentence": "box-sentence.md", "sentence-zh": "box-sentence.md"}
 STATES = [-0.174690, -0.652240, -0.839026, -0.150744]
 TEXTS = ["Paris is the capital of France.", "The children who live next door were playing in the garden, weren't they?"]
 
@@ -205,7 +209,7 @@ def test_all_of_it_is_small() -> None:
     assert sum(file.stat().st_size for file in BOX.rglob("*") if file.is_file()) <= 110_000_000
 
 
-@pytest.mark.parametrize(("name", "page"), {"en": "box.md", "zh": "box-zh.md"}.items())
+@pytest.mark.parametrize(("name", "page"), PAGES.items())
 def test_its_card_is_the_page_of_the_docs(name: str, page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     card = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("!["))
@@ -217,6 +221,37 @@ def test_the_chinese_model_fills_masks_and_is_named_to_those_who_need_it(run: Ru
     assert found.stdout.split()[1] == "浪"
     assert not found.stderr.strip()
     assert "the included model zh can" in run("fill", "不要[MASK]费粮食。").stderr
+
+
+def test_what_belongs_together_is_near() -> None:
+    """And what does not is far, in English, in Chinese, and from one to the other."""
+    groups = (
+        ("sentence", ("A cat sleeps on the sofa.", "A kitten is napping on the couch.", "The train leaves at nine.")),
+        ("sentence-zh", ("猫在沙发上睡觉。", "一只小猫在长椅上打盹。", "火车九点开。")),
+        ("sentence-zh", ("北京是中国的首都。", "Beijing is the capital of China.", "The train leaves at nine.")),
+    )
+    for model, texts in groups:
+        same, other, strange = bothways.encode(texts, model)
+        assert same @ other > 0.8
+        assert same @ strange < 0.5
+
+
+def test_the_models_for_vectors_read_both_languages_or_say_who_does(run: Run) -> None:
+    words = ("--task", "similarity", "--model", "zh")
+    assert "cannot read" not in run("predict", "你多大了？", "How old are you?", *words).stderr
+    assert (
+        "the included model sentence-zh can" in run("predict", "你多大了？", "你几岁？", "--task", "similarity").stderr
+    )
+
+
+@pytest.mark.parametrize("name", ["sentence", "sentence-zh"])
+def test_sentence_transformers_opens_them_with_equal_vectors(name: str) -> None:
+    texts = ["A kitten is napping on the couch.", "火车九点开。", "word " * 200]
+    theirs = sentence_transformers.SentenceTransformer(
+        str(BOX / name), device="cpu", model_kwargs={"dtype": torch.float32}
+    )
+    ours = bothways.encode(texts, name, long="cut", device="cpu", dtype="fp32")
+    assert np.abs(ours - theirs.encode(texts)).max() < 1e-5
 
 
 @pytest.mark.slow
