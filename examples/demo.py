@@ -1,8 +1,9 @@
 """What the models in the box can do, in about two minutes, on a CPU and offline.
 
 They fill masks, in English and in Chinese. The English one is fine-tuned on examples/reviews.tsv, which was written for
-this demo, and scored on unseen reviews, with a 95 % interval. It classifies two texts, searches the unseen
-reviews by meaning, and finds an answer in a folder. The weights of one of its attention heads are printed.
+this demo, and scored on unseen reviews, with a 95 % interval. It classifies two texts and finds an answer in a folder.
+The unseen reviews are searched by meaning, by an English query and a Chinese one. The weights of one attention head are
+shown.
 
     python examples/demo.py [--out demo-reviews]
 """
@@ -29,9 +30,9 @@ BLANKS = (
 CHINESE = ("酒店的服务态度很[MASK]。", "不要[MASK]费粮食。")
 REVIEWS = ("Lovely place, we will come back.", "I waited for an hour and the food was cold.")
 HANDBOOK, QUESTION = Path(__file__).parent / "handbook", "How many days of holiday do I have?"
-SEARCHED, QUERY = Path(__file__).parent / "reviews-dev.tsv", "My bike light is broken."
-SEARCH_MODEL = "en"
-"""The included model that makes the vectors of the search."""
+SEARCHED = Path(__file__).parent / "reviews-dev.tsv"
+QUERIES = {"sentence": "My bike light is broken.", "sentence-zh": "我的自行车灯坏了。"}
+"""By the included model that makes the vectors."""
 SENTENCE = "The children who live next door were playing in the garden"
 console = Console(highlight=False)
 
@@ -86,10 +87,10 @@ def classify(out: Path, steps: int) -> None:
 
 def search(folder: Path) -> None:
     """Search the unseen reviews by meaning: by the vectors of the texts."""
-    index = bothways.Index.build(SEARCHED, folder, SEARCH_MODEL)
-    console.print(f"[bold]3. Search[/] in {len(index)} reviews: {QUERY}")
-    for hit in index.search(QUERY, 1):
-        console.print(f"   {hit.score:.2f}  {hit.passage}", markup=False)
+    console.print("[bold]3. Search[/] in the unseen reviews, with the models for vectors")
+    for model, query in QUERIES.items():
+        (hit,) = bothways.Index.build(SEARCHED, folder / model, model).search(query, 1)
+        console.print(f"   {query} → {hit.score:.2f}  {hit.passage}", markup=False)
 
 
 def answer() -> None:

@@ -341,6 +341,11 @@ def test_graphs_and_weights_make_the_model(page: Path, folders: dict[str, Path])
     assert any(name.endswith(".up") for name in weights["adapter"])
     encoder, adapter = ((page / about[name]["weights"]).stat().st_size for name in ("encoder", "adapter"))
     assert adapter < encoder / 2
+    for name, model in ((name, bothways.load(folders[name])) for name in ("encoder", "adapter")):
+        # Nothing is stored under the name of one graph, though a graph may have the rows of a matrix apart.
+        state = tuple(f"{key}{end}" for key in model.state_dict() for end in (".", "\n"))
+        strange = [key for key in weights[name] if not f"{key}\n".startswith(state)]
+        assert not strange, name
     model = bothways.load(folders["adapter"])
     encoding = model.require_tokenizer()(TEXTS[0])
     graph = about["adapter"]["graphs"]["sequence"]

@@ -33,6 +33,13 @@ class Weights:
             name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()
         }
         self.names = {_digest(array): name for name, array in self.state.items()}
+        self.rows = {
+            _digest(row): (name, number)
+            for name, array in self.state.items()
+            if array.ndim == 2
+            for number, row in enumerate(array)
+        }
+        """Where each row of a matrix stands: a graph may have a part of it, such as the queries' of three."""
         self.stored: dict[str, Array] = {}
         """What the file of this model holds."""
         self.base = base
@@ -44,7 +51,7 @@ class Weights:
             if tensor.data_type != TensorProto.FLOAT or np.prod(tensor.dims, dtype=int) < _SMALL:
                 continue
             array = numpy_helper.to_array(tensor)
-            name = self.names.get(_digest(array), f"{output}.{tensor.name}")
+            name = self._name(array) or f"{output}.{tensor.name}"
             self._store(name, array)
             names.append(name)
             tensor.ClearField("raw_data")
@@ -55,6 +62,18 @@ class Weights:
     def save(self, file: Path) -> None:
         """Write what this model has of its own."""
         safetensors.numpy.save_file(dict(sorted(self.stored.items())), file)
+
+    def _name(self, array: Array) -> str:
+        """The name of a tensor, or of a matrix with the numbers of the rows that are this one."""
+        if found := self.names.get(_digest(array)):
+            return found
+        if array.ndim == 2 and (place := self.rows.get(_digest(array[0]))) is not None:
+            name, first = place
+            last = first + len(array)
+            if np.array_equal(part := self.state[name][first:last], array):
+                self.state[found := f"{name}.{first}-{last}"] = part
+                return found
+        return ""
 
     def _store(self, name: str, array: Array) -> None:
         theirs = self.base.state.get(name) if self.base is not None and name in self.base.stored else None

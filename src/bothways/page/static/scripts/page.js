@@ -87,9 +87,10 @@ function showSpeed() {
 
 // ---------------------------------------------------------------------- panels
 
+/** Those of the page's language first; to compare sentences, those that were trained for it before those that fill blanks. */
 function modelsOf(tab) {
-  const found = state.models.filter((model) => model.tabs.includes(tab));
-  return found.sort((a, b) => Number(b.languages.includes(state.language)) - Number(a.languages.includes(state.language)));
+  const place = (model) => 2 * Number(!model.languages.includes(state.language)) + Number(tab === "similar" && model.tabs.includes("fill"));
+  return state.models.filter((model) => model.tabs.includes(tab)).sort((a, b) => place(a) - place(b));
 }
 
 function modelName(model) {

@@ -18,6 +18,9 @@ export const TEXTS = {
     models: {
       en: "English, blanks and vectors", zh: "Chinese, blanks and vectors", "en-answer": "answers from a text", "en-emotion": "27 emotions",
       "en-nli": "natural language inference", "en-pos": "parts of speech", "en-spam": "spam or not",
+      "en-ner": "people, places, organisations", "en-sentiment": "positive or negative", "zh-answer": "Chinese, answers from a text",
+      "zh-ner": "Chinese, people, places, organisations", "zh-sentiment": "Chinese, positive or negative",
+      sentence: "English, vectors of texts", "sentence-zh": "Chinese and English, vectors of texts",
     },
     tab: { fill: "Fill blanks", attention: "Attention", classify: "Classify", tag: "Tag words", answer: "Answer questions", similar: "Similar sentences" },
     go: { fill: "Fill", attention: "Show", classify: "Classify", tag: "Tag", answer: "Answer", similar: "Compare" },
@@ -55,6 +58,9 @@ export const TEXTS = {
     models: {
       en: "英文，填空与句向量", zh: "中文，填空与句向量", "en-answer": "英文，从文中找答案", "en-emotion": "英文，27 种情绪",
       "en-nli": "英文，自然语言推理", "en-pos": "英文，词性", "en-spam": "英文，垃圾短信",
+      "en-ner": "英文，人名、地名、机构名", "en-sentiment": "英文，褒贬", "zh-answer": "中文，从文中找答案",
+      "zh-ner": "中文，人名、地名、机构名", "zh-sentiment": "中文，褒贬",
+      sentence: "英文，句向量", "sentence-zh": "中英文，句向量",
     },
     tab: { fill: "填空", attention: "注意力", classify: "分类", tag: "词语标注", answer: "问答", similar: "相似句子" },
     go: { fill: "填空", attention: "显示", classify: "分类", tag: "标注", answer: "回答", similar: "比较" },
