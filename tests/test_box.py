@@ -321,6 +321,10 @@ def test_similarity_is_a_task_without_an_adapter(with_sentence: Path) -> None:
     words = ["predict", *pair, "--task", "similarity", "--model", "zh", "--json"]
     assert json.loads(run(*words))["score"] == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-6)
     assert "similarity" in json.loads(run("info", "--json"))["box"]
+    assert bothways.boxed("similarity", "sentence-zh") == with_sentence / "sentence-zh"
+    assert box.boxed_tasks("sentence") == box.boxed_tasks("sentence-zh") == ["similarity"]
+    with refused("bad-input", names="three"):
+        bothways.Predictor.load("similarity")(("one", "two", "three"))
     names = ["en", "en-answer", "en-emotion", "zh", "zh-emotion", "sentence", "sentence-zh"]
     found = bothways.boxed_models()
     assert [one.name for one in found] == names
@@ -337,6 +341,14 @@ def test_a_model_may_read_a_script_by_its_pieces(small_box: Path, tmp_path: Path
     (tmp_path / "again").mkdir()
     tokenizer.save(tmp_path / "again")
     assert "Runic" in Tokenizer.load(tmp_path / "again").scripts
+
+
+def test_the_worst_similarities_are_those_farthest_from_their_scores(with_sentence: Path, tmp_path: Path) -> None:
+    """Scores from 0 to 5 were compared with cosines, so that the best pairs came first."""
+    rows = "".join(f"she likes it\tshe likes it\t{score}\n" for score in ("5.0", "0.0", "4.0"))
+    (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
+    found = json.loads(run("evaluate", str(tmp_path / "pairs.tsv"), "--task", "similarity", "--json"))
+    assert [one["gold"] for one in found["worst"]] == [0.0, 4.0, 5.0]
 
 
 def test_who_reads_a_script_is_told_by_what_for(with_sentence: Path, recwarn: pytest.WarningsRecorder) -> None:

@@ -168,6 +168,8 @@ def test_fused_answers_rank_by_both(model: Path, documents: dict[str, str], tmp_
         hits = index.search(query, 5, mode="fused", depth=depth)
         assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True)[:5], abs=1e-6)
         assert all(hit.score == pytest.approx(expected[hit.id], abs=1e-6) for hit in hits)
+        for more in (8, 60, 1000):
+            assert index.search(query, more, mode="fused", depth=depth)[:5] == hits
     assert ("bm25", depth == 100) in lengths
 
 

@@ -102,15 +102,15 @@ SCORED = st.dictionaries(st.integers(0, 20), st.floats(-100, 100, width=32), max
 
 @given(st.lists(st.tuples(SCORED, st.booleans()), min_size=1, max_size=4))
 def test_fusion_is_the_mean_of_scaled_scores(given: list[tuple[dict[int, float], bool]]) -> None:
-    """`given`: rankings, and whether what they lack has the score of their last item, or one below it."""
+    """`given`: rankings, and whether the score of their last item becomes 0, or that of one in the middle."""
     rankings = [sorted(scores.items(), key=lambda item: -item[1]) for scores, _ in given]
-    lowest = [None if is_last or not scores else min(scores.values()) - 1 for scores, is_last in given]
+    lowest = [None if is_last or not scores else sorted(scores.values())[len(scores) // 2] for scores, is_last in given]
     expected: dict[int, float] = dict.fromkeys((item for scores, _ in given for item in scores), 0.0)
     for (scores, _), low in zip(given, lowest, strict=True):
         low = min(scores.values(), default=0.0) if low is None else low
         high = max(scores.values(), default=0.0)
         for item, score in scores.items():
-            expected[item] += ((score - low) / (high - low) if high > low else 1.0) / len(given)
+            expected[item] += max((score - low) / (high - low) if high > low else float(score >= low), 0.0) / len(given)
     found = mean_of_scaled(rankings, lowest)
     assert dict(found) == pytest.approx(expected)
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)

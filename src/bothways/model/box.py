@@ -20,7 +20,14 @@ from bothways.text.tokenizer import Tokenizer
 BOX = Path(__file__).parents[1] / "box"
 DEFAULT = "en"
 SENTENCE = "sentence"
-ALIASES = {"reader": DEFAULT, "fill": DEFAULT, "en-similarity": SENTENCE, "zh-similarity": f"{SENTENCE}-zh"}
+ALIASES = {
+    "reader": DEFAULT,
+    "fill": DEFAULT,
+    "en-similarity": SENTENCE,
+    "sentence-similarity": SENTENCE,
+    "zh-similarity": f"{SENTENCE}-zh",
+    "sentence-zh-similarity": f"{SENTENCE}-zh",
+}
 """Earlier names, and tasks that an encoder does without an adapter."""
 
 Given = TypeVar("Given")
@@ -132,7 +139,10 @@ def boxed_tasks(model: str = DEFAULT) -> list[str]:
     """The tasks that the box has an adapter of an encoder for, and those of ALIASES."""
     names, encoders = boxed_names(), boxed_encoders()
     known = [name for name in names if name not in encoders] + [name for name, one in ALIASES.items() if one in names]
-    return [name.removeprefix(f"{model}-") for name in known if name.startswith(f"{model}-")]
+    owners = (
+        (name, max((one for one in encoders if name.startswith(f"{one}-")), key=len, default="")) for name in known
+    )
+    return [name.removeprefix(f"{model}-") for name, owner in owners if owner == model]
 
 
 def boxed_for(script: str, for_vectors: bool = False) -> str | None:

@@ -198,7 +198,7 @@ class Index:
         require_range("`k`", k, k > 0, "1 or more")
         require_range("`depth`", depth, depth > 0, "1 or more")
         many = max(k, depth) if rerank is not None or mode == "fused" else k
-        ranked = self._ranked(queries, many, mode, exact)
+        ranked = self._ranked(queries, many, mode, exact, depth)
         if rerank is not None:
             if isinstance(rerank, Path | str):
                 rerank = Reranker(rerank, device=self._device, dtype=self._dtype)
@@ -232,7 +232,7 @@ class Index:
             total.add(segment.tally)
         return total
 
-    def _ranked(self, queries: Sequence[str], k: int, mode: Mode, exact: bool) -> list[list[SearchHit]]:
+    def _ranked(self, queries: Sequence[str], k: int, mode: Mode, exact: bool, depth: int) -> list[list[SearchHit]]:
         dense: list[list[Ranked]] = [[] for _ in queries]
         if mode != "bm25":
             embedder = self._embedder()
@@ -242,7 +242,7 @@ class Index:
             found = dense
         else:
             words = [self._rankings.bm25(query, k) for query in queries]
-            found = words if mode == "bm25" else [fused(*both, k) for both in zip(dense, words, strict=True)]
+            found = words if mode == "bm25" else [fused(*both, depth) for both in zip(dense, words, strict=True)]
         hit = self._rankings.hit
         return [[hit(query, each) for each in one[:k]] for query, one in zip(queries, found, strict=True)]
 

@@ -102,12 +102,14 @@ class Rankings:
 
 
 def fused(dense: Sequence[Ranked], bm25: Sequence[Ranked], depth: int) -> list[Ranked]:
-    """The best `depth` of both rankings in one. A document shows the passage of the ranking in which it stands higher.
+    """Both rankings in one. A document shows the passage of the ranking in which it stands higher.
 
-    By words, documents that are not among fewer than `depth` have the score 0.
+    Scores are scaled over the best `depth` of each, so that they do not depend on how many were found. By words,
+    documents that are not among fewer than `depth` have the score 0.
     """
     places = [{each.document: (place, each) for place, each in enumerate(ranking)} for ranking in (dense, bm25)]
     scores = [[(each.document, each.score) for each in ranking] for ranking in (dense, bm25)]
-    found = mean_of_scaled(scores, [None, 0.0 if len(bm25) < depth else None])
+    lowest = [ranking[depth - 1].score if len(ranking) >= depth else None for ranking in (dense, bm25)]
+    found = mean_of_scaled(scores, [lowest[0], 0.0 if lowest[1] is None else lowest[1]])
     best = [min((own[document] for own in places if document in own), key=lambda at: at[0]) for document, _ in found]
     return [replace(each, score=score) for (_, each), (_, score) in zip(best, found, strict=True)]

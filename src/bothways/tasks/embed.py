@@ -94,8 +94,8 @@ class SentenceVectors(Task):
     @classmethod
     def parse(cls, given: Any) -> Related:
         texts = tuple(given) if isinstance(given, tuple | list) else ()
-        if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
-            raise BothwaysError(f"expected two texts or more, and {given!r} was given", "bad-input", given)
+        if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+            raise BothwaysError(f"expected two texts, and {given!r} was given", "bad-input", given)
         return Related(texts)
 
     @classmethod
@@ -176,6 +176,8 @@ class SentenceVectors(Task):
         self.prompts = model.sentence.prompts
         self.whole_step = self.options.kind != "relations"
         self.taught: Taught | None = None
+        self._highest = 1.0
+        """The highest score of a pair so far: above 1, scores are from 0 to 5, or to it, and cosines are not."""
 
     # ------------------------------------------------------------------ training
 
@@ -369,8 +371,11 @@ class SentenceVectors(Task):
         scores.add(item.example.texts, decoded, gold)
 
     def error(self, item: EncodedExample, decoded: Vectors) -> float:
-        similarity: float = self.answer(item, decoded)["score"]
-        return 1 - similarity if not isinstance(item.example.gold, float) else abs(item.example.gold - similarity)
+        similarity, gold = float(self.answer(item, decoded)["score"]), item.example.gold
+        if not isinstance(gold, float):
+            return 1 - similarity
+        self._highest = max(self._highest, abs(gold))
+        return abs(gold / (max(self._highest, 5.0) if self._highest > 1 else 1.0) - similarity)
 
     # ------------------------------------------------------------------ checks of labelled data
 
