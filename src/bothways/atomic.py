@@ -38,7 +38,7 @@ def new_file(path: Path) -> Iterator[Path]:
         )
     if path.is_dir():
         raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
-    with _os_errors_explained(path), made_folder(path.parent):
+    with _os_errors_explained(path), made_folder(path.parent, path):
         temporary = _hidden_name(path)
         try:
             temporary.touch(exist_ok=False)
@@ -62,7 +62,7 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
         if path.exists() and not path.is_dir():
             raise BothwaysError(f"{path} is a file, and a folder was to be written there", "is-a-file", path)
         _require_ours(path, replaces)
-        with made_folder(path.parent):
+        with made_folder(path.parent, path):
             temporary = _hidden_name(path)
             try:
                 temporary.mkdir()
@@ -79,11 +79,14 @@ def new_folder(path: Path, *, replaces: Collection[str]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder with its parents. After an error in the block, those of them that are empty are removed again."""
+def made_folder(folder: Path, target: Path | None = None) -> Iterator[None]:
+    """Make a folder with its parents. After an error in the block, those of them that are empty are removed again.
+
+    `target`: what is to be written in it, which an error names.
+    """
     missing: list[Path] = []
     try:
-        with _os_errors_explained(folder):
+        with _os_errors_explained(target or folder):
             missing += itertools.takewhile(lambda one: not one.exists(), (folder, *folder.parents))
             folder.mkdir(parents=True, exist_ok=True)
         yield

@@ -176,8 +176,7 @@ class SentenceVectors(Task):
         self.prompts = model.sentence.prompts
         self.whole_step = self.options.kind != "relations"
         self.taught: Taught | None = None
-        self._highest = 1.0
-        """The highest score of a pair so far: above 1, scores are from 0 to 5, or to it, and cosines are not."""
+        self._highest = 1.0  # score of a pair so far: above 1, scores are from 0 to 5, or to it
 
     # ------------------------------------------------------------------ training
 
@@ -218,12 +217,8 @@ class SentenceVectors(Task):
         """Those of the anchor and of the documents; none where both texts have the same part."""
         if self.options.kind != "related" or isinstance(example.gold, float) or len(example.texts) == 1:
             return "", ""
-        own = self.settings.of(example.source)
-        prompts = self.prompts
-        return (
-            own.query_prompt or prompts.get("query", ""),
-            own.document_prompt or prompts.get("document", ""),
-        )
+        own, usual = self.settings.of(example.source), self.prompts
+        return own.query_prompt or usual.get("query", ""), own.document_prompt or usual.get("document", "")
 
     def check(self, example: Related) -> None:
         """Development data may be of another kind than training data: their own score selects the best model."""
@@ -372,8 +367,7 @@ class SentenceVectors(Task):
 
     def error(self, item: EncodedExample, decoded: Vectors) -> float:
         similarity, gold = float(self.answer(item, decoded)["score"]), item.example.gold
-        if not isinstance(gold, float):
-            return 1 - similarity
+        gold = gold if isinstance(gold, float) else 1.0
         self._highest = max(self._highest, abs(gold))
         return abs(gold / (max(self._highest, 5.0) if self._highest > 1 else 1.0) - similarity)
 
