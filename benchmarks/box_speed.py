@@ -53,14 +53,16 @@ def theirs(folder: Path, texts: list[str]) -> Callable[[], NDArray[np.float32]]:
     return call
 
 
-def median_seconds(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def median_seconds(
+    calls: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Of each call, in turns, so that all see the same neighbours."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds + 1):
         for name, call in calls.items():
-            began = time.perf_counter()
+            began = clock()
             call()
-            times[name].append(time.perf_counter() - began)
+            times[name].append(clock() - began)
     return {name: statistics.median(some[1:]) for name, some in times.items()}
 
 

@@ -9,7 +9,6 @@ of CPU time on one thread, in turns, after warming up: on a shared machine only 
 import argparse
 import csv
 import platform
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,21 +18,11 @@ from typing import Any
 import numpy as np
 import sentence_transformers
 import torch
+from box_speed import REVIEWS, median_seconds
 
 import bothways
 
-REVIEWS = Path(__file__).parents[1] / "examples/reviews.tsv"
 JOINED = 8
-
-
-def cpu_seconds(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds + 1):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            times[name].append(time.process_time() - start)
-    return {name: statistics.median(some[1:]) for name, some in times.items()}
 
 
 def main() -> None:
@@ -58,7 +47,7 @@ def main() -> None:
             "bothways": partial(bothways.encode, texts, ours[str(asked.peer)]),
             "theirs": partial(theirs.encode, texts, show_progress_bar=False),
         }
-        found = cpu_seconds(calls, asked.rounds)
+        found = median_seconds(calls, asked.rounds, time.process_time)
         tokens = np.mean([len(tokenizer(text).ids) for text in texts])
         cells = [f"{1000 * found[name] / len(texts):.2f} ms" for name in calls]
         cells += [f"{found[name] / found['sentence']:.2f}" for name in ("bothways", "theirs")]

@@ -87,7 +87,7 @@ def classify(out: Path, steps: int) -> None:
 
 def search(folder: Path) -> None:
     """Search the unseen reviews by meaning: by the vectors of the texts."""
-    console.print("[bold]3. Search[/] in the unseen reviews, with the models for vectors")
+    console.print("[bold]3. Search[/] in the unseen reviews, with the embedding models")
     for model, query in QUERIES.items():
         (hit,) = bothways.Index.build(SEARCHED, folder / model, model).search(query, 1)
         console.print(f"   {query} → {hit.score:.2f}  {hit.passage}", markup=False)

@@ -283,8 +283,8 @@ def test_vectors_of_texts_have_a_model_of_their_own(with_sentence: Path, tmp_pat
     file, out = str(tmp_path / "texts.txt"), tmp_path / "out.npy"
     run("encode", file, "--out", str(out))
     assert (np.load(out) == expected).all()
-    run("encode", file, "--out", str(out), "--devices", "cpu")
-    assert (np.load(out) == expected).all()
+    bothways.scale.encode_files(file, tmp_path / "named.npy", "sentence")
+    assert (np.load(tmp_path / "named.npy") == expected).all()
     assert bothways.similar_pairs(texts)[0].score == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
 
 
@@ -349,9 +349,16 @@ def test_the_worst_similarities_are_those_farthest_from_their_scores(with_senten
     (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
     found = json.loads(run("evaluate", str(tmp_path / "pairs.tsv"), "--task", "similarity", "--json"))
     assert [one["gold"] for one in found["worst"]] == [0.0, 4.0, 5.0]
+    predictor = bothways.Predictor.load("similarity")
+    bothways.evaluate(str(tmp_path / "pairs.tsv"), predictor)
+    rows = "".join(f"she likes it\tshe likes it\t{score}\n" for score in ("1.0", "0.9", "0.1"))  # of another scale
+    (tmp_path / "pairs.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
+    errors = bothways.evaluate(str(tmp_path / "pairs.tsv"), predictor).worst
+    assert [one["gold"] for one in errors] == [0.1, 0.9, 1.0]
+    assert errors[-1]["error"] == pytest.approx(0, abs=1e-6)
 
 
-def test_who_reads_a_script_is_told_by_what_for(with_sentence: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_who_reads_a_script_is_told_by_what_for(with_sentence: Path) -> None:
     assert (box.boxed_for("Latin"), box.boxed_for("Latin", for_vectors=True)) == ("en", "sentence")
 
 

@@ -244,6 +244,13 @@ def test_the_models_for_vectors_read_both_languages_or_say_who_does(run: Run) ->
     )
 
 
+def test_workers_find_it_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "texts.txt").write_text("She likes it.\nHe hates it.\n")
+    bothways.scale.encode_files(tmp_path / "texts.txt", tmp_path / "out.npy", "sentence-zh", devices="cpu")
+    expected = bothways.encode(["She likes it.", "He hates it."], "sentence-zh")
+    assert (np.load(tmp_path / "out.npy") == expected).all()
+
+
 @pytest.mark.parametrize("name", ["sentence", "sentence-zh"])
 def test_sentence_transformers_opens_them_with_equal_vectors(name: str) -> None:
     texts = ["A kitten is napping on the couch.", "火车九点开。", "word " * 200]

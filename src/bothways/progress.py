@@ -290,9 +290,14 @@ def hear_ticks(listener: Callable[[int, int], None]) -> Iterator[None]:
             _listeners.remove(listener)
 
 
+def is_first_process() -> bool:
+    """Whether this process is the one that reports: torchrun starts several, which all do and read the same."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _find_display() -> Display | None:
-    if os.environ.get("RANK", "0") != "0":
-        return None  # torchrun started several processes, and the first one reports
+    if not is_first_process():
+        return None
     if in_jupyter():
         return Notebook()
     if sys.stderr is None:

@@ -110,7 +110,7 @@ def encode(
     """
     from bothways.engine.engine import Engine
     from bothways.engine.reader import Tally
-    from bothways.model.box import encoding_model
+    from bothways.model.box import model_for_encoding
     from bothways.model.opened import open_model
     from bothways.model.static import is_static, load_static
     from bothways.predict.features import Features, text_recipe, warn_of_prompts
@@ -173,7 +173,7 @@ def encode(
             rows = write_vectors(out, static_blocks(bar.over(read_texts(file, text or field)), table), table.width)
         _print_report(out, rows, table.width, Tally(texts=rows), as_json)
         return
-    model = encoding_model(model, base, per, pool, layers)
+    model = model_for_encoding(model, base, per, pool, layers)
     with Progress("loading the model"):
         engine = Engine(open_model(model, base), device=device, dtype=dtype)
     loaded = engine.model

@@ -1,6 +1,5 @@
 """bothways finetune"""
 
-import os
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from bothways.cli.options import Encoding, FirstModel, LabelColumn, PairColumn, Sheet, TextColumn, Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, same_command, say, watch
+from bothways.progress import is_first_process
 
 if TYPE_CHECKING:
     from bothways.tasks.recipe import FinetuneRecipe
@@ -147,8 +147,8 @@ def finetune(
         return
     with Console(recipe.run.steps or None, recipe.run.minutes or None) as console:
         result = run(recipe, out, listen=[console], say=console.say, watch=watch)
-    if os.environ.get("RANK", "0") != "0":
-        return  # torchrun started several processes, and the first one reports
+    if not is_first_process():
+        return
     if not result.complete:
         _stopped(result.steps)
     if as_json:

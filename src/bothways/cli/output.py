@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 from bothways.errors import with_short_quotes
 from bothways.printable import printable
-from bothways.progress import Progress, hide_bar, progress
+from bothways.progress import Progress, hide_bar, is_first_process, progress
 from bothways.text.streams import follow
 
 if TYPE_CHECKING:
@@ -70,14 +70,11 @@ def with_options(message: str) -> str:
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Print each warning of this block as one line, and once; those of the library always.
-
-    Of the processes that torchrun started, the first one prints: all read the same files.
-    """
+    """Print each warning of this block as one line, and once; those of the library always."""
     shown: set[str] = set()
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        if (words := str(message)) not in shown and os.environ.get("RANK", "0") == "0":
+        if (words := str(message)) not in shown and is_first_process():
             shown.add(words)
             say(f"warning: {with_short_quotes(with_options(' '.join(words.split())))}")
 

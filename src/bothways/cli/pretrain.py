@@ -1,6 +1,5 @@
 """bothways pretrain"""
 
-import os
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import typer
 from bothways.cli.options import Threads, TrainDevice
 from bothways.cli.output import print_json, print_table, same_command, say, with_options
 from bothways.errors import BothwaysError
+from bothways.progress import is_first_process
 
 
 def pretrain(
@@ -69,8 +69,8 @@ def pretrain(
         plan = replace(plan, data=replace(plan.data, train=tuple(data)))
     with Console(plan.run.steps or None, plan.run.minutes or None) as console:
         result = run(plan, out, listen=[console], say=lambda words: console.say(with_options(words)))
-    if os.environ.get("RANK", "0") != "0":
-        return  # only the first process of torchrun prints the result
+    if not is_first_process():
+        return
     if not result.complete:
         say(f"stopped at step {result.steps:,} and saved; to resume: {same_command()}")
         raise typer.Exit(130)

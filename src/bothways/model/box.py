@@ -20,15 +20,11 @@ from bothways.text.tokenizer import Tokenizer
 BOX = Path(__file__).parents[1] / "box"
 DEFAULT = "en"
 SENTENCE = "sentence"
-ALIASES = {
-    "reader": DEFAULT,
-    "fill": DEFAULT,
-    "en-similarity": SENTENCE,
-    "sentence-similarity": SENTENCE,
-    "zh-similarity": f"{SENTENCE}-zh",
-    "sentence-zh-similarity": f"{SENTENCE}-zh",
-}
-"""Earlier names, and tasks that an encoder does without an adapter."""
+ALIASES = {"reader": DEFAULT, "fill": DEFAULT}
+"""Earlier names."""
+SIMILARITY = "similarity"
+_COMPARES = {DEFAULT: SENTENCE, "zh": f"{SENTENCE}-zh"}
+"""By encoder, the model for vectors of its language, which does the task of that name without an adapter."""
 
 Given = TypeVar("Given")
 
@@ -84,16 +80,16 @@ def model_folder(model: Path | str | None) -> Path:
     return BOX / found if (found := _named(str(model))) else cached_model(str(model)) or Path(model)
 
 
-def vector_model(model: Given | None) -> Given | Path | None:
+def model_for_vectors(model: Given | None) -> Given | Path | None:
     """A model, or if there is none the one in the box that makes vectors of texts."""
     return BOX / SENTENCE if model is None and SENTENCE in boxed_names() else model
 
 
-def encoding_model(
+def model_for_encoding(
     model: Given | None, base: Any = None, per: str = "text", pool: Any = None, layers: Any = "last"
 ) -> Given | Path | None:
-    """As `vector_model`, but the default model where states of layers or tokens are asked for."""
-    return vector_model(model) if base is None and per == "text" and not pool and layers == "last" else model
+    """As `model_for_vectors`, but the default model where states of layers or tokens are asked for."""
+    return model_for_vectors(model) if base is None and per == "text" and not pool and layers == "last" else model
 
 
 def no_such_model(model: Path | str) -> BothwaysError:
@@ -120,7 +116,14 @@ def lasting_name(model: Path | str | None) -> str | None:
 
 def _named(name: str, model: str = DEFAULT) -> str | None:
     names = boxed_names()
-    return next((one for told in (name, f"{model}-{name}") if (one := ALIASES.get(told, told)) in names), None)
+    asked = (ALIASES.get(name, name), f"{model}-{name}", *([_comparing(model)] if name == SIMILARITY else []))
+    return next((one for one in asked if one in names), None)
+
+
+def _comparing(model: str) -> str | None:
+    """The model for vectors that belongs to an encoder, or is this one; None if the box has none."""
+    own = _COMPARES.get(model, model)
+    return own if own in _COMPARES.values() and own in boxed_names() else None
 
 
 def boxed_names() -> list[str]:
@@ -136,13 +139,10 @@ def boxed_encoders() -> list[str]:
 
 
 def boxed_tasks(model: str = DEFAULT) -> list[str]:
-    """The tasks that the box has an adapter of an encoder for, and those of ALIASES."""
-    names, encoders = boxed_names(), boxed_encoders()
-    known = [name for name in names if name not in encoders] + [name for name, one in ALIASES.items() if one in names]
-    owners = (
-        (name, max((one for one in encoders if name.startswith(f"{one}-")), key=len, default="")) for name in known
-    )
-    return [name.removeprefix(f"{model}-") for name, owner in owners if owner == model]
+    """The tasks that the box has an adapter of an encoder for, and similarity."""
+    adapters = (name for name in boxed_names() if name not in boxed_encoders())
+    found = [name.removeprefix(f"{model}-") for name in adapters if name.startswith(f"{model}-")]
+    return [*found, SIMILARITY] if _comparing(model) else found
 
 
 def boxed_for(script: str, for_vectors: bool = False) -> str | None:

@@ -25,7 +25,7 @@ from bothways.lazy import Tensor, torch
 from bothways.model import arrays
 from bothways.model.arrays import Array
 from bothways.model.batch import Batch
-from bothways.model.box import encoding_model
+from bothways.model.box import model_for_encoding
 from bothways.model.device import Device, Precision
 from bothways.model.facts import ModelFacts
 from bothways.model.opened import AnsweringModel
@@ -148,7 +148,7 @@ def encode(
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     texts = texts_of(texts, text)
-    model = encoding_model(model, pool=pool, layers=layers)
+    model = model_for_encoding(model, pool=pool, layers=layers)
     if isinstance(model, str | Path) and is_static(model):
         model = load_static(model)
     if isinstance(model, StaticModel):

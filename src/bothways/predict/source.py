@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bothways.engine.engine import Engine
-from bothways.model.box import vector_model
+from bothways.model.box import model_for_vectors
 from bothways.model.device import Device, Precision
 from bothways.model.opened import AnsweringModel, open_model
 from bothways.model.static import StaticModel, is_static, load_static
@@ -21,7 +21,7 @@ def open_source(
 ) -> Source:
     """A model, or the model in a folder. `base`: the base of an adapter. For `device` and `dtype` see `encode`."""
     if base is None:
-        model = vector_model(model)
+        model = model_for_vectors(model)
     if isinstance(model, StaticModel):
         return model
     if isinstance(model, Path | str) and base is None and is_static(model):

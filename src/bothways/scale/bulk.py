@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.model.box import encoding_model
+from bothways.model.box import lasting_name, model_for_encoding
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
 from bothways.scale.bulk_options import ROWS_PER_PART, TableFormat, VectorFormat
 from bothways.scale.drive import Execute, OnProgress, Target, drive
@@ -78,8 +78,8 @@ def encode_files(
             per,
         )
     job = EncodeJob(
-        model=_absolute(encoding_model(model, base, per, pool, layers)),
-        base=_absolute(base),
+        model=lasting_name(model_for_encoding(model, base, per, pool, layers)),
+        base=lasting_name(base),
         layers=layers if isinstance(layers, str | int) else tuple(layers),
         combine=combine,
         weights=tuple(weights) if weights is not None else None,
@@ -127,8 +127,8 @@ def predict_files(
     `Predictor`.
     """
     job = PredictJob(
-        model=str(Path(model).absolute()),
-        base=_absolute(base),
+        model=lasting_name(model) or "",
+        base=lasting_name(base),
         text=text,
         pair=pair,
         long=long,
@@ -176,11 +176,6 @@ def _bulk(
     notes = Notes(**counts.get("notes", {}), whole=True)
     facts = {name: counts.get(name, 0) for name in ("rows", "vectors", "width")}
     return BulkReport(report.outputs, **facts, tally=Tally(**counts["tally"]), notes=notes)
-
-
-def _absolute(folder: Path | str | None) -> str | None:
-    """Workers on a cluster may have another working directory."""
-    return None if folder is None else str(Path(folder).absolute())
 
 
 # ---------------------------------------------------------------------- inputs and outputs

@@ -8,7 +8,7 @@ from typing import get_args
 from bothways.data.sources import Paths
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice, require_range
-from bothways.model.box import DEFAULT, lasting_name, vector_model
+from bothways.model.box import DEFAULT, lasting_name, model_for_vectors
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.static import StaticModel
@@ -112,7 +112,7 @@ class Index:
         passages, if usearch is installed. `make_parts`: see `bothways.scale.index_workers`.
         """
         _require_choices(long, similarity, quantize, ann)
-        model = model if base else vector_model(model)
+        model = model if base else model_for_vectors(model)
         made = open_source(model, base, device, dtype)
         settings = Settings(
             model="" if isinstance(model, Model | StaticModel) else lasting_name(model),

@@ -358,6 +358,7 @@ class SentenceVectors(Task):
         return {"label": "similarity", "score": float(first @ second) / length}
 
     def new_scores(self) -> Similarity:
+        self._highest = 1.0
         return Similarity()
 
     def count(self, scores: Any, item: EncodedExample, decoded: Vectors) -> None:
