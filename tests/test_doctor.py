@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from bothways.cli.doctor import doctor
 from bothways.data.findings import Finding
 from bothways.data.label_checks import alike
+from bothways.doctor import hashes
 from bothways.doctor.check_data import check_data, guess_task
-from bothways.doctor.checks import contradictions, repeats
 from bothways.doctor.data_report import DataReport
 from bothways.model.box import boxed_for
 from bothways.model.checkpoint import save
@@ -448,7 +448,9 @@ def test_faults_of_dev_are_told_as_such(tmp_path: Path) -> None:
     assert the(found, "empty").places == ("line 5",)  # the file need not be named: it is not in --dev
 
 
-def test_repeats_and_contradictions_agree_with_a_plain_loop() -> None:
+@pytest.mark.parametrize("at_a_time", [1_000, 70])
+def test_equal_hashes_are_found_as_by_a_plain_loop(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "AT_A_TIME", at_a_time)
     draws = np.random.default_rng(0)
     texts, marks = draws.integers(0, 40, 300).astype(np.uint64), draws.integers(0, 3, 300).astype(np.uint64)
     first: dict[int, int] = {}
@@ -457,14 +459,18 @@ def test_repeats_and_contradictions_agree_with_a_plain_loop() -> None:
         if text and text in first:
             expected.append((row, first[text]))
         first.setdefault(text, row)
-    assert list(zip(*(rows.tolist() for rows in repeats(texts)), strict=True)) == expected
+    assert list(zip(*(rows.tolist() for rows in hashes.repeats(texts)), strict=True)) == expected
     golds: dict[int, set[int]] = {}
     for text, mark in zip(texts.tolist(), marks.tolist(), strict=True):
         if text and mark:
             golds.setdefault(text, set()).add(mark)
-    rows, pairs = contradictions(texts, marks)
+    rows, pairs = hashes.contradictions(texts, marks, 5)
+    assert len(pairs) == 5
     assert rows.tolist() == [i for i in range(300) if texts[i] and marks[i] and len(golds[int(texts[i])]) > 1]
     assert all(texts[a] == texts[b] and marks[a] != marks[b] for a, b in pairs)
+    others = draws.integers(0, 60, 90).astype(np.uint64)
+    known = set(texts.tolist()) - {0}
+    assert hashes.among(others, texts).tolist() == [other in known for other in others.tolist()]
 
 
 # ------------------------------------------------------------------ tags, answers, options

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding, Severity, have, percent, short
-from bothways.doctor.survey import Hashes, Row, Survey
+from bothways.doctor.hashes import Hashes, Rows, among, contradictions, repeats
+from bothways.doctor.survey import Row, Survey
 
 _MANY_COPIES = 0.005
 """Warn if more than this share of the rows are duplicates."""
@@ -31,8 +32,6 @@ _NOTES: dict[str, tuple[Severity | Literal[""], str]] = {
     "ambiguous-answer": ("ok", ""),
     "numeric-tags": ("warning", "Write their names, as in B-PER, so that entities are found."),
 }
-
-Rows = NDArray[np.int64]
 
 
 def check_rows(counts: DataCounts) -> Iterator[Finding]:
@@ -78,7 +77,7 @@ def find_copies(survey: Survey) -> Finding:
 
 def find_conflicts(survey: Survey, kind: str) -> Finding:
     """Equal texts with different golds."""
-    rows, pairs = contradictions(survey.text_hashes, survey.gold_hashes)
+    rows, pairs = contradictions(survey.text_hashes, survey.gold_hashes, MAX_PLACES)
     name = survey.task.golds
     if not len(rows):
         return Finding("ok", "conflicts", f"No text has two different {name}.")
@@ -98,14 +97,14 @@ def find_leaks(train: Survey, dev: Survey) -> Iterator[Finding]:
 
     Case, white space and punctuation do not matter, nor the order of a pair.
     """
-    known = np.isin(dev.loose_hashes, train.loose_hashes[train.loose_hashes != 0])
+    known = among(dev.loose_hashes, train.loose_hashes)
     leaked = np.flatnonzero(known)
     if len(leaked):
         yield _leak(train, dev, leaked)
     else:
         yield Finding("ok", "leakage", f"None of the {dev.rows:,} development rows has a text of the training data.")
     if len(dev.shared_hashes):
-        in_train = np.isin(dev.shared_hashes, train.shared_hashes[train.shared_hashes != 0])
+        in_train = among(dev.shared_hashes, train.shared_hashes)
         shared = int((in_train & ~known).sum())
         if shared > _MANY_CONFLICTS * dev.rows:
             says = (
@@ -120,7 +119,7 @@ def _shared_sentences(train: Survey, dev: Survey, leaked: NDArray[np.bool_]) -> 
     """Sentences of development pairs that stand in training pairs, beside those of rows that leak as a whole."""
     sentences, owners = dev.sentence_hashes
     rows = owners.astype(np.int64)
-    shared = np.isin(sentences, train.sentence_hashes[0]) & ~leaked[rows]
+    shared = among(sentences, train.sentence_hashes[0]) & ~leaked[rows]
     count, total = len(np.unique(sentences[shared])), len(np.unique(sentences))
     if count <= _MANY_CONFLICTS * total:
         return
@@ -136,7 +135,7 @@ def _shared_sentences(train: Survey, dev: Survey, leaked: NDArray[np.bool_]) -> 
 
 
 def _leak(train: Survey, dev: Survey, leaked: Rows) -> Finding:
-    differ = ~np.isin(_text_and_gold(dev)[leaked], _text_and_gold(train)) & (dev.gold_hashes[leaked] != 0)
+    differ = ~among(_text_and_gold(dev)[leaked], _text_and_gold(train)) & (dev.gold_hashes[leaked] != 0)
     longer = int((~dev.is_short[leaked]).sum())
     share = longer / dev.rows
     severity: Severity = "error" if share > _MANY_LEAKS else "warning" if share > _FEW else "ok"
@@ -150,42 +149,6 @@ def _leak(train: Survey, dev: Survey, leaked: Rows) -> Finding:
     says = f"{count} a text of the training data, {gold}{_few_words(len(leaked) - longer)}."
     do = "Remove them from one of the two: scores on them show memory, not skill." if severity != "ok" else ""
     return Finding(severity, "leakage", says, do, len(leaked), tuple(places))
-
-
-def repeats(texts: Hashes) -> tuple[Rows, Rows]:
-    """The rows that repeat an earlier one, in order, and the first row with the text of each.
-
-    >>> [rows.tolist() for rows in repeats(np.array([7, 5, 7, 0, 0, 7], np.uint64))]
-    [[2, 5], [0, 0]]
-    """
-    order = np.argsort(texts, kind="stable")
-    sorted_texts = texts[order]
-    begins = np.ones(len(texts), bool)
-    begins[1:] = sorted_texts[1:] != sorted_texts[:-1]
-    begin = np.maximum.accumulate(np.where(begins, np.arange(len(texts)), 0))
-    later = ~begins & (sorted_texts != 0)
-    copies, firsts = order[later], order[begin[later]]
-    by_row = np.argsort(copies)
-    return copies[by_row], firsts[by_row]
-
-
-def contradictions(texts: Hashes, golds: Hashes) -> tuple[Rows, list[tuple[int, int]]]:
-    """The rows whose text has several golds, and two rows that differ for each of the first such texts.
-
-    >>> rows, pairs = contradictions(np.array([7, 5, 7, 7], np.uint64), np.array([1, 1, 1, 2], np.uint64))
-    >>> rows.tolist(), pairs
-    ([0, 2, 3], [(0, 3)])
-    """
-    labelled = np.flatnonzero((texts != 0) & (golds != 0))
-    order = labelled[np.lexsort((golds[labelled], texts[labelled]))]
-    same = texts[order][1:] == texts[order][:-1]
-    differing = np.unique(texts[order][1:][same & (golds[order][1:] != golds[order][:-1])])
-    rows = labelled[np.isin(texts[labelled], differing)]
-    pairs = []
-    for text in list(dict.fromkeys(texts[rows].tolist()))[:MAX_PLACES]:
-        some = rows[texts[rows] == text]
-        pairs.append((int(some[0]), int(some[golds[some] != golds[some[0]]][0])))
-    return rows, pairs
 
 
 def _text_and_gold(survey: Survey) -> Hashes:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bothways.data.findings import DataCounts, PlacedNotes, cut, normal
 from bothways.data.words import is_cjk
+from bothways.doctor.hashes import Hashes
 from bothways.errors import BothwaysError
 from bothways.progress import Watch
 from bothways.tasks.task import Task
@@ -23,8 +24,6 @@ from bothways.text.same_text import same_key
 
 _SHORT = 5.0
 """Texts with fewer words repeat by chance; two CJK characters count as a word."""
-
-Hashes = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
