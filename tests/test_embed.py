@@ -467,6 +467,26 @@ def rows_of(path: Path, **columns: Any) -> list[Related]:
     return list(read_related([str(path)], Columns(**columns), Notes()))
 
 
+@pytest.mark.parametrize(("name", "content"), [("a.txt", "one\ntwo\n"), ("a.tsv", "text\none\n")])
+def test_texts_alone_are_no_pairs_to_compare(name: str, content: str, tmp_path: Path) -> None:
+    """Each was compared with itself: an accuracy of 1."""
+    (tmp_path / name).write_text(content)
+    assert [one.texts for one in rows_of(tmp_path / name)] == [
+        (line, line) for line in content.split() if line != "text"
+    ]
+    with refused("no-pairs", names=name):
+        list(SentenceVectors.read([str(tmp_path / name)], Columns(), Notes(), SentenceVectors.Options()))
+    with refused("no-pairs", names=name):
+        list(SentenceVectors.read_inputs(str(tmp_path / name), Columns(), Notes()))
+
+
+def test_a_label_belongs_to_two_texts(tmp_path: Path) -> None:
+    """A label of sentiment was called no score."""
+    (tmp_path / "a.tsv").write_text("text\tlabel\nlovely\tpositive\n")
+    with refused("no-pairs"):
+        rows_of(tmp_path / "a.tsv")
+
+
 def test_files_of_all_kinds_are_read(tmp_path: Path) -> None:
     jsonl = tmp_path / "several.jsonl"
     jsonl.write_text(json.dumps({"query": "a", "pos": ["b", "c"], "neg": ["d", "e"]}) + "\n")
@@ -582,7 +602,7 @@ def test_rows_that_make_no_example_are_said(base: Path, tmp_path: Path) -> None:
     rows = [Related(("p", text), gold) for text, gold in zip(("a", "b", "c"), golds, strict=True)]
     said: list[str] = []
     finetune(recipe_for("embed", base), tmp_path / "run", train=rows, dev=[], say=said.append)
-    assert "3 rows of training data make 1 examples" in said
+    assert "3 rows of training data make 1 example" in said
     with refused("no-data", names="none of the 1 rows"):
         finetune(recipe_for("embed", base), tmp_path / "none", train=rows[1:2], dev=[])
 

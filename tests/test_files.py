@@ -401,7 +401,7 @@ def test_find_files(library: Path, asked: list[str], found: list[str]) -> None:
         (["b.txt", "README.md"], "unknown-file-kind", Path("README.md")),
         (["empty"], "no-known-files", Path("empty")),
         (["c", "*.md"], "no-known-files", Path("*.md")),
-        (["none/**/*.txt"], "no-known-files", Path("none/**/*.txt")),
+        (["none/**/*.txt"], "no-file", Path("none/**/*.txt")),
     ],
 )
 def test_what_is_not_found_is_refused(library: Path, asked: list[str], code: str, value: Path | None) -> None:

@@ -624,7 +624,7 @@ def test_documents_are_no_rows(name: str, tmp_path: Path, run: Run) -> None:
     for verb in ("predict", "evaluate"):
         assert is_one_error(run(verb, folder / name, "--task", "emotion").stderr, f"{name} is a document")
     assert is_one_error(run("doctor", folder / name, "--task", "classify").stderr, f"{name} is a document")
-    assert "1 documents, which hold no rows" in run("doctor", folder, "--task", "classify").stderr
+    assert "documents, of which it has 1, hold no rows" in run("doctor", folder, "--task", "classify").stderr
 
 
 @pytest.mark.parametrize(

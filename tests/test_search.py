@@ -367,9 +367,15 @@ def test_what_is_no_index_is_refused(model: Path, documents: dict[str, str], tmp
         index.search_many("a dog")
     with refused("other-plan", names="other files"):
         build(write_corpus(tmp_path / "d.jsonl", documents), tmp_path / "i", model)
-    (tmp_path / "i" / "manifest.json").write_text("{")
-    with refused("damaged-file"):
-        Index.open(tmp_path / "i")
+    for damaged in (
+        "{",
+        '{"version": 1, "settings": {"strange": 1}}',
+        '{"version": 1}',
+        '{"version": 1, "strange": 1}',
+    ):
+        (tmp_path / "i" / "manifest.json").write_text(damaged)
+        with refused("damaged-file", names="others" if "version" in damaged else "column"):
+            Index.open(tmp_path / "i")
 
 
 def test_an_index_that_may_only_be_read(

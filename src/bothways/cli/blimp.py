@@ -8,6 +8,7 @@ import typer
 
 from bothways.cli.options import AnyModel, Device, Dtype, Encoding, PrintJson, Threads
 from bothways.cli.output import file_progress, print_json, print_table
+from bothways.printable import counted
 from bothways.progress import Progress
 
 
@@ -45,4 +46,6 @@ def blimp(
         print_json(asdict(found))
         return
     rows = [(group, f"{share:.3f}") for group, share in sorted(found.groups.items(), key=lambda row: row[1])]
-    print_table((f"{found.pairs:,} pairs", "accuracy"), [*rows, ("mean", f"{found.accuracy:.3f}")], right=("accuracy",))
+    print_table(
+        (counted(found.pairs, "pair"), "accuracy"), [*rows, ("mean", f"{found.accuracy:.3f}")], right=("accuracy",)
+    )

@@ -22,6 +22,7 @@ from bothways.cli.options import (
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
+from bothways.printable import counted
 
 if TYPE_CHECKING:
     from bothways.search.cluster import Group
@@ -91,7 +92,10 @@ def cluster(
         watch=watch,
     )
     grouped = sum(map(len, groups))
-    say(f"{len(texts):,} texts: {len(groups):,} groups with {grouped:,} texts, {len(texts) - grouped:,} in no group")
+    say(
+        f"{counted(len(texts), 'text')}: {counted(len(groups), 'group')} with {counted(grouped, 'text')}, "
+        f"{len(texts) - grouped:,} in no group"
+    )
     if out is not None:
         write_jsonl(out, _by_text(texts, numbers, groups))
     if as_json:

@@ -24,6 +24,7 @@ from bothways.cli.options import (
 )
 from bothways.cli.output import echo, file_progress, print_json, print_marked, print_table, print_title, say
 from bothways.errors import BothwaysError, needs
+from bothways.printable import counted
 from bothways.progress import Progress
 
 if TYPE_CHECKING:
@@ -143,9 +144,7 @@ def _print(found: "Evaluation", temperature: float) -> None:
         (shown_name(name, labels), f"{value:.4f}", _range(found.intervals.get(name)))
         for name, value in found.scores.items()
     ]
-    print_table(
-        (f"{found.examples:,} example{'' if found.examples == 1 else 's'}", "score", "95 %"), rows, right=("score",)
-    )
+    print_table((counted(found.examples, "example"), "score", "95 %"), rows, right=("score",))
     if 1 < len(found.details) <= 60:
         columns = list(next(iter(found.details.values())))
         details = [(name, *(shown_number(row[c]) for c in columns)) for name, row in found.details.items()]

@@ -22,6 +22,7 @@ from bothways.cli.options import (
 )
 from bothways.cli.output import print_json, require_jsonl, say, watch, write_jsonl
 from bothways.errors import BothwaysError
+from bothways.printable import counted
 
 
 def mine(
@@ -131,7 +132,10 @@ def mine(
     if as_json:
         print_json({"out": str(out), "pairs": len(known), "rows": len(found), "left_out": left_out})
     else:
-        say(f"{len(known):,} pairs → {len(found):,} rows in {out}; {left_out:,} with too few negatives are left out")
+        say(
+            f"{counted(len(known), 'pair')} → {counted(len(found), 'row')} in {out}; "
+            f"{left_out:,} with too few negatives are left out"
+        )
 
 
 def _read_pairs(file: Path, text: str | None, pair: str | None) -> tuple[list[tuple[str, str]], list[str]]:

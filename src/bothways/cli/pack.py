@@ -10,6 +10,7 @@ import typer
 
 from bothways.cli.options import Encoding, OldField, On, Sheet, TextColumn, TokenizerModel, named_devices
 from bothways.cli.output import parts_progress, print_json, print_table, say, watch
+from bothways.printable import counted
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.text.files import Each
@@ -103,7 +104,7 @@ def pack(
         ("tokens per word", f"{report.tokens_per_word:.2f}"),
         ("unknown", f"{report.unknown:.3%}"),
         ("exact duplicates", f"{report.duplicates:.2%}" + (" dropped" if dedup else "")),
-        ("held out", f"{report.valid_documents:,} documents, {report.valid_tokens:,} tokens"),
+        ("held out", f"{counted(report.valid_documents, 'document')}, {counted(report.valid_tokens, 'token')}"),
         ("unigram entropy", f"{report.entropy:.2f} nats: the loss of a model that knows only token frequencies"),
     ]
     print_table(("", ""), rows)

@@ -26,6 +26,7 @@ from bothways.cli.options import (
 from bothways.cli.output import parts_progress, print_json, print_table, say, watch
 from bothways.errors import BothwaysError
 from bothways.predict.encode_options import Long
+from bothways.printable import counted
 from bothways.progress import Progress
 from bothways.scale.bulk_options import DOCUMENTS_PER_PART
 from bothways.search.search_options import Mode, Quantize, Similarity
@@ -292,4 +293,4 @@ def _report(index: "Index", as_json: bool, is_read: bool = True) -> None:
         print_json({"index": str(index.home), **counts, "read": vars(tally)})
     else:
         read = f"{tally} → " if is_read else ""
-        say(f"{read}{len(index):,} documents, {index.passages:,} × {index.width} in {index.home}")
+        say(f"{read}{counted(len(index), 'document')}, {index.passages:,} × {index.width} in {index.home}")

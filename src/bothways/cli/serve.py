@@ -10,6 +10,7 @@ import typer
 from bothways.cli.options import Device, Dtype, PrintJson, Threads
 from bothways.cli.output import print_json, say
 from bothways.errors import BothwaysError, missing_package
+from bothways.printable import counted
 
 if TYPE_CHECKING:
     from bothways.serve.service import Service
@@ -125,5 +126,5 @@ def _start(address: str, service: "Service") -> None:
     for name, model in service.models.items():
         say(f"{name}: {', '.join(model.abilities)}")
     for name, found in service.indexes.items():
-        say(f"{name}: search among {len(found):,} documents")
+        say(f"{name}: search among {counted(len(found), 'document')}")
     say(f"{address} (try {address}/docs)")

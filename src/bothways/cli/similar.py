@@ -21,6 +21,7 @@ from bothways.cli.options import (
     vector_model,
 )
 from bothways.cli.output import print_json, print_table, read_rows, require_jsonl, say, shorten, watch, write_jsonl
+from bothways.printable import counted
 
 
 def similar(
@@ -79,14 +80,17 @@ def similar(
         groups = near_duplicates(texts, loaded, threshold=threshold, long=long, device=device, watch=watch)
         rows = [{"size": len(g), "rows": [numbers[i] for i in g], "texts": [texts[i] for i in g]} for g in groups]
         surplus = sum(len(group) - 1 for group in groups)
-        say(f"{len(texts):,} texts: {len(groups):,} groups of near-duplicates, {surplus:,} texts more than needed")
+        say(
+            f"{counted(len(texts), 'text')}: {counted(len(groups), 'group')} of near-duplicates, "
+            f"{counted(surplus, 'text')} more than needed"
+        )
     else:
         limit = 20 if top is None and above is None else top
         pairs = similar_pairs(texts, loaded, top=limit, above=above, long=long, device=device, watch=watch)
         rows = [
             {"score": score, "rows": [numbers[i], numbers[j]], "texts": [texts[i], texts[j]]} for score, i, j in pairs
         ]
-        say(f"{len(texts):,} texts: {len(pairs):,} pairs")
+        say(f"{counted(len(texts), 'text')}: {counted(len(pairs), 'pair')}")
     if out is not None:
         write_jsonl(out, rows)
     if as_json:

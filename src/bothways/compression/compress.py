@@ -29,6 +29,7 @@ from bothways.model.vocabulary import keep_used
 from bothways.predict.encode_options import Long
 from bothways.predict.evaluation import labelled
 from bothways.predict.predictor import Predictor
+from bothways.printable import counted
 from bothways.progress import Progress, Watch, watch_nothing
 from bothways.scoring.significance import interval
 from bothways.tasks.labelled_files import FinetuneData
@@ -272,7 +273,7 @@ def _variants(whole: Variant, numbers: Sequence[int], lessons: Lessons, work: Pa
             say("stopped: nothing is written")
             raise
         shutil.rmtree(work / f"layers-{count}")
-        yield Variant(f"{count} layer{'s' * (count > 1)}", student)
+        yield Variant(counted(count, "layer"), student)
         lessons = replace(lessons, say=lambda words: None)  # the first student has said what holds for all
 
 

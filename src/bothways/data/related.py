@@ -50,25 +50,29 @@ class _Roles:
     label: str | None
 
 
-def read_related(paths: Paths, columns: Columns | None = None, notes: Notes | None = None) -> Iterator[Related]:
+def read_related(
+    paths: Paths, columns: Columns | None = None, notes: Notes | None = None, alone: bool = True
+) -> Iterator[Related]:
     """Stream the examples of files, in constant memory.
 
     A row has an anchor and a positive, which `columns` names as text and pair, or which have usual names; further
     columns with names such as negative, neg_2 or hard_negatives are negatives. A cell of positives or negatives may
     be a list. A label is a score of similarity, or a relation of natural language inference. A file with one text per
-    line, or one column of texts, gives texts that belong to themselves only (SimCSE).
+    line, or one column of texts, gives texts that belong to themselves only (SimCSE), and is refused if not `alone`.
     """
     notes = notes if notes is not None else Notes()
     for path in find_sources(paths, (*ROWS, ".txt")):
-        yield from _file(path, columns or Columns(), notes)
+        yield from _file(path, columns or Columns(), notes, alone)
 
 
-def _file(path: Path, columns: Columns, notes: Notes) -> Iterator[Related]:
+def _file(path: Path, columns: Columns, notes: Notes, alone: bool) -> Iterator[Related]:
     kind, lines = kind_of(path), read_plain(path)
     if kind not in ROWS:
         first, lines = peek(lines)
         kind = ".jsonl" if first.startswith("{") else ".tsv" if "\t" in first else ".txt"
     if kind == ".txt":
+        if not alone:
+            raise _no_pairs(name_of(path))
         yield from _lines(path, lines)
         return
     known: dict[tuple[str, ...], _Roles] = {}
@@ -76,9 +80,16 @@ def _file(path: Path, columns: Columns, notes: Notes) -> Iterator[Related]:
         names = tuple(row)
         if names not in known:
             known[names] = roles = find_roles(columns, names, name_of(path) if kind in TABLES else where)
+            if roles.positive is None and (roles.label is not None or not alone):
+                raise _no_pairs(name_of(path))
             negatives = " + ".join(roles.negatives)
             notes.took(text=roles.anchor, pair=roles.positive, negatives=negatives, label=roles.label)
         yield from _examples(row, known[names], where, notes, path.name)
+
+
+def _no_pairs(name: str) -> BothwaysError:
+    says = "has one text in each row, and two are compared: name the column of the second with `pair`"
+    return BothwaysError(f"{name} {says}", "no-pairs", name)
 
 
 def _lines(path: Path, lines: Iterable[str]) -> Iterator[Related]:

@@ -21,6 +21,7 @@ from bothways.text.files import (
     files_of_kinds,
     files_of_pattern,
     is_pattern,
+    no_known_files,
     replace_surrogates,
     visible_files,
 )
@@ -57,12 +58,8 @@ def find_sources(paths: Paths, kinds: tuple[str, ...]) -> list[Path]:
             inside = without_annotated(files_in(path, lambda file: kind_of(file) in kinds))
             if not inside:
                 documents = sum(is_document(file) for file in visible_files(path)) if path.is_dir() else 0
-                only = f", but {documents:,} documents, which hold no rows" if documents else ""
-                raise BothwaysError(
-                    f"there is no file of a known kind in {path}{only}: expected {', '.join(kinds)}",
-                    "no-known-files",
-                    path,
-                )
+                only = f" (documents, of which it has {documents:,}, hold no rows)" if documents else ""
+                raise no_known_files(path, ", ".join(kinds) + only)
             found += inside
         else:
             raise BothwaysError(f"there is no file {path}", "no-file", path)

@@ -9,6 +9,7 @@ from bothways.data.notes import Notes, row_error
 from bothways.data.schemes import Span, from_spans
 from bothways.data.sources import text_of
 from bothways.data.words import Place, split_words
+from bothways.printable import counted
 
 FIELDS = ("spans", "label", "labels", "entities")
 _STARTS = ("start", "start_offset")
@@ -89,7 +90,8 @@ def _region(value: dict[str, Any], text: str, where: str) -> Span:
     """A region of Label Studio, which counts the places of some texts in UTF-16, where an emoji is two."""
     labels, place, shown = value["labels"], value.get("globalOffsets") or value, value.get("text")
     if not isinstance(labels, list) or len(labels) != 1:
-        says = f"has the region {shown!r} with {len(labels)} labels: one tag per word needs one, so remove the others"
+        count = counted(len(labels), "label")
+        says = f"has the region {shown!r} with {count}: one tag per word needs one, so remove the others"
         raise row_error(where, says, "bad-entity")
     kind, start, end = _entity({**place, "label": labels[0]}, where)
     if not isinstance(shown, str) or text[start:end] == shown:

@@ -26,6 +26,7 @@ from bothways.data.sources import (
 from bothways.data.spans import FIELDS, find_field, read_spans
 from bothways.data.words import join_words
 from bothways.errors import BothwaysError
+from bothways.printable import counted
 from bothways.text.columns import LABELS, Columns, ResolvedColumns, find_columns
 from bothways.text.files import replace_surrogates
 from bothways.text.streams import STDIN
@@ -244,7 +245,11 @@ def _tokens(row: dict[str, Any], key: str, field: str | None, where: str, notes:
     if not isinstance(tags, list) or not all(isinstance(tag, str | int) for tag in tags):
         raise row_error(where, f"has no list of tags in {field}", "no-tags")
     if len(tags) != len(words):
-        raise row_error(where, f"has {len(words)} words in {key} and {len(tags)} tags in {field}", "count-mismatch")
+        raise row_error(
+            where,
+            f"has {counted(len(words), 'word')} in {key} and {counted(len(tags), 'tag')} in {field}",
+            "count-mismatch",
+        )
     if any(isinstance(tag, int) for tag in tags):
         notes.add("numeric-tags", where)
     return _sentence(words, list(map(str, tags)), where)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bothways.data.findings import Finding, Severity, Share
+from bothways.printable import counted
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class DataReport:
 
     def __repr__(self) -> str:
         counts = ((severity, len(self.of(severity))) for severity in ("error", "warning"))
-        found = ", ".join(f"{count:,} {name}{'s' * (count > 1)}" for name, count in counts if count) or "nothing wrong"
+        found = ", ".join(counted(count, name) for name, count in counts if count) or "nothing wrong"
         kind = f"{self.task}, {self.kind}" if self.kind else self.task
         lines = [f"DataReport({kind}: {self.rows:,} rows, {self.labelled:,} labelled; {found})"]
         lines += [f"  {one.severity}: {one.says} {one.do}".rstrip() for one in self.findings if one.severity != "ok"]

@@ -18,6 +18,7 @@ from bothways.doctor.tokens import Tokenized
 from bothways.errors import BothwaysError
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.printable import counted
 from bothways.tasks.defaults import settled
 from bothways.tasks.folder import with_task
 from bothways.tasks.recipe import FinetuneData, FinetuneRecipe, advice_file
@@ -171,4 +172,4 @@ def _machine(device: torch.device) -> str:
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     busy = f" of a busy machine (load {load:.1f} on {cores} cores)" if load > cores else ""
-    return f"{threads} CPU thread{'s' * (threads > 1)}{busy}"
+    return counted(threads, "CPU thread") + busy

@@ -17,6 +17,7 @@ from bothways.engine.token_ids import TokenIds, characters_of
 from bothways.engine.tokens import Tokens
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.facts import ModelFacts
+from bothways.printable import counted
 from bothways.ranges import Bounded, Count
 from bothways.text.encoding import TextInput
 from bothways.text.pieces import LONGEST_WHOLE
@@ -74,20 +75,16 @@ class Tally:
                 setattr(self, name, getattr(self, name) + count)
 
     def __str__(self) -> str:
-        parts = [f"{_counted(self.texts, 'text')}, {_counted(self.tokens, 'token')}"]
+        parts = [f"{counted(self.texts, 'text')}, {counted(self.tokens, 'token')}"]
         if self.empty:
             parts.append(f"{self.empty:,} empty")
         if self.cut:
-            parts.append(f"{_counted(self.cut, 'text')} cut, {_counted(self.tokens_cut, 'token')} lost")
+            parts.append(f"{counted(self.cut, 'text')} cut, {counted(self.tokens_cut, 'token')} lost")
         if self.in_windows:
-            parts.append(f"{_counted(self.in_windows, 'long text')} read in windows, nothing lost")
+            parts.append(f"{counted(self.in_windows, 'long text')} read in windows, nothing lost")
         if self.unknown > UNKNOWN * self.tokens:
             parts.append(f"{self.unknown / self.tokens:.0%} of the tokens are words that this model's vocabulary lacks")
         return "; ".join(parts)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 class Reader:

@@ -14,6 +14,7 @@ from bothways.model.device import Device, Precision
 from bothways.model.hub_cache import name_in_hub
 from bothways.model.opened import open_model
 from bothways.predict.predictor import Predictor
+from bothways.printable import counted
 from bothways.progress import notebook_progress
 from bothways.scoring.accumulator import Accumulator
 from bothways.scoring.calibration import COLDEST, HOTTEST, Bin, fit_temperature
@@ -70,8 +71,8 @@ class Evaluation:
     def __repr__(self) -> str:
         low, high = self.interval
         return (
-            f"Evaluation({self.task}, {self.examples:,} examples: {self.metric} {self.scores[self.metric]:.4f}, "
-            f"95 % interval {low:.4f} to {high:.4f})"
+            f"Evaluation({self.task}, {counted(self.examples, 'example')}: "
+            f"{self.metric} {self.scores[self.metric]:.4f}, 95 % interval {low:.4f} to {high:.4f})"
         )
 
     def _repr_html_(self) -> str:

@@ -5,6 +5,7 @@ import html
 from bothways.marked_text import INK, Colours, html_table
 from bothways.predict.display import error_text, marked_pair, shown_number
 from bothways.predict.evaluation import Evaluation
+from bothways.printable import counted
 from bothways.scoring.classification import shown_name
 from bothways.tasks.registry import TASKS
 
@@ -17,7 +18,7 @@ def evaluation_html(found: Evaluation) -> str:
     for name, value in found.scores.items():
         between = " to ".join(f"{end:.4f}" for end in found.intervals.get(name, ()))
         rows.append((shown_name(name, found.labels), f"{value:.4f}", between))
-    title = f"Scores on {found.examples:,} example{'s' * (found.examples != 1)}"
+    title = f"Scores on {counted(found.examples, 'example')}"
     parts = [html_table(("", "score", "95 % interval"), rows, title, numbers=2)]
     if 1 < len(found.details) <= _MOST_LABELS:
         columns = list(next(iter(found.details.values())))

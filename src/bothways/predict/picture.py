@@ -5,6 +5,7 @@ from typing import Any
 
 from bothways.plots import BLUE, RED, bars, new_figure, require_picture_name, save_figure
 from bothways.predict.evaluation import Evaluation
+from bothways.printable import counted
 from bothways.scoring.classification import shown_name
 
 
@@ -32,7 +33,7 @@ def _scores(axes: Any, found: Evaluation, labels: tuple[str, ...]) -> None:
     bars(axes, [shown_name(name, labels) for name in names], values, [f"{value:.3f}" for value in values], ends)
     if found.metric in names:
         axes.plot([low, high], [names.index(found.metric)] * 2, color=RED, linewidth=3)
-    axes.set_title(f"Scores on {found.examples:,} examples (red: 95 % interval)", loc="left", fontsize=10)
+    axes.set_title(f"Scores on {counted(found.examples, 'example')} (red: 95 % interval)", loc="left", fontsize=10)
 
 
 def _confusion(axes: Any, found: Evaluation, labels: tuple[str, ...]) -> None:

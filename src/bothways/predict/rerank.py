@@ -19,6 +19,7 @@ from bothways.model.opened import AnsweringModel
 from bothways.model.sentence_files import max_length_of
 from bothways.predict.encode import require_several, warn_of_losses
 from bothways.predict.encode_options import Long
+from bothways.printable import counted
 from bothways.progress import in_notebook
 from bothways.tasks.answering import decode_all
 from bothways.tasks.registry import task_config
@@ -172,7 +173,7 @@ def reranker_config(model: ModelFacts) -> TaskConfig:
         has = ", ".join(model.heads) or "no head"
         raise BothwaysError(
             f"a reranker has a sequence head with one output, and this model has {has}"
-            + (f" with {len(model.config.labels)} labels" if model.config.labels else ""),
+            + (f" with {counted(len(model.config.labels), 'label')}" if model.config.labels else ""),
             "not-a-reranker",
             has,
         )

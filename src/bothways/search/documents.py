@@ -18,7 +18,7 @@ from bothways.errors import BothwaysError
 from bothways.text.arrow import dataset_folder
 from bothways.text.columns import find_text
 from bothways.text.document_files import DOCUMENTS, is_document, is_readable, read_document
-from bothways.text.files import files_of_kinds, is_pattern
+from bothways.text.files import files_of_kinds, is_pattern, no_known_files
 from bothways.text.streams import COMPRESSED, STDIN
 
 _KINDS = (*DOCUMENTS, *ROWS)
@@ -52,7 +52,7 @@ def find_corpus(paths: Paths, but: Path) -> list[CorpusFile]:
             named += _in_folder(path, but)
         elif is_pattern(path):
             if not (names := sorted(glob.glob(str(path), recursive=True))):
-                raise _no_known_files(path)
+                raise no_known_files(path, ", ".join(_KINDS))
             named += [_one(Path(name)) for name in names]
         elif path.exists():
             named.append(_one(path))
@@ -73,13 +73,8 @@ def _in_folder(folder: Path, but: Path) -> list[CorpusFile]:
             return [CorpusFile(beir)]
     files = files_of_kinds(folder, lambda file: is_readable(file) or kind_of(file) in ROWS, but)
     if not files:
-        raise _no_known_files(folder)
+        raise no_known_files(folder, ", ".join(_KINDS))
     return [CorpusFile(file, file.relative_to(folder).as_posix() if is_document(file) else "") for file in files]
-
-
-def _no_known_files(path: Path) -> BothwaysError:
-    says = f"there is no file of a known kind in {path}: expected {', '.join(_KINDS)}"
-    return BothwaysError(says, "no-known-files", path)
 
 
 def _one(file: Path) -> CorpusFile:

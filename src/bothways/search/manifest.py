@@ -92,7 +92,8 @@ def read_manifest(home: Path) -> Manifest | None:
                 found[name] = Pending(**found[name]) if found.get(name) else None
             return Manifest(**found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BothwaysError(f"{path} is not the manifest of an index: {error}", "damaged-file", path) from error
+        why = error if isinstance(error, OSError | ValueError) else "its keys are others"
+        raise BothwaysError(f"{path} is not the manifest of an index: {why}", "damaged-file", path) from error
     raise BothwaysError(
         f"{home} was written by another version of bothways (format {version}): build it again", "other-version", home
     )

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 from bothways.model.config import EncoderConfig
+from bothways.printable import counted
 from bothways.tasks.recipe import LORA_FACTOR, FinetuneRecipe
 from bothways.tasks.registry import TASKS
 
@@ -52,9 +53,9 @@ def settled(recipe: FinetuneRecipe, shape: EncoderConfig, examples: int, labels:
         found.append(f"batch size {run.batch_size}")
     if not run.has_length:
         run = replace(run, epochs=_epochs(recipe.task, examples, labels, run.batch_size))
-        found.append(f"{run.epochs:g} epoch{'s' * (run.epochs != 1)} for {examples:,} examples")
+        found.append(f"{run.epochs:g} epoch{'s' * (run.epochs != 1)} for {counted(examples, 'example')}")
         if labels:
-            found[-1] += f" with {labels:,} labels"
+            found[-1] += f" with {counted(labels, 'label')}"
     return replace(recipe, run=run, optim=optim), f"chosen: {', '.join(found)}" if found else ""
 
 

@@ -89,7 +89,11 @@ class SentenceVectors(Task):
 
     @classmethod
     def read(cls, files: Sequence[str], columns: Columns, notes: Notes, known: Any = None) -> Iterator[Related]:
-        return read_related(files, columns, notes)
+        return read_related(files, columns, notes, alone=not isinstance(known, cls.Options))
+
+    @classmethod
+    def read_inputs(cls, file: str, columns: Columns, notes: Notes) -> Iterator[Related]:
+        return read_related([file], columns, notes, alone=False)
 
     @classmethod
     def parse(cls, given: Any) -> Related:
@@ -131,15 +135,8 @@ class SentenceVectors(Task):
         names = {str(example.gold) for example in examples if example.gold is not None}
         relations = tuple(sorted(names)) if kind == "relations" else ()
         pooling: tuple[PoolingMode, ...] = (settings.pooling,) if settings.pooling else ()
-        options = EmbedOptions(
-            kind,
-            relations,
-            pooling,
-            settings.normalize,
-            settings.query_prompt,
-            settings.document_prompt,
-            settings.matryoshka,
-        )
+        prompts = (settings.query_prompt, settings.document_prompt)
+        options = EmbedOptions(kind, relations, pooling, settings.normalize, *prompts, settings.matryoshka)
         return TaskConfig(cls.name, window, options=options), ()
 
     @classmethod

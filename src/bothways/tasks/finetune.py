@@ -21,6 +21,7 @@ from bothways.model.load import load
 from bothways.model.lora import adapt, copy_adapter
 from bothways.model.model import Model
 from bothways.model.weights import read_json
+from bothways.printable import counted
 from bothways.progress import Watch, watch_nothing
 from bothways.tasks.data_notes import cut_note, data_notes
 from bothways.tasks.defaults import settled
@@ -290,7 +291,7 @@ def _assembled(recipe: FinetuneRecipe, examples: Sequence[Any], is_dev: bool, te
     found = list(TASKS[recipe.task].assemble(examples, recipe.settings, is_dev))
     if len(found) != len(examples):
         what = "development" if is_dev else "training"
-        tell(f"{len(examples):,} rows of {what} data make {len(found):,} examples")
+        tell(f"{len(examples):,} rows of {what} data make {counted(len(found), 'example')}")
     if examples and not found:
         raise BothwaysError(f"none of the {len(examples):,} rows makes an example: nothing is entailed", "no-data")
     return found

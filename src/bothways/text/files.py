@@ -53,9 +53,7 @@ def find_files(paths: Iterable[Path | str]) -> list[Path]:
         elif is_pattern(path):
             some = files_of_pattern(path, _kind)
         if not some:
-            raise BothwaysError(
-                f"there is no file of a known kind in {path}: expected {_known()}", "no-known-files", path
-            )
+            raise no_known_files(path, _known())
         found += some
     return require_files(each_once(found))
 
@@ -63,6 +61,13 @@ def find_files(paths: Iterable[Path | str]) -> list[Path]:
 def is_pattern(path: Path) -> bool:
     """Whether this is a pattern such as `books/**/*.gz`: a file or folder of that very name comes first."""
     return path != STDIN and glob.has_magic(str(path)) and not path.exists()
+
+
+def no_known_files(path: Path, kinds: str) -> BothwaysError:
+    """The error for a folder or pattern without a file that can be read."""
+    if path.is_dir() or any(glob.iglob(str(path), recursive=True)):
+        return BothwaysError(f"there is no file of a known kind in {path}: expected {kinds}", "no-known-files", path)
+    return BothwaysError(f"no file matches {path}", "no-file", path)
 
 
 def files_of_pattern(pattern: Path, is_known: Callable[[Path], object]) -> list[Path]:
