@@ -168,6 +168,14 @@ def test_k_means_of_as_many_groups_as_rows_and_of_equal_rows() -> None:
     assert set(k_means(equal, 3, 0, "cpu", BUDGET, watch_nothing).labels.tolist()) == {0}
 
 
+def test_function_words_name_a_group_only_if_it_has_no_others() -> None:
+    texts = ["all of my tea", "tea of my aunt", "the car", "a car"]
+    labels = np.array([0, 0, 1, 1])
+    assert topic_words(texts, labels, 3) == [["tea", "aunt"], ["car"]]
+    assert topic_words(["这个茶", "这个茶", "车"], np.array([0, 0, 1]), 1) == [["个茶"], ["车"]]
+    assert topic_words(["the", "of it"], np.array([0, 1]), 3) == [["the"], ["it", "of"]]
+
+
 def test_groups_are_named_by_their_own_words() -> None:
     texts = ["the cat sleeps", "the cat eats", "the old cat", "the train to paris", "the train", "a train leaves"]
     texts += ["北京的天气很好", "今天天气不错", "天气真冷", "the rest"]
