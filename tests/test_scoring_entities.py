@@ -120,7 +120,7 @@ def test_without_sentences_there_is_no_score() -> None:
     assert Entities().per_type() == Tags().per_tag() == {}
 
 
-@pytest.mark.parametrize("tag", ["S-PER", "PER", "B", "B-", "", "o", "E-LOC"])
+@pytest.mark.parametrize("tag", ["S-PER", "PER", "M", "B-", "", "o", "E-LOC"])
 def test_what_is_not_bio_is_refused(tag: str) -> None:
     with refused("bad-tag", tag):
         Entities().add(["O"], [tag])

@@ -143,11 +143,29 @@ def test_entities_are_listedwith_their_words_and_mean_chance() -> None:
     ]
 
 
+@pytest.mark.parametrize(("labels", "kind"), [(("B", "I"), "word"), (("O", "B-NOUN", "I-NOUN"), "NOUN")])
+def test_segmented_words_are_put_together(labels: tuple[str, ...], kind: str) -> None:
+    """Each character was an answer of its own."""
+    task = task_of(TokenClassification, model_of(config_for("tag"), labels))
+    item = task.encode([Tagged(*join_words(["北", "京", "dog"]))])[0]
+    begin = labels.index("B") if "B" in labels else 1
+    found = task.answer(item, ([begin, begin + 1, begin], np.ones(3)))
+    assert [(one["entity_group"], one["word"]) for one in found] == [(kind, "北京"), (kind, "dog")]
+    logits = np.zeros((3, len(labels)), np.float32)
+    logits[:, begin + 1] = 5  # words do not begin in their middle
+    assert decide_tags(task, 3, logits)[0] == [labels[begin], labels[begin + 1], labels[begin + 1]]
+    scores = task.new_scores()
+    scores.add([labels[begin], labels[begin + 1], labels[begin]], [labels[begin]] * 3)
+    assert scores.scores()["f1"] == pytest.approx(0.4)  # one of 3 words, which are 2
+
+
 def test_the_labels_of_a_tagger_come_from_its_data() -> None:
     """O first; every type with both of its tags, though one of them never came; plain tags as they are."""
     assert tag_names([["O", "B-PER"], ["I-LOC", "O"]]) == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     assert tag_names([["VERB", "ADJ"], ["NOUN"]]) == ("ADJ", "NOUN", "VERB")
     assert tag_names([["O", "NOUN"]]) == ("NOUN", "O")
+    assert tag_names([["B", "I", "B"]]) == ("O", "B", "I")
+    assert tag_names([["B-NOUN", "I-NOUN"], ["B-X"]]) == ("O", "B-NOUN", "I-NOUN", "B-X", "I-X")
 
 
 # ---------------------------------------------------------------------- answers

@@ -25,6 +25,7 @@ Scheme = Literal["plain", "BIO", "IOB1", "BIOES", "BILOU", "BMES"]
 Span = tuple[str, int, int]
 """An entity: its type, its first word, and the end (exclusive)."""
 
+WORD = "word"
 _TAG = re.compile(r"([BIESMLU])(?:[-_](.+))?", re.DOTALL)
 _SAME = {"M": "I", "L": "E", "U": "S"}
 """Letters of BMES and BILOU, with their equivalents in BIOES."""
@@ -72,6 +73,16 @@ def parse(tag: str) -> tuple[str, str] | None:
         return "O", ""
     match = _TAG.fullmatch(tag)
     return (match[1], match[2] or "") if match else None
+
+
+def is_begin(tag: str) -> bool:
+    """Whether an entity in BIO begins here."""
+    return tag == "B" or tag.startswith("B-")
+
+
+def type_of(tag: str) -> str:
+    """The type of a tag in BIO. Entities without one are words: they come from word segmentation."""
+    return tag[2:] or WORD
 
 
 def to_bio(tags: Sequence[str], scheme: Scheme) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def _token(model: Model, folder: str) -> Use:
     tokens that were not trained."""
     knows_words = model.tokenizer is not None and model.tokenizer.kind == "WordPiece"
     texts = list(_samples(model, _NAMES if knows_words else _SPACED).values())
-    has_entities = any(label.startswith("B-") for label in model.config.labels)
+    has_entities = any(label == "B" or label.startswith("B-") for label in model.config.labels)
     how = ', aggregation_strategy="first"' if has_entities else ""
     theirs = _code(
         "from transformers import pipeline",

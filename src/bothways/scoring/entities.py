@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bothways.data.schemes import Span, spans
+from bothways.data.schemes import WORD, Span, spans
 from bothways.errors import BothwaysError
 from bothways.scoring.accumulator import (
     Column,
@@ -27,15 +27,16 @@ _COUNTED = 8  # gold, predicted, right; gold and predicted that overlap; right b
 
 
 def entities(tags: Sequence[str]) -> list[Span]:
-    """The entities of one sentence in BIO, read as conlleval does: I- after another type begins a new one.
+    """The entities of one sentence in BIO, read as conlleval does: I- after another type begins a new one. Without
+    types, as in word segmentation, they are words.
 
     >>> entities(["B-PER", "I-PER", "O", "I-LOC", "I-ORG"])
     [('PER', 0, 2), ('LOC', 3, 4), ('ORG', 4, 5)]
     """
     for tag in tags:
-        if tag != "O" and not (tag.startswith(("B-", "I-")) and len(tag) > 2):
+        if tag not in ("O", "B", "I") and not (tag.startswith(("B-", "I-")) and len(tag) > 2):
             raise BothwaysError(f"{tag!r} is not a BIO tag: expected O, B-TYPE or I-TYPE", "bad-tag", tag)
-    return spans(tags)
+    return [(kind or WORD, first, end) for kind, first, end in spans(tags)]
 
 
 class Entities:

@@ -18,7 +18,7 @@ from bothways.data.examples import Tagged
 from bothways.data.findings import DataCounts, Finding, Share, Spots, short
 from bothways.data.label_checks import by_count, check_balance, check_known, check_spelling
 from bothways.data.notes import Notes
-from bothways.data.schemes import Span, detect, parse, problems
+from bothways.data.schemes import Span, detect, is_begin, parse, problems, type_of
 from bothways.data.sources import BINARY, ROWS, find_sources, kind_of, peek, read_plain
 from bothways.data.spans import find_field
 from bothways.data.tagged import (
@@ -61,13 +61,21 @@ def tag_names(golds: Sequence[Sequence[str]]) -> tuple[str, ...]:
     seen = sorted({tag for gold in golds for tag in gold})
     if not is_entities(seen):
         return tuple(seen)
-    types = sorted({tag[2:] for tag in seen if tag != OUTSIDE})
-    return (OUTSIDE, *(f"{place}-{kind}" for kind in types for place in "BI"))
+    types = sorted({tag[1:] for tag in seen if tag != OUTSIDE})
+    return (OUTSIDE, *(f"{place}{kind}" for kind in types for place in "BI"))
 
 
 def is_entities(tags: Sequence[str]) -> bool:
-    """Whether tags are BIO, not plain ones."""
-    return OUTSIDE in tags and all(tag == OUTSIDE or tag[:2] in ("B-", "I-") for tag in tags)
+    """Whether tags are BIO, not plain ones. Where every word is one of them, as in Chinese word segmentation, O is
+    missing, and the types may be.
+
+    >>> [is_entities(tags) for tags in (["B-PER", "O"], ["B-NOUN", "I-NOUN"], ["B", "I"], ["NOUN", "O"])]
+    [True, True, True, False]
+    """
+    inside = {tag for tag in tags if tag != OUTSIDE}
+    has_both = {tag[:1] for tag in inside} == {"B", "I"}
+    is_typed = all(tag[:2] in ("B-", "I-") for tag in inside)
+    return inside == {"B", "I"} or (is_typed and (has_both or OUTSIDE in tags))
 
 
 def _has_texts(path: Path, columns: Columns) -> bool:
@@ -272,7 +280,7 @@ class TokenClassification(Task):
         counts.measure("words in a sentence", len(example.words), example.where)
         tags = example.gold or ()
         counts.names.update(tags)
-        counts.place({*tags, *(tag[2:] for tag in tags if tag.startswith("B-"))}, example.where)
+        counts.place({*tags, *(type_of(tag) for tag in tags if is_begin(tag))}, example.where)
 
     @classmethod
     def data_kind(cls, counts: DataCounts) -> str:
@@ -283,7 +291,7 @@ class TokenClassification(Task):
         """The tags, or the types of the entities."""
         if kind == "plain":
             return by_count(counts.names)
-        return by_count({tag[2:]: count for tag, count in counts.names.items() if tag.startswith("B-")})
+        return by_count({type_of(tag): count for tag, count in counts.names.items() if is_begin(tag)})
 
     @classmethod
     def label_shares(cls, counts: DataCounts, kind: str) -> tuple[Share, ...]:

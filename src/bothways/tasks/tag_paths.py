@@ -19,9 +19,9 @@ def transitions(labels: Sequence[str]) -> NDArray[np.float64]:
 
     A type without B-, as some published taggers have, begins with I-.
     """
-    free = [not tag.startswith("I-") or f"B-{tag[2:]}" not in labels for tag in labels]
+    free = [tag[:1] != "I" or f"B{tag[1:]}" not in labels for tag in labels]
     allowed = [
-        [is_free or (last != OUTSIDE and last[2:] == tag[2:]) for tag, is_free in zip(labels, free, strict=True)]
+        [is_free or (last != OUTSIDE and last[1:] == tag[1:]) for tag, is_free in zip(labels, free, strict=True)]
         for last in (*labels, OUTSIDE)
     ]
     return np.where(allowed, 0.0, _NEVER)

@@ -29,13 +29,16 @@ export function ranked(scores, { kind, labels, thresholds }) {
 // ---------------------------------------------------------------------- tags
 
 export function isEntities(labels) {
-  return labels.includes("O") && labels.every((tag) => tag === "O" || tag.startsWith("B-") || tag.startsWith("I-"));
+  const inside = labels.filter((tag) => tag !== "O"), letters = new Set(inside.map((tag) => tag[0]));
+  const isTyped = inside.every((tag) => tag.startsWith("B-") || tag.startsWith("I-"));
+  const isBare = inside.length === 2 && inside.includes("B") && inside.includes("I");
+  return isBare || (isTyped && (letters.size === 2 || labels.includes("O")));
 }
 
 /** Whether the tag may follow `last`: I-PER stands only after B-PER or I-PER. */
 function mayFollow(last, tag, labels) {
-  const isFree = !tag.startsWith("I-") || !labels.includes(`B-${tag.slice(2)}`);
-  return isFree || (last !== "O" && last.slice(2) === tag.slice(2));
+  const isFree = tag[0] !== "I" || !labels.includes(`B${tag.slice(1)}`);
+  return isFree || (last !== "O" && last.slice(1) === tag.slice(1));
 }
 
 /** The most probable valid sequence of tags: Viterbi. */
@@ -83,8 +86,9 @@ function entities(tags) {
   tags.forEach((tag, i) => {
     const last = found[found.length - 1];
     if (tag === "O") return;
-    if (tag.startsWith("I-") && last && last[2] === i && last[0] === tag.slice(2)) last[2] = i + 1;
-    else found.push([tag.slice(2), i, i + 1]);
+    const type = tag.slice(2) || "word";
+    if (tag[0] === "I" && last && last[2] === i && last[0] === type) last[2] = i + 1;
+    else found.push([type, i, i + 1]);
   });
   return found;
 }
