@@ -301,7 +301,7 @@ def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, A
     possible = [name for name in possible if name not in needed]
     ranked = [n for n in (*identify.heads_of(family, raw), *task, *model.heads, *possible) if n in possible]
     if not ranked and "bothways" in raw and (folder / MODULES).exists():  # a bi-encoder, which has no head
-        plain = Model.new(replace(model.config, heads=(), labels=(), hf_config=raw), model.tokenizer)
+        plain = Model.unfilled(replace(model.config, heads=(), labels=(), hf_config=raw), model.tokenizer)
         plain.encoder = model.encoder
         return plain
     if not ranked:
@@ -319,7 +319,7 @@ def _with_head(model: Model, whole: Mapping[str, Tensor], config: Mapping[str, A
             require_matrix(last, whole[last], folder)
         size = len(whole[last]) if last in whole else len(model.config.labels)
         labels = labels if len(labels) == size else identify.nameless(size)
-    grown = Model.new(replace(model.config, heads=heads, labels=labels, hf_config=raw or kept), model.tokenizer)
+    grown = Model.unfilled(replace(model.config, heads=heads, labels=labels, hf_config=raw or kept), model.tokenizer)
     state, own = model.state_dict(), grown.state_dict()
     for ours, tensor in own.items():
         if ours.startswith("encoder."):

@@ -72,11 +72,16 @@ class Model(nn.Module):
     @classmethod
     def new(cls, config: ModelConfig, tokenizer: Tokenizer | None = None, *, seed: int = 0) -> "Model":
         """A model with random weights. The same seed gives the same weights."""
-        with torch.device("meta"):  # the layers' own initialisation would take time and change torch's global generator
-            model = cls(config, tokenizer)
-        model.to_empty(device="cpu")
+        model = cls.unfilled(config, tokenizer)
         initialise(model, config.encoder.init_std, torch.Generator().manual_seed(seed))
         return model
+
+    @classmethod
+    def unfilled(cls, config: ModelConfig, tokenizer: Tokenizer | None = None) -> "Model":
+        """A model whose weights are whatever the memory held: all of them are to be set."""
+        with torch.device("meta"):  # the layers' own initialisation would take time and change torch's global generator
+            model = cls(config, tokenizer)
+        return model.to_empty(device="cpu")
 
     def with_head(self, name: str, labels: Sequence[str] = (), *, keep: Sequence[str] = (), seed: int = 0) -> "Model":
         """This model with one more, newly initialised head. The other weights are shared.
