@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import safetensors.numpy
+import torch
 
 import bothways
 from bothways.data.words import split_words
@@ -22,7 +24,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.lora import adapt, save_adapter
 from bothways.model.model import Model
 from bothways.page.describe import describe
-from bothways.page.weights import low_rank
+from bothways.page.weights import Weights, low_rank
 from bothways.page.write import STATIC, write_page
 from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
@@ -394,6 +396,26 @@ def test_low_rank() -> None:
 
 
 # ---------------------------------------------------------------------- the files
+
+
+def test_parts_of_matrices_are_found_where_rows_begin_alike(tokenizer: Tokenizer) -> None:
+    """A graph has the queries' part of three stacked matrices, and the first rows of several parts are zeros."""
+    model = Model.new(ModelConfig(replace(TINY, vocab_size=len(PIECES), width=64), ("pooler",)), tokenizer)
+    names = [name for name, tensor in model.named_parameters() if tensor.ndim == 2]
+    with torch.no_grad():
+        for tensor in (parameter for parameter in model.parameters() if parameter.ndim == 2):
+            tensor[::16] = 0.0  # all parts begin alike
+    state = {name: tensor.detach().numpy() for name, tensor in model.named_parameters()}
+    given = {f"whole {name}": state[name] for name in names} | {f"part {name}": state[name][16:48] for name in names}
+    given = {name: array for name, array in given.items() if array.size >= 1_024}
+    given["other"] = np.ones((40, 64), np.float32)
+    graph = onnx.helper.make_graph([], "tiny", [], [], [onnx.numpy_helper.from_array(a, n) for n, a in given.items()])
+    weights = Weights(model)
+    found = weights.take_out(onnx.helper.make_model(graph), "output")
+    wanted = [name.removeprefix("whole ") if "whole" in name else f"{name[5:]}.16-48" for name in given]
+    assert found == [*wanted[:-1], "output.other"]
+    for name, array in zip(found, given.values(), strict=True):
+        assert np.allclose(weights.stored[name], array, atol=1e-3)
 
 
 def test_nothing_is_requested_from_elsewhere() -> None:

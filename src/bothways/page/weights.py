@@ -3,7 +3,6 @@
 A model that changes matrices of its encoder by a product of two small ones (LoRA) stores these two.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from bothways.model.model import Model
 Array = NDArray[Any]
 _SMALL = 1_024
 """Tensors with fewer numbers stay in their graphs."""
+_START = 8
+"""Numbers by which a row is looked up."""
 _RANK = 64
 """The highest rank of a change that is stored as two matrices."""
 _EXACT = 1e-3
@@ -32,14 +33,11 @@ class Weights:
         self.state: dict[str, Array] = {
             name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()
         }
-        self.names = {_digest(array): name for name, array in self.state.items()}
-        self.rows = {
-            _digest(row): (name, number)
-            for name, array in self.state.items()
-            if array.ndim == 2
-            for number, row in enumerate(array)
-        }
-        """Where each row of a matrix stands: a graph may have a part of it, such as the queries' of three."""
+        self.places: dict[bytes, list[tuple[str, int]]] = {}
+        """Which rows of which tensors begin so: a graph may have a part of a matrix, such as the queries' of three."""
+        for name, array in self.state.items():
+            for number, row in enumerate(_rows(array)):
+                self.places.setdefault(_start(row), []).append((name, number))
         self.stored: dict[str, Array] = {}
         """What the file of this model holds."""
         self.base = base
@@ -65,12 +63,11 @@ class Weights:
 
     def _name(self, array: Array) -> str:
         """The name of a tensor, or of a matrix with the numbers of the rows that are this one."""
-        if found := self.names.get(_digest(array)):
-            return found
-        if array.ndim == 2 and (place := self.rows.get(_digest(array[0]))) is not None:
-            name, first = place
-            last = first + len(array)
-            if np.array_equal(part := self.state[name][first:last], array):
+        for name, first in self.places.get(_start(_rows(array)[0]), ()):
+            whole, last = self.state[name], first + len(array)
+            if np.array_equal(whole, array):
+                return name
+            if whole.ndim == array.ndim == 2 and np.array_equal(part := whole[first:last], array):
                 self.state[found := f"{name}.{first}-{last}"] = part
                 return found
         return ""
@@ -114,5 +111,9 @@ def half(array: Array) -> Array:
     return found if np.isfinite(found).all() else array.astype(np.float32)
 
 
-def _digest(array: Array) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(array, np.float32).tobytes()).digest()
+def _rows(array: Array) -> Array:
+    return array if array.ndim == 2 else array.reshape(1, -1)
+
+
+def _start(row: Array) -> bytes:
+    return row[:_START].tobytes()
