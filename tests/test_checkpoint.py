@@ -1,9 +1,11 @@
 """Model folders: every file format, every way one can be wrong, and none half-written."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.weights import read_tensors
 from bothways.text.tokenizer import Tokenizer
 from helpers import TINY, make_loud, refused
 
@@ -77,6 +80,48 @@ def test_safetensors_bin_and_shards_are_the_same_model(tmp_path: Path) -> None:
         assert other.config.heads == models[0].config.heads
         for a, b in zip(models[0].parameters(), other.parameters(), strict=True):
             assert torch.equal(a, b)
+
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool])
+def test_tensors_are_read_as_safetensors_reads_them(dtype: torch.dtype, tmp_path: Path) -> None:
+    draws = torch.Generator().manual_seed(0)
+    shapes = {"matrix": (3, 5), "one": (), "none": (0, 4), "odd": (7,), "name with ü": (2, 2, 2)}
+    tensors = {name: torch.randint(0, 2, shape, generator=draws).to(dtype) for name, shape in shapes.items()}
+    safetensors.torch.save_file(tensors, tmp_path / "x.safetensors", metadata={"format": "pt"})
+    found = read_tensors(tmp_path / "x.safetensors")
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (dtype, tensor.shape)
+        assert torch.equal(found[name], tensor)
+
+
+def test_tensors_may_stand_at_odd_places(tmp_path: Path) -> None:
+    numbers = torch.tensor([1.5, -2.0])
+    header = json.dumps({"byte": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})[:-1]
+    header += ', "numbers": {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]}}'
+    header += " " * (1 - len(header) % 2)  # an odd length
+    data = len(header).to_bytes(8, "little") + header.encode() + b"\x07" + numbers.numpy().tobytes()
+    (tmp_path / "x.safetensors").write_bytes(data)
+    assert torch.equal(read_tensors(tmp_path / "x.safetensors")["numbers"], numbers)
+
+
+def test_reading_weights_again_and_again_keeps_nothing(tmp_path: Path) -> None:
+    safetensors.torch.save_file({f"w{n}": torch.zeros(300, 3) for n in range(50)}, tmp_path / "x.safetensors")
+    for _ in range(10):
+        read_tensors(tmp_path / "x.safetensors")
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(40):
+            read_tensors(tmp_path / "x.safetensors")
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 40_000  # safetensors' own reader: 115,000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "albert"])

@@ -24,6 +24,7 @@ from bothways.model.encoder import Activations, initialise
 from bothways.model.load import load
 from bothways.model.lora import adapt, save_adapter, trained_of
 from bothways.model.model import Model
+from bothways.model.weights import read_tensors
 from bothways.pretraining.loader import Loader, Mixture
 from bothways.pretraining.objective import Objective, Terms
 from bothways.pretraining.objectives import heads_for, make_objectives
@@ -270,7 +271,7 @@ class Pretraining:
 
     def load(self, folder: Path) -> dict[str, Tensor]:
         if self.recipe.lora.rank:
-            return dict(self.module.named_parameters()) | safetensors.torch.load_file(folder / "parts.safetensors")
+            return dict(self.module.named_parameters()) | read_tensors(folder / "parts.safetensors")
         model = load(folder / "model")
         if model.config.encoder != self.config.encoder:
             raise BothwaysError(
@@ -278,7 +279,7 @@ class Pretraining:
             )
         own = model.state_dict()
         file = folder / "parts.safetensors"
-        parts = safetensors.torch.load_file(file) if file.exists() else {}
+        parts = read_tensors(file) if file.exists() else {}
         for objective in self.objectives.values():
             objective.from_folder(own, parts)
         return {f"model.{name}": t for name, t in own.items()} | {f"parts.{name}": t for name, t in parts.items()}

@@ -21,6 +21,7 @@ from bothways.model.batch import Batch
 from bothways.model.load import load
 from bothways.model.lora import adapt, save_adapter, trained_of
 from bothways.model.model import Model
+from bothways.model.weights import read_tensors
 from bothways.scoring.accumulator import Accumulator
 from bothways.tasks.answering import decode_all
 from bothways.tasks.registry import with_config
@@ -236,7 +237,7 @@ class FineTuning:
 
     def load(self, folder: Path) -> dict[str, Tensor]:
         if self.lora is not None:
-            return dict(self.module.named_parameters()) | safetensors.torch.load_file(folder / "parts.safetensors")
+            return dict(self.module.named_parameters()) | read_tensors(folder / "parts.safetensors")
         model = load(folder / "model")
         if (model.config.encoder, model.config.labels) != (self.config.encoder, self.config.labels):
             raise BothwaysError(

@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model.run_folder import CHECKPOINTS, STATE
+from bothways.model.weights import read_tensors
 from bothways.train.ranks import full_tensor, shard_like
 
 _FILES = ("model", "generator", "parts.safetensors", "evaluated.json", "optimizer.safetensors", STATE)
@@ -185,7 +186,7 @@ class Checkpoints:
         """State, weights, and optimiser state."""
         try:
             state = read_state(path)
-            memory = safetensors.torch.load_file(path / "optimizer.safetensors")
+            memory = read_tensors(path / "optimizer.safetensors")
             return state, work.load(path), memory
         except (OSError, ValueError, TypeError, safetensors.SafetensorError) as error:
             raise BothwaysError(
