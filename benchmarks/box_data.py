@@ -25,6 +25,8 @@ from typing import Any
 
 from data_files import one, parts, rows, write, write_text
 
+from bothways.data.tagged import read_tagged
+from bothways.data.words import split_words
 from bothways.text.streams import read_lines
 
 RELATIONS = ("entailment", "neutral", "contradiction")
@@ -220,6 +222,22 @@ def chinese_sentiment(data: Path, out: Path) -> None:
                                       for r in found))  # fmt: skip
 
 
+def chinese_words(data: Path, out: Path) -> None:
+    """Words and their parts of speech: each character, number and Latin word with B-VERB or I-VERB, as Chinese text has
+    no spaces. The development set is learned and the test set held out: the training set is not among the data."""
+    for part, theirs in (("train", "dev"), ("dev", "test")):
+        sentences = []
+        for sentence in read_tagged([one(data, theirs)], "UPOS"):
+            lines = []
+            for (first, last), kind in zip(sentence.words, sentence.gold or (), strict=True):
+                word = sentence.text[first:last]
+                pieces = [word[start:end] for start, end in split_words(word)]
+                lines += [f"{piece}\t{'I' if n else 'B'}-{kind}\n" for n, piece in enumerate(pieces)]
+            sentences.append("".join(lines))
+        write_text(out / f"{part}.conll", "\n".join(sentences))
+        print(f"{out.name:8} {part}.conll  {len(sentences):7,} sentences")
+
+
 def copied(data: Path, out: Path, names: Iterable[tuple[str, str]] = (("train", "train"), ("dev", "dev"))) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for part, theirs in names:
@@ -237,7 +255,8 @@ def main() -> None:
     asked = options.parse_args()
     data, out = asked.data, asked.out
     needed = ("goemotions", "sms_spam", "snli", "glue_mnli", "ud_english_ewt", "squad1_train_part", "squad2_dev",
-              "glue_sst2", "cad_imdb", "glue_stsb", "chnsenticorp", "msra_ner", "zh_stsb", "cmrc2018")  # fmt: skip
+              "glue_sst2", "cad_imdb", "glue_stsb", "chnsenticorp", "msra_ner", "zh_stsb", "ud_chinese_gsdsimp",
+              "cmrc2018")  # fmt: skip
     if missing := [name for name in needed if not (data / name).is_dir()]:
         options.error(f"{data} has no {', '.join(missing)}")
     emotion(data / "goemotions", out / "emotion")
@@ -251,7 +270,7 @@ def main() -> None:
     chinese_sentiment(data / "chnsenticorp", out / "zh-sentiment")
     similarity(data / "zh_stsb", out / "zh-similarity", (("train", "train"), ("dev", "valid"), ("test", "test")))
     copied(data / "msra_ner", out / "zh-ner")
-    copied(data / "ud_chinese_gsdsimp", out / "zh-pos", (("train", "dev"), ("dev", "test")))
+    chinese_words(data / "ud_chinese_gsdsimp", out / "zh-pos")
     answers(parts(data / "cmrc2018", "train"), parts(data / "cmrc2018", "dev"), out / "zh-answer")
 
 

@@ -283,10 +283,13 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
         for i in range(20)
     ]
     squad = {"data": [{"paragraphs": [{"context": f"Here is {i}.", "qas": [asked[i]]} for i in range(20)]}]}
+    kinds = {"3月": "NOUN", "猫": "NOUN", "睡觉": "VERB"}
+    lines = (f"{n}\t{word}\t_\t{kind}" + "\t_" * 6 for n, (word, kind) in enumerate(kinds.items(), 1))
+    analysed = "\n".join(lines) + "\n\n"
     others = {
         "ud_english_ewt/en-train.conllu": "train", "ud_english_ewt/en-dev.conllu": "dev",
         "msra_ner/train.conll": "train", "msra_ner/dev.conll": "dev",
-        "ud_chinese_gsdsimp/zh-dev.conllu": "dev", "ud_chinese_gsdsimp/zh-test.conllu": "test",
+        **{f"ud_chinese_gsdsimp/zh-{part}.conllu": analysed for part in ("dev", "test")},
         "squad1_train_part/train.json": json.dumps(squad), "squad2_dev/dev-v2.0.json": "{}",
         "cmrc2018/train.json": json.dumps(squad), "cmrc2018/dev.json": "{}",
         "entities/wikigold.conll": "Bob I-PER\nAnn I-PER\nis O\n\nRed I-MISC\n",
@@ -321,6 +324,9 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
     assert (tmp_path / "out/ner/train.conll").read_text() == "Bob B-PER\nAnn I-PER\nis O\n\nRed O\n\nX B-ORG\n"
     none = [p for p in json.loads((tmp_path / "out/answer/train.json").read_text())["data"][0]["paragraphs"]
             for q in p["qas"] if not q["answers"]]  # fmt: skip
+    for part in ("train", "dev"):
+        tagged = (tmp_path / f"out/zh-pos/{part}.conll").read_text()
+        assert tagged == "3 B-NOUN\n月 I-NOUN\n猫 B-NOUN\n睡 B-VERB\n觉 I-VERB\n"
     assert none
     assert not any(p["qas"][0]["question"].removeprefix("Where is ").rstrip("?") + "." in p["context"] for p in none)
     train, dev = (

@@ -289,10 +289,10 @@ def test_dropout_is_for_training_only() -> None:
 
 @pytest.mark.slow
 def test_the_encoder_compiles() -> None:
-    """To machine code. One layer: the compiler takes as long again for every other, which is written alike."""
+    """As one graph. test_fit compiles a training to machine code, which takes half a minute."""
     encoder, batch = Encoder(replace(TINY, layers=1)).eval(), Batch.pack([[5] * 8, [6] * 8])
     make_loud(encoder)
-    compiled = torch.compile(encoder, fullgraph=True)
+    compiled = torch.compile(encoder, fullgraph=True, backend="aot_eager")
     assert torch.allclose(compiled(batch), encoder(batch), atol=1e-5)
 
 
