@@ -36,6 +36,7 @@ MEASURED = {
     "zh": "c85579608a3c0c215db062872ba4b2e2a879124e9cfdc121f13f3856f794c36e",
     "zh-answer": "6ef52e6e60d51e5544f07fc9009122e7d913028caa96dd45ccbc3342141d3e8d",
     "zh-ner": "a0c9b1c5ace168ffdca526ec6a501c02e8de4b6bd6df362ce9a269754a66e405",
+    "zh-pos": "e78b0fc495e68bdffa5e492308822a962a244c43127f20bff5f3c159edf9cca3",
     "zh-sentiment": "cbae142892ef77b17ca6b14827ee248add67c8523b906dffa515f638b64c25f1",
 }
 """The sha256 of each folder's files, but for the card."""
@@ -179,6 +180,7 @@ def test_it_finds_names() -> None:
         ("sentiment", ("服务态度很好，房间干净。",), "positive"),
         ("sentiment", ("太差了，再也不来了。",), "negative"),
         ("ner", ("鲁迅出生于浙江绍兴。",), "浙江/LOC"),
+        ("pos", ("鲁迅出生于浙江绍兴。",), "出生/VERB"),
         (
             "answer",
             ("猫头鹰白天在哪里睡觉？", "猫头鹰是夜行性动物，白天在树洞里睡觉，晚上出来捕食老鼠。它们的听力非常灵敏。"),
@@ -189,6 +191,12 @@ def test_it_finds_names() -> None:
 )
 def test_the_chinese_tasks_answer(task: str, given: tuple[str, ...], wanted: str, run: Run) -> None:
     assert wanted in run("predict", *given, "--task", task, "--model", "zh").stdout.replace("\t", " ")
+
+
+def test_it_splits_chinese_words() -> None:
+    found = bothways.Predictor.load(bothways.boxed("pos", "zh"))("昨天在超市买了三斤苹果。")
+    assert [one["word"] for one in found] == ["昨天", "在", "超市", "买", "了", "三", "斤", "苹果", "。"]
+    assert [one["entity_group"] for one in found[2:]] == ["NOUN", "VERB", "AUX", "NUM", "NOUN", "NOUN", "PUNCT"]
 
 
 def test_info_names_its_labels() -> None:
