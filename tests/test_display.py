@@ -6,10 +6,10 @@ import json
 import pickle
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from matplotlib.text import Text
 from rich.console import Console
 
 import bothways
@@ -197,18 +197,30 @@ def test_an_evaluation_is_a_line_and_a_page(name: str, tokenizer: Tokenizer, tmp
     assert found.worst[0]["where"] in page.text
 
 
-def test_chinese_labels_get_a_font_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_get_a_font_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was installed after matplotlib listed the fonts. DejaVu Sans has no circled letters, and STIX has."""
     from matplotlib import font_manager
 
-    figure = new_figure(1, 1)
-    assert figure is not None
-    english, chinese = figure.text(0, 0, "good"), figure.text(0, 0, "好评")
-    own = english.get_fontfamily()
-    monkeypatch.setattr(font_manager.fontManager, "ttflist", [SimpleNamespace(name="SimHei")])
-    monkeypatch.setattr(figure, "savefig", lambda path, **_: Path(path).touch())
-    save_figure(figure, tmp_path / "a.png")
-    assert english.get_fontfamily() == own
-    assert chinese.get_fontfamily() == [*own, "SimHei"]
+    def drawn(text: str) -> tuple[Text, bytes]:
+        figure = new_figure(1, 1)
+        assert figure is not None
+        figure.text(0, 0, "good")
+        shown = figure.text(0, 0.5, text)
+        save_figure(figure, tmp_path / "a.png")
+        return shown, (tmp_path / "a.png").read_bytes()
+
+    fonts = font_manager.fontManager.ttflist
+    (stix,) = (font.fname for font in fonts if (font.name, font.style, font.weight) == ("STIXGeneral", "normal", 400))
+    few = [font for font in fonts if font.name in ("DejaVu Sans", "Last Resort High-Efficiency")]
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", list(few))
+    monkeypatch.setattr(font_manager, "findSystemFonts", list)
+    with pytest.warns(UserWarning, match="no installed font has 'ⒷⒼ': the picture has boxes") as warned:
+        _, boxes = drawn("Ⓖ + Ⓑ")
+    assert len(warned) == 1
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [stix, str(tmp_path / "broken.ttf")])
+    shown, letters = drawn("Ⓖ + Ⓑ")
+    assert shown.get_fontfamily() == [*drawn("good")[0].get_fontfamily(), "STIXGeneral"]
+    assert boxes != letters
 
 
 # ---------------------------------------------------------------------- errors of taggers

@@ -18,7 +18,7 @@ SOURCE = Path(bothways.__file__).parent
 ORDER = [
     ["errors"],
     ["lazy"],
-    ["atomic", "prefetch", "hash_rng", "printable", "ragged", "ranges", "progress_displays", "progress"],
+    ["atomic", "prefetch", "hash_rng", "printable", "ragged", "ranges", "progress_displays", "progress", "fonts"],
     ["plots", "marked_text"],
     ["text"],
     ["data"],

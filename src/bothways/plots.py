@@ -6,23 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from bothways import atomic
 from bothways.errors import BothwaysError
+from bothways.fonts import fonts_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, FAINT, RED, GREY, BAND = "#1f4e8c", "#a9c1de", "#c8384a", "#666666", "#f2f4f7"
-_CJK_FONTS = (
-    "Noto Sans CJK SC",
-    "Noto Sans CJK JP",
-    "Noto Sans SC",
-    "Source Han Sans SC",
-    "PingFang SC",
-    "Heiti SC",
-    "Microsoft YaHei",
-    "SimHei",
-    "WenQuanYi Micro Hei",
-    "Arial Unicode MS",
-)
 LINES = ("#2a7f62", "#b5651d", "#6a4c93", "#3a86a8", "#8d6b94", "#7a7a3a")
 
 
@@ -52,27 +41,14 @@ def save_figure(figure: "Figure", path: Path, dpi: int = 120) -> None:
     from matplotlib import rc_context
 
     require_picture_name(path)
-    _use_fonts(figure)
     kind = _format(path)
     dates = {_DATES[kind]: None} if kind in _DATES else {}
-    with atomic.new_file(path) as fresh, rc_context({"svg.hashsalt": "bothways"}):
+    with atomic.new_file(path) as fresh, rc_context({"svg.hashsalt": "bothways"}), fonts_for(figure):
         figure.savefig(fresh, format=kind, dpi=dpi, metadata=dates)
 
 
 _DATES = {"svg": "Date", "pdf": "CreationDate"}
 """Where matplotlib writes the time, by format."""
-
-
-def _use_fonts(figure: "Figure") -> None:
-    """Fonts of the system for what matplotlib's own cannot draw, such as Chinese labels."""
-    from matplotlib.font_manager import FontProperties, fontManager
-    from matplotlib.text import Text
-
-    texts = [text for text in figure.findobj(Text) if any(ord(c) >= 0x2E80 for c in text.get_text())]
-    installed = {font.name for font in fontManager.ttflist} if texts else set()
-    fonts = [*FontProperties().get_family(), *(name for name in _CJK_FONTS if name in installed)]
-    for text in texts:
-        text.set_fontfamily(fonts)
 
 
 def bars(
