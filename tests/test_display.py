@@ -201,13 +201,12 @@ def test_labels_get_a_font_of_the_system(tmp_path: Path, monkeypatch: pytest.Mon
     """One that was installed after matplotlib listed the fonts. DejaVu Sans has no circled letters, and STIX has."""
     from matplotlib import font_manager
 
-    def drawn(text: str) -> tuple[Text, bytes]:
+    def drawn(text: str) -> tuple[Text, Text, bytes]:
         figure = new_figure(1, 1)
         assert figure is not None
-        figure.text(0, 0, "good")
-        shown = figure.text(0, 0.5, text)
+        english, other = figure.text(0, 0, "good"), figure.text(0, 0.5, text)
         save_figure(figure, tmp_path / "a.png")
-        return shown, (tmp_path / "a.png").read_bytes()
+        return english, other, (tmp_path / "a.png").read_bytes()
 
     fonts = font_manager.fontManager.ttflist
     (stix,) = (font.fname for font in fonts if (font.name, font.style, font.weight) == ("STIXGeneral", "normal", 400))
@@ -215,11 +214,11 @@ def test_labels_get_a_font_of_the_system(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(font_manager.fontManager, "ttflist", list(few))
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
     with pytest.warns(UserWarning, match="no installed font has 'ⒷⒼ': the picture has boxes") as warned:
-        _, boxes = drawn("Ⓖ + Ⓑ")
+        *_, boxes = drawn("Ⓖ +\nⒷ")
     assert len(warned) == 1
     monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [stix, str(tmp_path / "broken.ttf")])
-    shown, letters = drawn("Ⓖ + Ⓑ")
-    assert shown.get_fontfamily() == [*drawn("good")[0].get_fontfamily(), "STIXGeneral"]
+    english, other, letters = drawn("Ⓖ +\nⒷ")
+    assert other.get_fontfamily() == [*english.get_fontfamily(), "STIXGeneral"]
     assert boxes != letters
 
 
