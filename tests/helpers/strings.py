@@ -23,7 +23,7 @@ FIXED = [
     "", " ", "\n", "\t \r\n", "a" * 99, "a" * 100, "a" * 101, "x" * 5000, "猫" * 600, "[MASK]", "a[MASK]b", "[CLS] [SEP] [PAD] [UNK]",
     "[mask] [ MASK ]", "The capital of France is [MASK].", "unbelievable unbelievably walking", "ab\x00cd", "a\u200bb", "\ufeffstart",
     "don't won't it's", "1,234.56%", "http://example.org/a?b=c#d", "C++ & C#", "naïve café Ångström", "I\u0307stanbul İstanbul",
-    "北京is the capital of中国。", "法国的首都是[MASK]。", "😀😀", "##ing ##", "ﬁ ﬂ ﬃ", "ＡＢＣ１２３", "\u0130", "ǅ", "a\u0300\u0301\u0302",
+    "北京is the capital of中国。", "法国的首都是[MASK]。", "😀😀", "##ing ##", "ﬁ ﬂ ﬃ", "ＡＢＣ１２３", "２０２４年ＡＩ课，１０：３０开始", "３.５斤a９", "\u0130", "ǅ", "a\u0300\u0301\u0302",
 ]  # fmt: skip
 
 

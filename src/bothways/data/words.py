@@ -34,7 +34,7 @@ _CLITIC = re.compile(
 _WHOLE = re.compile(
     r"""(?:https?://|www\.)[!#-;=?-~]*[\w/]         # links
     | (?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+      # addresses
-    | (?<![\w.,:/])[0-9]+(?:[.,:/][0-9]+)+           # 3.14, 5,000, 10:30, 8/16/2000
+    | (?<![\w.,:/０-９])[0-9０-９]+(?:[.,:/．：／][0-9０-９]+)+  # 3.14, 5,000, 10:30, 8/16/2000, full-width too
     | (?<![\w.])(?:[a-z]\.){2,}(?:[a-z](?!\w))?      # U.S., e.g., a.k.a
     | (?<!\w)(?-i:Mr|Mrs|Ms|Dr|St|Inc|Jr)\.          # not the end of a sentence
     | (?<!\w)(?:(?-i:[OD]['’][A-Z])\w+|o['’]clock|ma['’]am)  # O'Brien
@@ -43,6 +43,8 @@ _WHOLE = re.compile(
     re.ASCII | re.IGNORECASE | re.VERBOSE,
 )
 """Words that contain or consist of punctuation."""
+_WIDE = re.compile("[０-９Ａ-Ｚａ-ｚ]")
+"""Full-width digits and letters, which Chinese texts have among their characters."""
 _REMEMBERED = 32
 """The longest parts of texts that are kept in a cache."""
 _ASCII = re.compile("[A-Za-z0-9]+|[^A-Za-z0-9 ]")
@@ -64,6 +66,9 @@ def split_words(text: str) -> list[Place]:
     >>> text = "Don't go to John's in 北京!"
     >>> [text[first:last] for first, last in split_words(text)]
     ['Do', "n't", 'go', 'to', 'John', "'s", 'in', '北', '京', '!']
+    >>> text = "２０２４年ＡＩ课，１０：３０开始"
+    >>> [text[first:last] for first, last in split_words(text)]
+    ['２０２４', '年', 'ＡＩ', '课', '，', '１０：３０', '开', '始']
     """
     spans = _unbroken_spans(text)
     return _split_ascii(text, spans) if text.isascii() and text.isprintable() else _split(text, spans)
@@ -168,4 +173,4 @@ def _class_of(character: str) -> Literal["space", "attached", "run", "mark"]:
         return "space"
     if kind[0] == "M" or kind in ("Cc", "Cf") or "\U0001f3fb" <= character <= "\U0001f3ff":
         return "attached"
-    return "run" if kind[0] in "LN" and not is_cjk(character) else "mark"
+    return "run" if kind[0] in "LN" and (_WIDE.match(character) or not is_cjk(character)) else "mark"

@@ -16,7 +16,7 @@ const WHOLE = new RegExp(
   [
     "(?:[Hh][Tt][Tt][Pp][Ss]?:\\/\\/|[Ww][Ww][Ww]\\.)[!#-;=?-~]*[\\w/]",
     "(?<![\\w.+-])[\\w.+-]+@[\\w-]+(?:\\.[\\w-]+)+",
-    "(?<![\\w.,:/])[0-9]+(?:[.,:/][0-9]+)+",
+    "(?<![\\w.,:/０-９])[0-9０-９]+(?:[.,:/．：／][0-9０-９]+)+",
     "(?<![\\w.])(?:[A-Za-z]\\.){2,}(?:[A-Za-z](?!\\w))?",
     "(?<!\\w)(?:Mr|Mrs|Ms|Dr|St|Inc|Jr)\\.",
     "(?<!\\w)(?:[OD]['’][A-Z]\\w+|[Oo]['’][Cc][Ll][Oo][Cc][Kk]|[Mm][Aa]['’][Aa][Mm])",
@@ -27,12 +27,13 @@ const WHOLE = new RegExp(
 );
 const ATTACHED = /[\p{M}\p{Cc}\p{Cf}\u{1f3fb}-\u{1f3ff}]/u;
 const RUN = /[\p{L}\p{N}]/u;
+const WIDE = /[０-９Ａ-Ｚａ-ｚ]/;
 const SPACE = /[\p{White_Space}\x1c-\x1f]/u; // as Python's str.isspace
 
 function kindOf(char) {
   if (SPACE.test(char)) return "space";
   if (ATTACHED.test(char)) return "attached";
-  return RUN.test(char) && !isCjk(char) ? "run" : "mark";
+  return RUN.test(char) && (WIDE.test(char) || !isCjk(char)) ? "run" : "mark";
 }
 
 /** The spans of the words, [[start, end], …]: runs of letters and digits, single marks, and each Chinese character. */
