@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import bothways
 from bothways.cli import app
 from bothways.model.box import BOX, boxed_names
+from helpers import refused
 from helpers.cli import Run
 
 ROOT = Path(__file__).parents[1]
@@ -197,6 +198,19 @@ def test_it_splits_chinese_words() -> None:
     found = bothways.Predictor.load(bothways.boxed("pos", "zh"))("昨天在超市买了三斤苹果。")
     assert [one["word"] for one in found] == ["昨天", "在", "超市", "买", "了", "三", "斤", "苹果", "。"]
     assert [one["entity_group"] for one in found[2:]] == ["NOUN", "VERB", "AUX", "NUM", "NOUN", "NOUN", "PUNCT"]
+
+
+def test_what_is_not_in_it_is_named(run: Run) -> None:
+    done = run("predict", "服务很好", "--model", "zh")
+    assert done.returncode == 1
+    assert "zh answers with one of its tasks: answer, ner, pos, sentiment, similarity (--task)" in done.stderr
+    done = run("predict", "服务很好", "--task", "pos", "--model", "zhh")
+    assert done.returncode == 2
+    assert "(en, zh, sentence, sentence-zh), and --model zhh is none" in " ".join(done.stderr.replace("│", " ").split())
+    with refused("no-such-model", "中文"):
+        bothways.boxed("pos", "中文")
+    with refused("no-such-model", "poss"):
+        bothways.boxed("poss", "zh")
 
 
 def test_info_names_its_labels() -> None:

@@ -296,6 +296,27 @@ def test_a_folder_has_all_that_is_needed(classifier: Path, tmp_path: Path, run: 
     assert difference(found, expected(model, "sequence", [list(encoding.ids)], [list(encoding.segments)])) < LIMIT
 
 
+def test_the_card_tells_how_the_graph_is_used(classifier: Path, tmp_path: Path) -> None:
+    card = classifier / "README.md"
+    theirs = card.read_text()
+    card.write_text(theirs.replace("# model", "# A fine model") + "\n## Licence\n\nours\n")
+    assert "transformers" in theirs
+    bothways.export_onnx(classifier, tmp_path / "out")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "# A fine model" in text
+    assert text.endswith("## Licence\n\nours\n")
+    usage = text.partition("## Usage")[2]
+    assert 'bothways.Predictor.load("out")' in usage
+    assert "ONNX Runtime" in usage
+    assert "from transformers" not in usage
+    card.write_text("# Without usage\n")
+    bothways.export_onnx(classifier, tmp_path / "other")
+    text = (tmp_path / "other" / "README.md").read_text()
+    assert text.startswith("# Without usage\n\n## Usage\n")
+    bothways.export_onnx(bothways.boxed("spam"), tmp_path / "spam")
+    assert "en-spam, a model that bothways includes: spam or not." in (tmp_path / "spam" / "README.md").read_text()
+
+
 def test_what_is_refused(classifier: Path, tmp_path: Path) -> None:
     with refused("unknown-choice", "int2"):
         bothways.export_onnx(classifier, tmp_path / "a", precision="int2")

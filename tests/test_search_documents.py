@@ -54,7 +54,7 @@ def test_the_index_in_a_folder_is_no_file_of_another_kind(tmp_path: Path) -> Non
 def test_files_of_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     (folder / "more").mkdir(parents=True)
-    (folder / "a.md").write_text("# A title\r\n\r\nand lines\n")
+    (folder / "a.md").write_text("---\r\ntitle: A\r\n---\r\n# A title\r\n\r\nand lines\n")
     (folder / "more" / "b.txt").write_text("one\ntwo\n")
     (folder / "rows.jsonl").write_text('{"text": "three"}\n')
     (folder / "picture.png").write_bytes(b"\0")

@@ -56,7 +56,6 @@ def export(
     """
     from bothways.export.folder import export_onnx
     from bothways.model.box import model_folder
-    from bothways.model.load import load
     from bothways.progress import Progress
 
     named = named_folder(model)
@@ -64,7 +63,7 @@ def export(
     source = answering(given, task) if task else model_folder(given)
     with Progress("exporting"):
         found = export_onnx(
-            load(source, base=base), out, precision=precision, tables=tables, attentions=attentions, output=output
+            source, out, precision=precision, tables=tables, attentions=attentions, output=output, base=base
         )
     if as_json:
         print_json(

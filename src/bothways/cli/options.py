@@ -276,7 +276,7 @@ def vector_model(model: Path | None, base: Path | None, device: str, dtype: str)
 
 def answering(model: Path | None, task: str | None) -> Path:
     """The folder of --model, or of a task of an included model."""
-    from bothways.model.box import BOX, DEFAULT, boxed, boxed_tasks
+    from bothways.model.box import BOX, DEFAULT, boxed, boxed_encoders, boxed_tasks
 
     name = DEFAULT if model is None else model.name
     known = ", ".join(boxed_tasks(name))
@@ -285,7 +285,10 @@ def answering(model: Path | None, task: str | None) -> Path:
             raise typer.BadParameter(f"give --model DIR, or --task {f'with one of {known}' if known else 'NAME'}")
         return model
     if model is not None and model.parent != BOX:
-        raise typer.BadParameter(f"--task {task} is of an included model, and --model is {model}: give one of the two")
+        names = ", ".join(one for one in boxed_encoders() if boxed_tasks(one))
+        raise typer.BadParameter(
+            f"--task {task} is of an included model ({names}), and --model {model} is none: give one of the two"
+        )
     if task not in boxed_tasks(name):
         what = f"expected {known}" if known else "it has no tasks"
         raise BothwaysError(f"the included model {name} has no task {task!r}: {what}", "unknown-task", task)

@@ -11,6 +11,7 @@ from bothways.errors import BothwaysError
 
 MARKS = "|;,、；，"
 """What stands between the labels of a cell, in the order in which they are tried: the first are rare in names."""
+_FEW_IN_NAMES = "|、；"
 _SLASH = "/"
 """In a name such as sci-fi/fantasy as often as between labels: only if parts are labels by themselves too."""
 _MOST = 0.8
@@ -88,10 +89,13 @@ def evident_separator(names: Mapping[str, int]) -> str:
     """What separates several labels in cells that were read as names; "" if they do not look like several.
 
     Nearly all cells must consist of parts that other cells have too: "Paris, France" and "Lyon, France" are two names.
-    Of | most parts must be, since names hardly contain it; of a cell with / one must be a label by itself, no number.
+    Of | 、 and ； most parts must be, since names hardly contain them; of a cell with / one must be a label by itself,
+    no number.
 
     >>> evident_separator({"joy": 3, "awe": 2, "joy|awe": 1}), evident_separator({"Paris, France": 4, "France": 2})
     ('|', '')
+    >>> evident_separator({"喜、爱": 1, "喜、惊": 1, "爱": 2}), evident_separator({"食品、饮料": 5, "饮料、酒水": 5})
+    ('、', '')
     """
     marks: tuple[str, ...] = (*MARKS, _SLASH)
     for mark in marks:
@@ -103,7 +107,7 @@ def evident_separator(names: Mapping[str, int]) -> str:
         parts = {part for cell in cells for part in cell}
         whole = sum(all(seen[part] > 1 for part in cell) and not alone.isdisjoint(cell) for cell in cells)
         recur = sum(seen[part] > 1 for part in parts)
-        if whole >= _MOST * len(cells) or (mark == "|" and 2 * recur >= len(parts)):
+        if whole >= _MOST * len(cells) or (mark in _FEW_IN_NAMES and 2 * recur >= len(parts)):
             return mark
     return ""
 

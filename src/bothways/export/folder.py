@@ -1,6 +1,7 @@
 """A folder with an ONNX graph, and all that is needed beside it: config.json, tokenizer, labels, card."""
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from bothways import atomic
 from bothways.errors import BothwaysError, missing_package, require_choice
 from bothways.model.batch import Batch
-from bothways.model.card import CARD, model_card
+from bothways.model.box import boxed_models, model_folder
+from bothways.model.card import CARD, Made, graph_card
 from bothways.model.checkpoint import describe, write_settings
 from bothways.model.exported import FILES as FILES
 from bothways.model.exported import FOLDER
@@ -20,6 +22,7 @@ from bothways.model.model import Model
 from bothways.model.pooling import Pooling
 from bothways.model.weights import read_json
 
+_USAGE = re.compile(r"^## Usage\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 TABLES = ("fp32", "fp16", "int8")
 _HEADS = ("sequence", "token", "span", "choice", "masked", "replaced", "next")
 """What a model with several heads is exported for: the first of these that it has."""
@@ -50,12 +53,13 @@ def export_onnx(
     tables: str | None = None,
     attentions: bool = False,
     output: str | None = None,
+    base: Path | str | None = None,
 ) -> Exported:
     """Write a model as an ONNX graph into `out`/onnx, and compare it with the model if onnxruntime is installed.
 
     `output`: the head, or "states" (hidden states), "vectors" (of texts) or "tokens" (ColBERT); by default what the
     model was trained for. `tables`: the precision of embedding tables, by default that of matrices. `attentions`: with
-    the attention weights of every layer. A folder may hold one graph of each precision.
+    the attention weights of every layer. A folder may hold one graph of each precision. `base`: as in `bothways.load`.
     """
     require_choice("`precision`", precision, tuple(FILES))
     if tables is not None:
@@ -63,8 +67,8 @@ def export_onnx(
     require_onnx()
     from bothways.export.onnx import GraphSettings, build
 
-    source = None if isinstance(model, Model) else Path(model)
-    model = (model if isinstance(model, Model) else load(model)).float().eval()
+    source = None if isinstance(model, Model) else model_folder(model)
+    model = (model if isinstance(model, Model) else load(model, base=base)).float().eval()
     output, out = output or default_output(model), Path(out)
     settings: Any = {"precision": precision, "tables": tables, "attentions": attentions}
     graph = build(model, output, GraphSettings(**settings))
@@ -80,13 +84,26 @@ def export_onnx(
         with atomic.new_file(out / FOLDER / name) as temporary:
             temporary.write_bytes(data)
     else:
-        card = source / CARD if source else None
-        text = card.read_text(encoding="utf-8") if card and card.is_file() else model_card(model, out)
         with atomic.new_folder(out, replaces=()) as fresh:
-            write_settings(model, fresh, torch.float32, text)
+            write_settings(model, fresh, torch.float32, _card(model, source, out))
             (fresh / FOLDER).mkdir()
             (fresh / FOLDER / name).write_bytes(data)
     return Exported(out / FOLDER / name, output, size, difference)
+
+
+def _card(model: Model, source: Path | None, out: Path) -> str:
+    """That of the model that was exported, with the usage of a graph."""
+    own = next((one for one in boxed_models() if one.folder == source), None)
+    made = Made(out.name, f"{own.name}, a model that bothways includes: {own.about}. {own.score}.") if own else None
+    ours = graph_card(model, out, made)
+    if source is None or not (source / CARD).is_file():
+        return ours
+    usage = _USAGE.search(ours)
+    assert usage is not None
+    theirs = (source / CARD).read_text(encoding="utf-8")
+    if _USAGE.search(theirs) is None:
+        return f"{theirs.rstrip()}\n\n{usage[0]}"
+    return _USAGE.sub(lambda _: usage[0], theirs, count=1)
 
 
 def default_output(model: Model) -> str:

@@ -60,11 +60,9 @@ def boxed(name: str = DEFAULT, model: str = DEFAULT) -> Path:
         raise BothwaysError("this copy of bothways comes without a model: pass a model folder", "no-box", BOX)
     if found := _named(name, model):
         return BOX / found
-    raise BothwaysError(
-        f"the box has no model {name!r}: expected {', '.join((*boxed_encoders(), *boxed_tasks(model)))}",
-        "no-such-model",
-        name,
-    )
+    encoders = boxed_encoders()
+    wrong, expected = (name, (*encoders, *boxed_tasks(model))) if model in encoders else (model, encoders)
+    raise BothwaysError(f"the box has no model {wrong!r}: expected {', '.join(expected)}", "no-such-model", wrong)
 
 
 def model_folder(model: Path | str | None) -> Path:

@@ -127,7 +127,7 @@ def adapter_card(model: Model, folder: Path, made: Made) -> str:
     return _card(model, folder, made, use, "adapter")
 
 
-def graph_card(model: Model, folder: Path, made: Made) -> str:
+def graph_card(model: Model, folder: Path, made: Made | None = None) -> str:
     """The card of a folder with an ONNX graph of the model."""
     ours = use_of(model, _place_of(folder, made)).codes["bothways"]
     use = replace(use_of(model, ""), package="onnx", codes={"bothways": ours}, tags=("onnx",), note=_GRAPH)

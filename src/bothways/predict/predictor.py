@@ -13,6 +13,7 @@ from bothways.data.notes import Notes
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
+from bothways.model.box import BOX, boxed_tasks, model_folder
 from bothways.model.device import Device, Precision
 from bothways.model.opened import AnsweringModel, open_model
 from bothways.predict.ask import Documents, ask
@@ -84,7 +85,15 @@ class Predictor:
         long: Long | None = None,
     ) -> "Predictor":
         """From a folder of `finetune`, or one of transformers with a head for a task. `base`: as in `bothways.load`."""
-        return cls(open_model(folder, base), device=device, dtype=dtype, long=long)
+        try:
+            return cls(open_model(folder, base), device=device, dtype=dtype, long=long)
+        except BothwaysError as error:
+            place = model_folder(folder)
+            tasks = boxed_tasks(place.name) if error.code == "no-task-head" and place.parent == BOX else []
+            if not tasks:
+                raise
+            says = f"the included model {place.name} answers with one of its tasks: {', '.join(tasks)} (--task)"
+            raise BothwaysError(says, error.code, error.value) from error
 
     def __repr__(self) -> str:
         names = ", ".join(self.labels[:8]) + (f", … ({len(self.labels)} labels)" if len(self.labels) > 8 else "")

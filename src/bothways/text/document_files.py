@@ -102,11 +102,13 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def read_document(path: Path) -> str:
-    """The text of a document: of .txt and .md as it stands in the file, of .html and .pdf as it is extracted."""
+    """The text of a document: of .txt as it stands in the file, of .md without front matter, of others as extracted."""
     kind = kind_of(path)
     if kind == ".pdf":
         return "\n\n".join(pdf_pages(path))
     text = read_whole(path)
+    if kind in _MARKDOWN and (front := _FRONT_MATTER.match(text)):
+        return text[front.end() :]
     return html_text(text)[0] if kind in _HTML else text
 
 
