@@ -560,6 +560,8 @@ GUESSES = {
     "p.json": ('[{"context_id": "1", "context_text": "t", "qas": [{"query_id": "1"}]}]', "answer"),
     "q.csv": ("question,context,answer\nWhere?,In France.,France\n", "answer"),
     "r.jsonl": ('{"question": "q", "context": "c", "options": ["a", "b"], "answer": "a"}\n', "choose"),
+    "s.txt": ("我 S\r\n喜 B\r\n欢 E\r\n\r\n", "tag"),
+    "t.txt": ("vitamin B\nvitamin B\n", "classify"),
     "o.txt": ("a plain line\nanother plain O\n", "classify"),
 }
 

@@ -210,7 +210,8 @@ class TextClassification(TextTask):
         names = example.gold if isinstance(example.gold, tuple) else (example.gold,)
         if unknown := [name for name in names if name not in self.number]:
             raise BothwaysError(
-                f"{example.where} has the label {unknown[0]!r}, but this model knows {', '.join(self.labels)}",
+                f"{example.where} has the label {unknown[0]!r}, but this model knows {', '.join(self.labels)}: "
+                "rename it, or fine-tune a model with it",
                 "unknown-label",
                 unknown[0],
             )

@@ -155,7 +155,8 @@ class TokenClassification(Task):
         """One sample per window, with the words that it predicts."""
         if unknown := [tag for tag in item.example.gold if tag not in self.number]:
             raise BothwaysError(
-                f"{item.example.where} has the tag {unknown[0]!r}, but this model knows {', '.join(self.labels)}",
+                f"{item.example.where} has the tag {unknown[0]!r}, but this model knows {', '.join(self.labels)}: "
+                "rename it, or fine-tune a model with it",
                 "unknown-label",
                 unknown[0],
             )
@@ -365,7 +366,9 @@ def _is_columns(lines: Iterable[str]) -> bool:
             widths.add(len(cells))
             if len(widths) > 1 or len(cells) < 2 or not parse(tags[-1]):
                 return False
-    return len(tags) > 1 and OUTSIDE in tags
+    letters = {tag[0] for tag in tags}
+    are_words = "B" in letters and not letters.isdisjoint("IEML")  # in word segmentation no tag is O
+    return len(tags) > 1 and (OUTSIDE in tags or are_words)
 
 
 def _lines_after(where: str, count: int) -> str:
