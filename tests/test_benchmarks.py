@@ -326,7 +326,7 @@ def test_the_adapters_data_has_no_message_on_both_sides(tmp_path: Path) -> None:
             for q in p["qas"] if not q["answers"]]  # fmt: skip
     for part in ("train", "dev"):
         tagged = (tmp_path / f"out/zh-pos/{part}.conll").read_text()
-        assert tagged == "3 B-NOUN\n月 I-NOUN\n猫 B-NOUN\n睡 B-VERB\n觉 I-VERB\n"
+        assert tagged == "3\tB-NOUN\n月\tI-NOUN\n猫\tB-NOUN\n睡\tB-VERB\n觉\tI-VERB\n"
     assert none
     assert not any(p["qas"][0]["question"].removeprefix("Where is ").rstrip("?") + "." in p["context"] for p in none)
     train, dev = (
