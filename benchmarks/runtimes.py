@@ -3,10 +3,11 @@
     python benchmarks/runtimes.py --texts examples/reviews.tsv
 
 The included model `en`, from token ids to hidden states: no tokenizer, and nothing of ours around it. One text: a short
-one alone; all: the whole file, sorted by length, in padded batches of 16. OpenVINO reads the exported file and computes
-in fp32; it is measured if it is installed. TorchScript and the compiler (in place of ahead-of-time compilation) get our
+one alone; all: the whole file, sorted by length, in padded batches of 16. OpenVINO reads the exported files; it is
+measured if it is installed. TorchScript and the compiler (in place of ahead-of-time compilation) get our
 module for one text of exactly this length, their best case: a service would need one program for every shape. Each
-repetition runs all of them after each other; medians. The outputs are compared first.
+repetition runs all of them after each other; medians. The largest difference is that of one number in the states of the
+short text from torch's; NaN: the output has another shape.
 """
 
 import argparse

@@ -215,7 +215,7 @@ def test_impossible_requests_are_refused(filled: Path, words: list[str], named: 
 def test_one_model_is_named(filled: Path) -> None:
     for words, said in (
         (["predict", "a text"], "answer, emotion"),
-        (["evaluate", "x", "--task", "emotion", "--model", "x"], "--model x is none: give one of the two"),
+        (["evaluate", "x", "--task", "emotion", "--model", "x"], "--model is x: name one of"),
     ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 2

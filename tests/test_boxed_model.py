@@ -203,10 +203,12 @@ def test_it_splits_chinese_words() -> None:
 def test_what_is_not_in_it_is_named(run: Run) -> None:
     done = run("predict", "服务很好", "--model", "zh")
     assert done.returncode == 1
-    assert "zh answers with one of its tasks: answer, ner, pos, sentiment, similarity (--task)" in done.stderr
+    assert "zh answers with one of its tasks: answer, ner, pos, sentiment, similarity (--task NAME" in done.stderr
     done = run("predict", "服务很好", "--task", "pos", "--model", "zhh")
     assert done.returncode == 2
-    assert "(en, zh, sentence, sentence-zh), and --model zhh is none" in " ".join(done.stderr.replace("│", " ").split())
+    assert "--model is zhh: name one of en, zh, sentence, sentence-zh, or leave --task out" in " ".join(
+        done.stderr.replace("│", " ").split()
+    )
     with refused("no-such-model", "中文"):
         bothways.boxed("pos", "中文")
     with refused("no-such-model", "poss"):

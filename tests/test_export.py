@@ -304,6 +304,7 @@ def test_the_card_tells_how_the_graph_is_used(classifier: Path, tmp_path: Path) 
     bothways.export_onnx(classifier, tmp_path / "out")
     text = (tmp_path / "out" / "README.md").read_text()
     assert "# A fine model" in text
+    assert ("library_name: onnx" in text, "library_name: transformers" in theirs) == (True, True)
     assert text.endswith("## Licence\n\nours\n")
     usage = text.partition("## Usage")[2]
     assert 'bothways.Predictor.load("out")' in usage

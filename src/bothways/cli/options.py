@@ -287,7 +287,7 @@ def answering(model: Path | None, task: str | None) -> Path:
     if model is not None and model.parent != BOX:
         names = ", ".join(one for one in boxed_encoders() if boxed_tasks(one))
         raise typer.BadParameter(
-            f"--task {task} is of an included model ({names}), and --model {model} is none: give one of the two"
+            f"--task {task} is of an included model, and --model is {model}: name one of {names}, or leave --task out"
         )
     if task not in boxed_tasks(name):
         what = f"expected {known}" if known else "it has no tasks"

@@ -12,6 +12,7 @@ from bothways.errors import BothwaysError
 MARKS = "|;,、；，"
 """What stands between the labels of a cell, in the order in which they are tried: the first are rare in names."""
 _FEW_IN_NAMES = "|、；"
+"""Marks that names hardly contain."""
 _SLASH = "/"
 """In a name such as sci-fi/fantasy as often as between labels: only if parts are labels by themselves too."""
 _MOST = 0.8

@@ -110,7 +110,7 @@ def _check(reading: Reading, counts: DataCounts) -> Iterator[Finding]:
     share = reading.unknown_share
     says = f"{percent(share, 1)} of the tokens are unknown; {reading.tokens_per_word:.2f} tokens per word."
     if share > UNKNOWN:
-        do = "Use a model whose vocabulary covers this language and script, unless they are emoji or signs."
+        do = "If they are words, use a model whose vocabulary covers this language and script."
         yield Finding("error" if share > _UNKNOWN_ERROR else "warning", "unknown tokens", says, do)
     else:
         yield Finding("ok", "unknown tokens", says)

@@ -12,7 +12,7 @@ import torch
 from bothways import atomic
 from bothways.errors import BothwaysError, missing_package, require_choice
 from bothways.model.batch import Batch
-from bothways.model.box import boxed_models, model_folder
+from bothways.model.box import boxed_models, boxed_name, model_folder
 from bothways.model.card import CARD, Made, graph_card
 from bothways.model.checkpoint import describe, write_settings
 from bothways.model.exported import FILES as FILES
@@ -23,6 +23,7 @@ from bothways.model.pooling import Pooling
 from bothways.model.weights import read_json
 
 _USAGE = re.compile(r"^## Usage\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+_LIBRARY = re.compile(r"^library_name: .*", re.MULTILINE)
 TABLES = ("fp32", "fp16", "int8")
 _HEADS = ("sequence", "token", "span", "choice", "masked", "replaced", "next")
 """What a model with several heads is exported for: the first of these that it has."""
@@ -92,15 +93,18 @@ def export_onnx(
 
 
 def _card(model: Model, source: Path | None, out: Path) -> str:
-    """That of the model that was exported, with the usage of a graph."""
-    own = next((one for one in boxed_models() if one.folder == source), None)
+    """That of the model that was exported, with the usage of a graph, which transformers and PEFT do not open."""
+    name = boxed_name(source) if source else None
+    own = next((one for one in boxed_models() if one.name == name), None)
     made = Made(out.name, f"{own.name}, a model that bothways includes: {own.about}. {own.score}.") if own else None
     ours = graph_card(model, out, made)
     if source is None or not (source / CARD).is_file():
         return ours
     usage = _USAGE.search(ours)
     assert usage is not None
-    theirs = (source / CARD).read_text(encoding="utf-8")
+    theirs = (source / CARD).read_text("utf-8", "replace")
+    if theirs.startswith("---\n"):
+        theirs = _LIBRARY.sub("library_name: onnx", theirs, count=1)
     if _USAGE.search(theirs) is None:
         return f"{theirs.rstrip()}\n\n{usage[0]}"
     return _USAGE.sub(lambda _: usage[0], theirs, count=1)

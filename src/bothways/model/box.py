@@ -108,8 +108,13 @@ def lasting_name(model: Path | str | None) -> str | None:
     """How a model is named so that it is found again: its name in the box, or its absolute path."""
     if model is None:
         return None
+    return boxed_name(model) or str(model_folder(model).absolute())
+
+
+def boxed_name(model: Path | str) -> str | None:
+    """The name of a model in the box; None for another folder."""
     folder = model_folder(model)
-    return folder.name if folder.parent == BOX else str(folder.absolute())
+    return folder.name if folder.parent == BOX else None
 
 
 def _named(name: str, model: str = DEFAULT) -> str | None:

@@ -13,7 +13,7 @@ from bothways.data.notes import Notes
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError, require_choice
-from bothways.model.box import BOX, boxed_tasks, model_folder
+from bothways.model.box import boxed_name, boxed_tasks
 from bothways.model.device import Device, Precision
 from bothways.model.opened import AnsweringModel, open_model
 from bothways.predict.ask import Documents, ask
@@ -88,11 +88,11 @@ class Predictor:
         try:
             return cls(open_model(folder, base), device=device, dtype=dtype, long=long)
         except BothwaysError as error:
-            place = model_folder(folder)
-            tasks = boxed_tasks(place.name) if error.code == "no-task-head" and place.parent == BOX else []
-            if not tasks:
+            encoder = boxed_name(folder) if error.code == "no-task-head" else None
+            if encoder is None or not (tasks := boxed_tasks(encoder)):
                 raise
-            says = f"the included model {place.name} answers with one of its tasks: {', '.join(tasks)} (--task)"
+            says = f"the included model {encoder} answers with one of its tasks: {', '.join(tasks)}"
+            says += f" (--task NAME, in Python bothways.boxed(NAME, {encoder!r}))"
             raise BothwaysError(says, error.code, error.value) from error
 
     def __repr__(self) -> str:
