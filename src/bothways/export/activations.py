@@ -15,7 +15,9 @@ def activate(g: Graph, x: str, function: Callable[[Tensor], Tensor]) -> str:
 
 
 def _gelu(g: Graph, x: str) -> str:
-    """x · (1 + erf(x / √2)) / 2, in the order that ONNX Runtime fuses."""
+    """x · (1 + erf(x / √2)) / 2, in the order that ONNX Runtime fuses, but not behind a product of its own (int8)."""
+    if g.precision == "int8":
+        return g.add("Gelu", x, domain="com.microsoft")
     erf = g.add("Erf", g.add("Div", x, g.constant(2.0**0.5)))
     return g.add("Mul", g.add("Mul", x, g.add("Add", erf, g.constant(1.0))), g.constant(0.5))
 

@@ -166,30 +166,41 @@ class Graph:
         return found if bias is None else self.add("Add", found, self.weight(bias))
 
     def _integers(self, x: str, weight: Tensor, bias: Tensor | None, *, by_row: bool) -> str:
-        """Products of 8-bit integers. x is rounded by the range of each row, or of the whole batch."""
+        """Products of 8-bit integers. x is rounded by the range of each row, or of the whole batch.
+
+        MatMulIntegerToFloat of ONNX Runtime scales each sum as it writes it: a fifth of the time less than in operators
+        of their own. It knows no scale of a row, which is multiplied afterwards.
+        """
         key = ("columns", _place(weight))
         values, scales = self._stored(key, weight, lambda: _scaled_rows(_array(weight), transpose=True))
-        if by_row:
-            rounded, scale = self._rounded(x)
-            product = self.add("MatMulInteger", rounded, values, self.constant(np.asarray(128, np.uint8)))
-            found = self.add("DequantizeLinear", product, scale, axis=0)
-        else:
-            if ("batch", x) not in self._inputs:
-                self._inputs["batch", x] = self.split("DynamicQuantizeLinear", x, outputs=3)
-            rounded, scale, zero = self._inputs["batch", x]
-            product = self.add("Cast", self.add("MatMulInteger", rounded, values, zero), to=TensorProto.FLOAT)
-            found = self.add("Mul", product, scale)
-        found = self.add("Mul", found, scales)
-        return found if bias is None else self.add("Add", found, self.weight(bias))
+        last = () if bias is None else (self.weight(bias),)
+        if not by_row:
+            rounded, scale, zero = self._rounded_batch(x)
+            return self.add(
+                "MatMulIntegerToFloat", rounded, values, scale, scales, zero, *(("", *last) if last else ()),
+                domain="com.microsoft",
+            )  # fmt: skip
+        rounded, scale = self._rounded(x)
+        one, middle = self.constant(1.0), self.constant(np.asarray(128, np.uint8))
+        product = self.add("MatMulIntegerToFloat", rounded, values, one, scales, middle, domain="com.microsoft")
+        found = self.add("Mul", product, scale)
+        return self.add("Add", found, *last) if last else found
 
     def _rounded(self, x: str) -> list[str]:
-        """The rows of x in 8 bits around 128, and the scale of each: once, for all matrices that x is multiplied by."""
+        """The rows of x in 8 bits around 128, and their scales (N, 1): once, for all the matrices that read x."""
         if ("rows", x) not in self._inputs:
-            largest = self.add("ReduceMax", self.add("Abs", x), axes=[-1], keepdims=0)
+            largest = self.add("ReduceMax", self.add("Abs", x), axes=[-1], keepdims=1)
             scale = self.add("Mul", self.add("Max", largest, self.constant(1e-9)), self.constant(1 / 127))
-            middle = self.add("ConstantOfShape", self.add("Shape", scale), value=_MIDDLE)
-            self._inputs["rows", x] = [self.add("QuantizeLinear", x, scale, middle, axis=0), scale]
+            scales = self.shaped(scale, -1)
+            middle = self.add("ConstantOfShape", self.add("Shape", scales), value=_MIDDLE)
+            self._inputs["rows", x] = [self.add("QuantizeLinear", x, scales, middle, axis=0), scale]
         return self._inputs["rows", x]
+
+    def _rounded_batch(self, x: str) -> list[str]:
+        """x in 8 bits by the range of all its numbers, their scale, and what stands for 0."""
+        if ("batch", x) not in self._inputs:
+            self._inputs["batch", x] = self.split("DynamicQuantizeLinear", x, outputs=3)
+        return self._inputs["batch", x]
 
     def _stored(self, key: Any, tensor: Tensor, make: Callable[[], tuple[Array, Array]]) -> tuple[str, str]:
         """Two constants that are made of a tensor, once."""
