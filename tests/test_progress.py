@@ -568,7 +568,7 @@ VERBS: dict[str, tuple[str, set[str], set[str]]] = {
     "compress": (
         "{out}/tuned --train {data}/reviews.tsv --dev {data}/reviews-dev.tsv --out {out}/small --precision int8 "
         "--set run.steps=2 --device cpu",
-        {"reading", "scoring", "counting pieces", "tokenizing"},
+        {"reading", "scoring", "counting tokens", "tokenizing"},
         {LOAD},
     ),
     "evaluate-vectors": (

@@ -45,39 +45,29 @@ from bothways.lazy import without_torch
 
 app = App(
     name="bothways",
-    help="BERT and its family, offline. Results go to standard output, messages and progress to standard error.",
+    help="BERT-family encoders, offline. Results go to standard output, messages and progress to standard error.",
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-app.add_typer(vocab.app, name="vocab")
-app.command()(info.info)
-app.command()(convert.convert)
-app.command()(export.export)
-app.command()(compress.compress)
-app.command()(page.page)
-app.command()(fill.fill)
-app.command()(encode.encode)
-app.command()(similar.similar)
-app.command()(cluster.cluster)
-app.command()(static.static)
-app.command()(mine.mine)
-app.command()(pack.pack)
-app.command()(pretrain.pretrain)
-app.command()(adapt.adapt)
-app.command()(doctor.doctor)
-app.command()(finetune.finetune)
-app.command()(evaluate.evaluate)
-app.command(name="evaluate-vectors")(evaluate_vectors.evaluate_vectors)
-app.command()(predict.predict)
-app.command()(models.models)
-app.command()(blimp.blimp)
-app.command()(bertscore.bertscore)
-app.command()(rerank.rerank)
-app.add_typer(search.app, name="search")
-app.command()(serve.serve)
-app.command()(suite.glue)
-app.command()(suite.squad)
-app.command()(suite.conll)
+_PANELS = {
+    "Inference": (predict.predict, fill.fill, encode.encode, rerank.rerank, serve.serve, page.page),
+    "Search and similarity": (similar.similar, cluster.cluster),
+    "Training": (
+        *(doctor.doctor, finetune.finetune, compress.compress, mine.mine, static.static),
+        *(pack.pack, pretrain.pretrain, adapt.adapt),
+    ),
+    "Evaluation": (
+        *(evaluate.evaluate, evaluate_vectors.evaluate_vectors, bertscore.bertscore, blimp.blimp),
+        *(suite.glue, suite.squad, suite.conll),
+    ),
+    "Models": (models.models, info.info, convert.convert, export.export),
+}
+"""The verbs in the order of `bothways --help`."""
+for _panel, _verbs in _PANELS.items():
+    for _verb in _verbs:
+        app.command(name=_verb.__name__.replace("_", "-"), rich_help_panel=_panel)(_verb)
+app.add_typer(search.app, name="search", rich_help_panel="Search and similarity")
+app.add_typer(vocab.app, name="vocab", rich_help_panel="Training")
 
 
 @app.callback(invoke_without_command=True)

@@ -38,7 +38,7 @@ def adapt(
         typer.Option(
             "--general",
             metavar="TEXT...",
-            help="General text, to be read again so that it is not forgotten: one file or several.",
+            help="General text to mix in, so that it is not forgotten (replay): one file or several.",
             show_default=False,
         ),
     ] = None,
@@ -51,7 +51,7 @@ def adapt(
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate.  [default: half of what the model advises for fine-tuning, else by its width]",
+            help="Learning rate.  [default: half of the rate in the model's finetune.toml, else by its width]",
             show_default=False,
         ),
     ] = None,
@@ -76,9 +76,9 @@ def adapt(
 ) -> None:
     """Adapt a model to a domain: continued pretraining on its text (masked language modelling).
 
-    Some documents are held out, and the result is the best model seen; never one that has unlearned general text, if
-    some is given. Training stops if nothing better is found three times. After an interruption, the same command
-    continues.
+    Some documents are held out, and the result is the best checkpoint on them; never one that has forgotten the general
+    text, if some is given. Training stops early after three evaluations without progress. If interrupted, the same
+    command resumes.
 
     Example: bothways adapt examples/stories.txt --out my-adapted
     """

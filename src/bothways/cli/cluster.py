@@ -36,7 +36,7 @@ def cluster(
         float | None,
         typer.Option(
             metavar="COSINE",
-            help="Minimum cosine similarity of a text with the centre of its group.  [default: 0.75]",
+            help="Minimum cosine similarity of a text with the centroid of its group.  [default: 0.75]",
             show_default=False,
         ),
     ] = None,
@@ -50,7 +50,7 @@ def cluster(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of k-means.", min=0)] = 0,
     examples: Annotated[
-        int, typer.Option(help="Number of texts to print of each group: the nearest to its centre.", min=0)
+        int, typer.Option(help="Number of texts to print of each group: the nearest to its centroid.", min=0)
     ] = 3,
     out: Annotated[
         Path | None,
@@ -68,7 +68,7 @@ def cluster(
     threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
-    """Group similar texts, and name each group by its own words.
+    """Cluster texts by similarity, and name each group by its most characteristic words.
 
     By default a group is a text and all others that are similar enough to it; texts that are similar to none are in no
     group. Empty texts are left out. A good threshold depends on the model: try several.

@@ -82,7 +82,7 @@ def compress(
     vocabulary: Annotated[
         Literal["auto", "pruned", "whole"],
         typer.Option(
-            help="Whether to drop pieces that the data do not use; auto: if the score is kept on --dev with the pieces "
+            help="Whether to drop tokens that the data do not use; auto: if the score is kept on --dev with the tokens "
             "of --train and --texts alone."
         ),
     ] = "auto",
@@ -91,7 +91,7 @@ def compress(
         typer.Option(
             "--texts",
             metavar="FILE...",
-            help="Texts without labels, whose pieces stay in the vocabulary: one file or several.",
+            help="Texts without labels, whose tokens stay in the vocabulary: one file or several.",
             show_default=False,
         ),
     ] = None,
@@ -118,9 +118,9 @@ def compress(
     threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
-    """Compress a fine-tuned model: fewer pieces, layers and bits. The smallest that keeps the score is written.
+    """Compress a fine-tuned model as far as it keeps its score: vocabulary pruning, distillation, quantization.
 
-    The vocabulary is pruned to the pieces that the data use, students of fewer layers are distilled from the model, and
+    The vocabulary is pruned to the tokens that the data use, students of fewer layers are distilled from the model, and
     all of them are exported as ONNX graphs of several precisions. Each is scored and timed on --dev, on the CPU. DIR
     opens as any other model; in it, compress.json holds the table.
 

@@ -34,7 +34,7 @@ def convert(
     The tokenizer of a fairseq model is read from dict.txt beside the .pt file, and if it is GPT-2's, from encoder.json
     and vocab.bpe. Without these files, the model is written without a tokenizer.
 
-    Example: bothways convert my-model my-google-model --to google
+    Example: bothways convert zh zh-bf16 --dtype bf16
     """
     from bothways.model.convert import convert as run
     from bothways.model.device import dtype_of

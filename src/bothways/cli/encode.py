@@ -69,8 +69,8 @@ def encode(
         str | None,
         typer.Option(
             metavar="MODE[,MODE]",
-            help=f"Pooling for --per text: {', '.join(get_args(PoolingMode))}, or several. Given, the folder's Dense "
-            "and Normalize modules are not applied.  [default: as the model's folder says, else mean]",
+            help=f"Pooling for --per text: {', '.join(get_args(PoolingMode))}, or several. If given, the folder's "
+            "Dense and Normalize modules are not applied.  [default: as the model's folder says, else mean]",
             show_default=False,
         ),
     ] = None,
@@ -103,8 +103,8 @@ def encode(
     """Compute embeddings of texts, tokens or words.
 
     Rows keep the order of the texts. An .npy of tokens or words comes with an .npy.jsonl that describes each row.
-    Several inputs give a folder with one output each. With several inputs, --devices or --on, the same command goes on
-    after a kill.
+    Several inputs give a folder with one output each. With several inputs, --devices or --on, an
+    interrupted command resumes when it is given again.
 
     Example: bothways encode examples/sample.txt --out sample.npy
     """

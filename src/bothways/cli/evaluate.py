@@ -93,8 +93,8 @@ def evaluate(
     folder = answering(model, task)
     if calibrate and folder.parent == BOX:
         raise BothwaysError(
-            f"`calibrate` writes into the model's folder, and the box is read-only: copy the whole of {folder.parent} "
-            f"and give --model COPY/{folder.name}",
+            f"`calibrate` writes into the model's folder, and included models are never changed: copy the "
+            f"whole of {folder.parent} and give --model COPY/{folder.name}",
             "read-only-box",
             folder.name,
         )

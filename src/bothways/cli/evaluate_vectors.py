@@ -63,8 +63,8 @@ def evaluate_vectors(
         Long,
         typer.Option(
             "--long",
-            help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
-            "overlapping windows.",
+            help="How to handle texts longer than the model's maximum length: refuse them, truncate them (cut), or "
+            "read them in overlapping windows.",
         ),
     ] = "cut",
     device: Device = "auto",
@@ -74,7 +74,7 @@ def evaluate_vectors(
     sheet: Sheet = None,
     as_json: PrintJson = False,
 ) -> None:
-    """Score the vectors of a model on all evaluation sets in a folder, with confidence intervals.
+    """Evaluate the embeddings of a model on all evaluation sets in a folder, with confidence intervals.
 
     Each set is recognised by its content. A file with two texts and a number is STS (Spearman). A folder with
     corpus.jsonl, queries.jsonl and qrels is retrieval (nDCG@10). A file with query, positive and negative is reranking

@@ -26,7 +26,7 @@ def export(
     precision: Annotated[
         Literal["fp32", "fp16", "int8", "int8-blocks", "int4", "int8-dynamic"],
         typer.Option(
-            help="Precision of the matrices. int8: products of integers, each token with a scale of its own. "
+            help="Precision of the matrices. int8: integer matrix products, each token with a scale of its own. "
             "int8-blocks, int4: weights in blocks of 32 (MatMulNBits). int8-dynamic: one scale for the whole batch, so "
             "that the result of a text depends on the other texts of its batch."
         ),

@@ -41,7 +41,7 @@ def finetune(
         typer.Option(
             "--dev",
             metavar="FILE...",
-            help="Labelled development data, to select the best model: one file or several.",
+            help="Labelled development data, to select the best checkpoint: one file or several.",
             show_default=False,
         ),
     ] = None,
@@ -63,22 +63,25 @@ def finetune(
     epochs: Annotated[
         float | None,
         typer.Option(
-            help="Epochs.  [default: the model's advice, else by the number of examples and labels]",
+            help="Epochs.  [default: as in the model's finetune.toml, else by the number of examples and labels]",
             show_default=False,
         ),
     ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
-            help="Batch size.  [default: the model's advice, else by the number of examples]", show_default=False
+            help="Batch size.  [default: as in the model's finetune.toml, else by the number of examples]",
+            show_default=False,
         ),
     ] = None,
     lr: Annotated[
         float | None,
-        typer.Option(help="Learning rate.  [default: the model's advice, else by its size]", show_default=False),
+        typer.Option(
+            help="Learning rate.  [default: as in the model's finetune.toml, else by its size]", show_default=False
+        ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the new head, the order and dropout.", show_default=False)
+        int | None, typer.Option(help="Seed of the new head, the data order and dropout.", show_default=False)
     ] = None,
     seeds: Annotated[
         int,
@@ -99,10 +102,10 @@ def finetune(
     threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Fine-tune a model on labelled files. After an interruption, the same command continues exactly where it was.
+    """Fine-tune a model on labelled files. If interrupted, the same command resumes exactly where it stopped.
 
     Tasks: classify (text classification), tag (token classification, NER), answer (extractive question answering),
-    choose (multiple choice), score (cross-encoder, reranker), embed (sentence vectors, bi-encoder). Other names are
+    choose (multiple choice), score (cross-encoder, reranker), embed (sentence embeddings, bi-encoder). Other names are
     accepted: text-classification, ner, token-classification, pos, qa, question-answering, multiple-choice,
     cross-encoder, reranker, bi-encoder, sentence-transformer.
 
@@ -141,7 +144,7 @@ def finetune(
             table.setdefault(section, {})[key] = value
     recipe = finetune_recipe(table, settings or [])
     if advice := advice_file(recipe.model.init):
-        say(f"missing settings are as {advice} advises")
+        say(f"settings that you did not give are those of {advice}")
     if seeds > 1:
         _several(recipe, out, seeds, as_json)
         return

@@ -28,7 +28,7 @@ def info(
 ) -> None:
     """Show what a model folder holds: architecture, parameters, tokenizer, heads, files, and what it can do.
 
-    Example: bothways info my-model
+    Example: bothways info zh
     """
     from bothways.model.box import boxed
     from bothways.model.describe import describe, describe_box
@@ -78,7 +78,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if tokenizer is None:
         lines.append(("tokenizer", "none in this folder"))
     else:
-        lines.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['pieces']:,} pieces, {tokenizer['fingerprint']}"))
+        lines.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['pieces']:,} tokens, {tokenizer['fingerprint']}"))
         lines.append(("special tokens", " ".join(tokenizer["specials"].values())))
     lines += [
         ("files" if i == 0 else "", f"{name}  {_size(size)}") for i, (name, size) in enumerate(facts["files"].items())
@@ -87,7 +87,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     lines += [("it can" if i == 0 else "", ability) for i, ability in enumerate(facts["can"])]
     for i, (name, one) in enumerate(facts.get("box", {}).items()):
         text = f"{name}  {_size(one['size'])}: {', '.join(one['can'])}{_first(one['labels'])}"
-        lines.append(("adapters in the box" if i == 0 else "", text))
+        lines.append(("included adapters" if i == 0 else "", text))
     return lines
 
 

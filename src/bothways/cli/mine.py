@@ -100,7 +100,7 @@ def mine(
 ) -> None:
     """Find hard negatives for pairs of an anchor and a positive, to train sentence embeddings with.
 
-    A hard negative is a text that the model finds similar to the anchor, and that is no positive of it. If rows have
+    A hard negative is a text that the model finds similar to the anchor, and that is not a positive of it. If rows have
     the labels 0 and 1, pairs are those with 1. The output has anchor, positive, negative_1, negative_2 and so on. Pairs
     with too few negatives are left out.
 

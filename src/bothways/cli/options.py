@@ -180,8 +180,8 @@ LongTexts = Annotated[
     Long | None,
     typer.Option(
         "--long",
-        help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
-        "overlapping windows.  [default: as the model's folder says]",
+        help="How to handle texts longer than the model's maximum length: refuse them, truncate them (cut), or read "
+        "them in overlapping windows.  [default: as the model's folder says]",
         show_default=False,
     ),
 ]
@@ -189,8 +189,8 @@ RefusedLong = Annotated[
     Long,
     typer.Option(
         "--long",
-        help="How to handle texts longer than the model's maximum length: refuse them, cut them, or read them in "
-        "overlapping windows.",
+        help="How to handle texts longer than the model's maximum length: refuse them, truncate them (cut), or read "
+        "them in overlapping windows.",
     ),
 ]
 Device = Annotated[

@@ -76,7 +76,7 @@ def pack(
 
     Streams in constant memory. The folder is written atomically and includes the tokenizer.
 
-    Example: bothways pack books/*.txt.gz --model my-vocabulary --valid 0.5% --out packed
+    Example: bothways pack examples/stories.txt --model my-vocabulary --valid 10% --out packed
     """
     from bothways.pretraining.pack import default_source
     from bothways.pretraining.pack import pack as run

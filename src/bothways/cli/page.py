@@ -31,7 +31,7 @@ def page(
     base: BaseModel = None,
     as_json: PrintJson = False,
 ) -> None:
-    """Write a page that shows models at work in a browser: static files, which work offline from any server.
+    """Write a web page that runs models in the browser: static files, for any web server, offline.
 
     It fills masks, shows attention, classifies, tags words, answers questions and finds similar sentences, in English
     and Chinese. The texts stay in the browser.

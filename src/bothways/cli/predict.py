@@ -132,7 +132,7 @@ def predict(
     """Predict with a fine-tuned model: for one text, or for every line or row of a file, in order.
 
     Prints one line for each text: the answers with their scores, a tab, the text. Streams in constant memory. With
-    --out, the same command goes on after a kill. --show and --html mark what was found in the texts.
+    --out, the same command resumes if interrupted. --show and --html mark the entities, tags or answers in the texts.
 
     A question is answered from documents: bothways predict "Where do owls sleep?" notes/ --task answer prints the
     answer, its score, its file and line (.pdf: page), and the passage.

@@ -66,8 +66,8 @@ Corpus = Annotated[
     list[Path],
     typer.Argument(
         metavar="CORPUS...",
-        help="Documents: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz) or .parquet with the columns id or "
-        "_id, title and text; a folder in BEIR's layout; a folder of .txt, .md, .html and .pdf files.",
+        help="Documents: lines of .txt, rows of .jsonl, .csv, .tsv (also .gz, .xz), .xlsx or .parquet with the columns "
+        "id or _id, title and text; a folder in BEIR's layout; a folder of .txt, .md, .html and .pdf files.",
         show_default=False,
     ),
 ]
@@ -80,11 +80,14 @@ def query(
     k: Annotated[int, typer.Option("-k", "--top", help="Number of documents to print.", min=1)] = 10,
     mode: Annotated[
         Mode,
-        typer.Option(help="By vectors (dense), by words (bm25, needs the extra bm25), or by rank fusion of both."),
+        typer.Option(
+            help="By vectors (dense), by words (bm25, needs the extra bm25), or by both: the mean of the "
+            "scaled scores (fused)."
+        ),
     ] = "dense",
     rerank: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Cross-encoder that orders the best documents again.", show_default=False),
+        typer.Option(metavar="DIR", help="Cross-encoder that reranks the best documents.", show_default=False),
     ] = None,
     depth: Annotated[
         int, typer.Option(help="Number of documents to rerank, and of each ranking to fuse.", min=1)
@@ -137,7 +140,11 @@ def build(
     sheet: Sheet = None,
     field: OldField = None,
     long: Annotated[
-        Long, typer.Option(help="Documents longer than the model reads: divide them into passages, cut or refuse them.")
+        Long,
+        typer.Option(
+            help="Documents longer than the model's maximum length: split them into passages, truncate them (cut) or "
+            "refuse them."
+        ),
     ] = "window",
     similarity: Annotated[
         Similarity | None,
@@ -155,14 +162,14 @@ def build(
     ] = None,
     quantize: Annotated[
         Quantize | None,
-        typer.Option(help="Also store small vectors, which find candidates faster.", show_default=False),
+        typer.Option(help="Also store quantized vectors, which find candidates faster.", show_default=False),
     ] = None,
     ann: Annotated[
         bool | None,
         typer.Option(
             "--ann/--no-ann",
-            help="Make a graph for approximate search (needs the extra ann).  [default: beyond a million passages, if "
-            "usearch is installed]",
+            help="Build an HNSW graph for approximate search (needs the extra ann).  [default: beyond a million "
+            "passages, if usearch is installed]",
             show_default=False,
         ),
     ] = None,
@@ -174,7 +181,7 @@ def build(
     rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
     as_json: PrintJson = False,
 ) -> None:
-    """Build an index of a corpus. After a kill, the same command goes on.
+    """Build an index of a corpus. If interrupted, the same command resumes.
 
     Example: bothways search build examples/stories.txt --out stories-index
     """
@@ -219,7 +226,7 @@ def add(
     rows_per_part: RowsPerPart = DOCUMENTS_PER_PART,
     as_json: PrintJson = False,
 ) -> None:
-    """Add documents to an index. What it has is not embedded again. After a kill, the same command goes on.
+    """Add documents to an index. What it has is not embedded again. If interrupted, the same command resumes.
 
     Example: bothways search add stories-index more-stories.txt
     """

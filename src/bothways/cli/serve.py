@@ -78,7 +78,7 @@ def serve(
     threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
-    """Answer over HTTP, in the shapes of OpenAI, TEI and Cohere (extra serve). Stop it with Ctrl-C or SIGTERM.
+    """Serve models over HTTP with the APIs of OpenAI, TEI and Cohere (extra serve). Stop it with Ctrl-C or SIGTERM.
 
     Prints the address and the models, then logs on standard error. If the environment variable BOTHWAYS_API_KEY is
     set, requests must carry it.

@@ -63,7 +63,7 @@ def similar(
     """Find the most similar pairs of texts in a file, or near-duplicates.
 
     All pairs are compared, by the cosine of their vectors; memory does not grow with their number. Empty texts are left
-    out. Equal texts are compared once; --duplicates finds them. Results name texts by their number, counted from 0.
+    out. Equal texts are compared once; --duplicates finds them. Results name texts by their index, counted from 0.
 
     Example: bothways similar examples/reviews.tsv --top 5
     """

@@ -30,7 +30,9 @@ def static(
             show_default=False,
         ),
     ] = None,
-    width: Annotated[int, typer.Option(help="Width of the vectors; at most that of the encoder.", min=1)] = 256,
+    width: Annotated[
+        int, typer.Option(help="Number of dimensions of the vectors; at most those of the encoder.", min=1)
+    ] = 256,
     text: TextColumn = None,
     encoding: Encoding = None,
     sheet: Sheet = None,
@@ -40,7 +42,7 @@ def static(
     threads: Threads = None,
     as_json: PrintJson = False,
 ) -> None:
-    """Distil an encoder into a static model: a table of token vectors, whose mean is the vector of a text.
+    """Distil an encoder into a static embedding model (as Model2Vec): a text is the mean of its token vectors.
 
     On a CPU it is hundreds of times as fast as the encoder, and less exact. The folder works as --model of encode,
     search, similar, cluster and mine, and sentence-transformers opens it.

@@ -27,15 +27,20 @@ Out = Annotated[
 ]
 Seeds = Annotated[int, typer.Option("--seeds", help="Number of runs per task.", min=1)]
 Epochs = Annotated[
-    float | None, typer.Option("--epochs", help="Epochs.  [default: the model's advice, else 3]", show_default=False)
+    float | None,
+    typer.Option("--epochs", help="Epochs.  [default: as in the model's finetune.toml, else 3]", show_default=False),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option("--lr", help="Learning rate.  [default: the model's advice, else 3e-5]", show_default=False),
+    typer.Option(
+        "--lr", help="Learning rate.  [default: as in the model's finetune.toml, else 3e-5]", show_default=False
+    ),
 ]
 QuickRate = Annotated[
     float | None,
-    typer.Option("--lr", help="Learning rate.  [default: the model's advice, else 5e-5]", show_default=False),
+    typer.Option(
+        "--lr", help="Learning rate.  [default: as in the model's finetune.toml, else 5e-5]", show_default=False
+    ),
 ]
 Settings = Annotated[
     list[str] | None,

@@ -43,7 +43,7 @@ def train(
     split_cjk: Annotated[
         bool, typer.Option("--split-cjk/--join-cjk", help="Split Chinese text into single characters.")
     ] = True,
-    minimum: Annotated[int, typer.Option(help="Minimum frequency of a pair to be merged into a piece.", min=1)] = 2,
+    minimum: Annotated[int, typer.Option(help="Minimum frequency of a pair to be merged into a token.", min=1)] = 2,
     text: TextColumn = None,
     encoding: Encoding = None,
     sheet: Sheet = None,
@@ -54,7 +54,7 @@ def train(
     Streams the files: memory holds the distinct words only. Of more than 500 million characters, an even sample of the
     lines is used.
 
-    Example: bothways vocab train books/*.txt.gz --size 16000 --out my-vocabulary
+    Example: bothways vocab train examples/stories.txt --size 1600 --out my-vocabulary
     """
     from bothways import atomic
     from bothways.text.tokenizer import FILES
@@ -74,7 +74,7 @@ def train(
         )
     with atomic.new_folder(out, replaces=FILES) as fresh:
         tokenizer.save(fresh)
-    say(f"{tokenizer.size:,} pieces in {out}, fingerprint {tokenizer.fingerprint}")
+    say(f"{tokenizer.size:,} tokens in {out}, fingerprint {tokenizer.fingerprint}")
     if tokenizer.size < size:
         say(f"fewer than --size {size:,}: the text has no more pairs that occur {minimum} times")
 
@@ -86,9 +86,9 @@ def show(
     pair: Annotated[str | None, typer.Argument(help="The second text of a pair.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how a text is tokenized: pieces, ids, character offsets, words, segments.
+    """Show how a text is tokenized: tokens, ids, character offsets, words, segments.
 
-    Example: bothways vocab show "Unbelievable!" --model my-model
+    Example: bothways vocab show "Unbelievable!"
     """
     from bothways.model.readable import check_readable
     from bothways.text.tokenizer import Tokenizer
@@ -137,7 +137,7 @@ def extend(
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option(help="Number of words of --from to add: those that save most pieces.", min=1, show_default=False),
+        typer.Option(help="Number of words of --from to add: those that save most tokens.", min=1, show_default=False),
     ] = None,
     text: TextColumn = None,
     encoding: Encoding = None,
@@ -145,9 +145,9 @@ def extend(
     field: OldField = None,
     as_json: _Json = False,
 ) -> None:
-    """Add the words of a domain to a model's vocabulary: each becomes one piece.
+    """Add the words of a domain to a model's vocabulary: each becomes one token.
 
-    Its embedding starts as the mean of those of its former pieces. A text without a new word gives the same ids and
+    Its embedding starts as the mean of those of its former tokens. A text without a new word gives the same ids and
     outputs as before, bit for bit. Chinese words, such as "新冠病毒", are matched anywhere in a text. Continue
     pretraining on text of the domain afterwards (bothways pretrain).
 
@@ -166,7 +166,7 @@ def extend(
     new = found.words
     if not new.added:
         raise BothwaysError(
-            f"none of the {len(given):,} words is new: {len(new.known):,} are one piece already, {new.empty:,} are "
+            f"none of the {len(given):,} words is new: {len(new.known):,} are one token already, {new.empty:,} are "
             f"empty, {len(new.spaced) + len(new.refused):,} cannot be added",
             "no-new-words",
             len(given),
@@ -188,7 +188,7 @@ def extend(
         return
     rows = [
         ("added", len(new.added), new.added),
-        ("one piece already", len(new.known), new.known),
+        ("one token already", len(new.known), new.known),
         ("duplicates", len(new.repeated), new.repeated),
         ("contain white space", len(new.spaced), new.spaced),
         ("spelled like another piece", len(new.refused), new.refused),
@@ -200,8 +200,8 @@ def extend(
         ("words",),
     )
     if found.fertility:
-        say(f"pieces per word: {found.fertility[0]:.3f} before, {found.fertility[1]:.3f} after")
-    say(f"{report['pieces']:,} pieces in {out}, {report['rows']:,} token embeddings")
+        say(f"tokens per word: {found.fertility[0]:.3f} before, {found.fertility[1]:.3f} after")
+    say(f"{report['pieces']:,} tokens in {out}, {report['rows']:,} token embeddings")
 
 
 @app.command()
@@ -209,11 +209,11 @@ def shrink(
     model: _Model,
     out: _Out,
     files: Annotated[list[Path], typer.Option("--from", metavar="FILE...", help=_FROM_HELP, show_default=False)],
-    minimum: Annotated[int, typer.Option(help="Minimum frequency of the pieces to keep.", min=1)] = 1,
+    minimum: Annotated[int, typer.Option(help="Minimum frequency of the tokens to keep.", min=1)] = 1,
     count: Annotated[
         int | None,
         typer.Option(
-            "--keep-count", help="Maximum number of pieces: keep the most frequent.", min=1, show_default=False
+            "--keep-count", help="Maximum number of tokens: keep the most frequent.", min=1, show_default=False
         ),
     ] = None,
     text: TextColumn = None,
@@ -222,9 +222,9 @@ def shrink(
     field: OldField = None,
     as_json: _Json = False,
 ) -> None:
-    """Remove pieces that a corpus does not use from a model's vocabulary: fewer embeddings, the same outputs.
+    """Remove tokens that a corpus does not use from a model's vocabulary: fewer embeddings, the same outputs.
 
-    Special tokens and single characters are always kept, so that any text can still be tokenized. A text whose pieces
+    Special tokens and single characters are always kept, so that any text can still be tokenized. A text whose tokens
     were all kept gives the same outputs as before.
 
     Example: bothways vocab shrink my-multilingual-model --from german.txt --out my-german-model
@@ -248,7 +248,7 @@ def shrink(
         ("MB", *(f"{n:,.1f}" for n in found.megabytes)),
     ]
     print_table(("", "before", "after"), rows, right=("before", "after"))
-    say(f"{out}: the pieces kept cover {found.covered:.2%} of the text's tokens")
+    say(f"{out}: the tokens kept cover {found.covered:.2%} of the text's tokens")
 
 
 def _first(words: Sequence[str]) -> str:
