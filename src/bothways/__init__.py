@@ -1,8 +1,8 @@
-"""BERT and its family: vocabularies, pretraining, fine-tuning, predictions, embeddings.
+"""BERT-family encoders: tokenizer training, pretraining, fine-tuning, inference, embeddings, search.
 
     import bothways
-    model = bothways.load("path/to/model")
-    bothways.fill("The capital of France is [MASK].", model)
+    bothways.fill("The capital of France is [MASK].")
+    bothways.Predictor.load("emotion")("Thank you so much!")
 
 Names are imported at first use: `import bothways` does not import torch.
 """

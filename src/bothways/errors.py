@@ -50,7 +50,7 @@ def _cut(text: str) -> str:
 
 
 class StoppedError(BothwaysError):
-    """A run was asked to stop, by Ctrl-C or a signal, and has saved: the same call goes on from there."""
+    """A run was asked to stop, by Ctrl-C or a signal, and has saved: the same call resumes from there."""
 
 
 class SaidOnceWarning(UserWarning):

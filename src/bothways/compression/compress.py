@@ -69,11 +69,11 @@ def compress(
 ) -> Compressed:
     """Write the smallest model to `out` that keeps the score of a fine-tuned model on development data.
 
-    Tried are the model with the pieces of its vocabulary that the data use, students of fewer `layers` (by default a
+    Tried are the model with the tokens of its vocabulary that the data use, students of fewer `layers` (by default a
     half and a third; 0: none) that are distilled from it on the training data, and ONNX graphs of all these in
     `precisions`. `keep`: a share of the original's score such as "98%", or a score such as 0.91.
 
-    `vocabulary`: "auto" prunes it only if the score is kept with the pieces of the training data and of `texts`
+    `vocabulary`: "auto" prunes it only if the score is kept with the tokens of the training data and of `texts`
     (unlabelled files) alone, which tells what new texts will lose; "pruned" prunes it in any case, "whole" never.
 
     `train`, `dev`: labelled files or tables in memory; `text`, `pair` and `label` name their columns. `settings`,

@@ -23,7 +23,7 @@ def pieces_of_examples(
 ) -> NDArray[np.int64]:
     """How often examples use each piece, by id; the table of embeddings has `rows`."""
     counts = np.zeros(max(rows, tokenizer.size), np.int64)
-    stream = iter(watch(examples, "counting pieces"))
+    stream = iter(watch(examples, "counting tokens"))
     while chunk := list(islice(stream, _AT_ONCE)):
         counts += np.bincount(task.encode(chunk).sequences.ids, minlength=len(counts))
     return counts[: tokenizer.size]

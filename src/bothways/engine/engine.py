@@ -76,7 +76,7 @@ class Engine:
         max_tokens: int | None = None,
         compile: CompilePolicy = "auto",
     ) -> None:
-        """`model`: a model, or its folder; the default is the one in the box.
+        """`model`: a model, or its folder; the default is the included model en.
 
         `device` is cpu, cuda, cuda:1, mps, or auto: a GPU if there is one. `dtype` is fp32, bf16, fp16, or auto: bf16
         on a GPU that computes in it. By default a folder is opened with auto, and a Model stays as it is. A Model is

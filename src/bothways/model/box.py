@@ -31,7 +31,7 @@ Given = TypeVar("Given")
 
 @dataclass(frozen=True)
 class BoxedModel:
-    """A model in the box."""
+    """A model that comes with the library: an encoder, or an adapter for a task."""
 
     name: str
     folder: Path
@@ -55,14 +55,18 @@ def has_box() -> bool:
 
 
 def boxed(name: str = DEFAULT, model: str = DEFAULT) -> Path:
-    """The folder of a model in the box: an encoder such as en, or a task such as emotion, for the encoder `model`."""
+    """The folder of an included model: an encoder such as en, or a task such as emotion, for the encoder `model`."""
     if not has_box():
-        raise BothwaysError("this copy of bothways comes without a model: pass a model folder", "no-box", BOX)
+        raise BothwaysError(
+            "this copy of bothways comes without its included models: pass a model folder", "no-box", BOX
+        )
     if found := _named(name, model):
         return BOX / found
     encoders = boxed_encoders()
     wrong, expected = (name, (*encoders, *boxed_tasks(model))) if model in encoders else (model, encoders)
-    raise BothwaysError(f"the box has no model {wrong!r}: expected {', '.join(expected)}", "no-such-model", wrong)
+    raise BothwaysError(
+        f"no included model is called {wrong!r}: expected {', '.join(expected)}", "no-such-model", wrong
+    )
 
 
 def model_folder(model: Path | str | None) -> Path:
@@ -155,7 +159,7 @@ def boxed_for(script: str, for_vectors: bool = False) -> str | None:
 
 
 def boxed_models() -> list[BoxedModel]:
-    """What is in the box: encoders with their adapters."""
+    """The included models: encoders, each with its adapters."""
     file, encoders = BOX / "models.json", boxed_encoders()
     told = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     found = []

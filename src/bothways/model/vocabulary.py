@@ -55,10 +55,10 @@ def extend_vocabulary(
     text: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Extended:
-    """A model that reads each of `words` as one piece.
+    """A model that reads each of `words` as one token.
 
-    With `count`, so many words of `files` are added too: those that would save the most pieces. The embedding of a new
-    word is the mean of the embeddings of its former pieces, and so is its bias in the masked language modelling head.
+    With `count`, so many words of `files` are added too: those that would save the most tokens. The embedding of a new
+    word is the mean of the embeddings of its former tokens, and so is its bias in the masked language modelling head.
     `add_words` documents how words are matched. A text without a new word gives the same ids, hidden states and logits
     as before, bit for bit. All other weights are shared with `model`.
     """
@@ -99,7 +99,7 @@ def shrink_vocabulary(
     text: str | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Shrunk:
-    """A model with only those pieces that the text of `files` uses `minimum` times or more, at most `count` in all.
+    """A model with only those tokens that the text of `files` uses `minimum` times or more, at most `count` in all.
 
     Special tokens and single characters are always kept, so that other texts can still be tokenized. A text whose
     pieces were all kept, without unknown ones, gives the same pieces and hidden states as before; the new ids are in

@@ -69,8 +69,8 @@ def bert_score(
 ) -> BertScores:
     """Precision, recall and F1 of each candidate, compared with its reference, or with the best of several.
 
-    The default model is the one in the box. `layer` counts from 0, the embeddings; -1 is the last. By default it is the
-    published layer if the model's folder has the name of a model that BERTScore's authors tuned, such as
+    The default model is the included model en. `layer` counts from 0, the embeddings; -1 is the last. By default it is
+    the published layer if the model's folder has the name of a model that BERTScore's authors tuned, such as
     bert-base-chinese, else the last. Of several references each score is the highest one, as in the package.
 
     `idf` weights tokens by their inverse document frequency in the references, or in a list of texts. `baseline` is a

@@ -22,12 +22,12 @@ class Classifier(TextEstimator):
         classifier = Classifier("my-model").fit(texts, labels)
         classifier.predict(["What a film!"])
 
-    The default model is the one in the box. `epochs`, `batch_size` and `lr` are by default those that the model's
-    folder advises, or chosen by the model and the data. `class_weight`: the weight of each label in the loss, by label,
-    or "balanced", as in scikit-learn. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9"]. With `out`
-    the run is kept in that folder, and an interrupted one resumes. `device` and `dtype` are those of predictions, as in
-    `encode`; `fit` uses a device of the same kind, in the precision of run.precision. With `progress`, a bar is shown
-    in a notebook or on a terminal.
+    The default model is the included model en. `epochs`, `batch_size` and `lr` are by default those of the model's
+    finetune.toml, or else chosen by the model and the data. `class_weight`: the weight of each label in the loss, by
+    label, or "balanced", as in scikit-learn. `settings` are any keys of a recipe, as in ["optim.layer_decay=0.9"]. With
+    `out` the run is kept in that folder, and an interrupted one resumes. `device` and `dtype` are those of predictions,
+    as in `encode`; `fit` uses a device of the same kind, in the precision of run.precision. With `progress`, a bar is
+    shown in a notebook or on a terminal.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Classifier(TextEstimator):
 
     @value_errors()
     def predict(self, X: Iterable[Any]) -> Any:  # noqa: N803
-        """The most probable class of each text; of several labels all that are probable enough, in the form of y."""
+        """The most probable class of each text. Multi-label: all labels above their thresholds, in the form of y."""
         found, is_empty = self._predicted(X)
         if is_empty:
             warnings.warn(

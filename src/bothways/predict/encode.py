@@ -183,7 +183,7 @@ def encode_tokens(
 ) -> list[TokenVectors]:
     """A vector for each token of each text, or for each word (the mean of its pieces). Special tokens are left out.
 
-    The default model is the one in the box. For `text`, `device` and `dtype` see `encode`.
+    The default model is the included model en. For `text`, `device` and `dtype` see `encode`.
     """
     features, tally = Features(layers, combine, weights, long), Tally()
     engine = Engine(model, device=device, dtype=dtype)

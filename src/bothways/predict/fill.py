@@ -87,10 +87,11 @@ def fill(
 ) -> list[Filled] | list[list[Filled]]:
     """The `top` best ways to fill the [MASK]s of a text, best first; of several texts, a list of these.
 
-    The default model is the one in the box. Several masks are filled together. A beam search fills the most confident
-    mask first, and each choice informs the next; the candidates are then ranked by pseudo-likelihood, each word scored
-    with all the others in place. Where a word begins, such as after a space, a continuation (WordPiece's ##ing) is no
-    answer; directly after a word, as in play[MASK], only a continuation is one. For `device` and `dtype` see `encode`.
+    The default model is the included model en. Several masks are filled together. A beam search fills the most
+    confident mask first, and each choice informs the next; the candidates are then ranked by pseudo-likelihood, each
+    word scored with all the others in place. At the start of a word, such as after a space, a continuation (WordPiece's
+    ##ing) is no candidate; directly after a word, as in play[MASK], only a continuation is one. For `device` and
+    `dtype` see `encode`.
     """
     if not isinstance(text, Iterable):
         raise BothwaysError(f"a text or several were expected, and {text!r} was given", "bad-input", text)

@@ -64,7 +64,7 @@ class _Marked:
 class LateInteraction:
     """A ColBERT folder: of Stanford, of PyLate, or of sentence-transformers' MultiVectorEncoder.
 
-    It has the methods of `Reranker`. Several threads may share one.
+    It has the methods of `Reranker`. Thread-safe.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ def sentence_scores(
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> Iterator[float]:
-    """The log-likelihood of each text, in order. Streams in constant memory. The default model is the one in the box.
+    """The log-likelihood of each text, in order. Streams in constant memory. The default model is en.
 
     Masked language models: the pseudo-log-likelihood, each token masked alone (Salazar et al. 2020). Left-to-right
     models: the log-likelihood of every next token. Replaced token detectors: the log-probability that no token is

@@ -103,7 +103,7 @@ def mteb_encoder(
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> MtebEncoder:
-    """A model for `mteb.evaluate(bothways.mteb_encoder("folder"), tasks)`. The default model is the one in the box.
+    """A model for `mteb.evaluate(bothways.mteb_encoder("folder"), tasks)`. The default model is `sentence`.
 
     `name` and `revision` are those in mteb's results; the default is local/ and the name of the folder. For the rest
     see `evaluate_vectors`.

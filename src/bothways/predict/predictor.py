@@ -33,24 +33,24 @@ _SINGLE = (str, bytes, tuple, Mapping)
 
 
 class Predictor:
-    """A fine-tuned model that answers inputs. Several threads may share one.
+    """Inference with a fine-tuned model, as the pipelines of transformers. Thread-safe.
 
-    One input gives one answer. A list, or any other iterable of inputs (an array, a pandas column, a generator), gives
-    a list of answers. So a list of words is several texts, and a tuple of words is one:
+    One input gives one prediction. A list, or any other iterable of inputs (an array, a pandas column, a generator),
+    gives a list of predictions. So a list of words is several texts, and a tuple of words is one:
 
-    | task     | an input                                       | an answer                                          |
+    | task     | an input                                       | a prediction                                       |
     |----------|------------------------------------------------|----------------------------------------------------|
-    | classify | a text, or (text, text)                        | {"label", "score"}; of several labels a list       |
+    | classify | a text, or (text, text)                        | {"label", "score"}; a list for multi-label models |
     | score    | (text, text); of another library also a text   | {"label", "score"}                                 |
     | tag      | a text, or a tuple of words                    | [{"entity_group", "score", "word", "start", "end"}]|
     | answer   | {"question", "context"}, or (question, context)| {"score", "start", "end", "answer"}                |
     | choose   | {"question", "options", "context"}             | {"label", "answer", "score"}                       |
 
     A table in memory (a DataFrame of pandas or polars, a Dataset, a pyarrow table) gives a table of the same kind with
-    all its columns and, after them, `predicted_label` and `predicted_score`, or whatever the keys of an answer are;
+    all its columns and, after them, `predicted_label` and `predicted_score`, or whatever the keys of a prediction are;
     entities are in `predicted_entities`. Its text columns are found by their usual names, as in files.
 
-    Answers are plain dicts in lists. A notebook shows the lists with their texts, and entities in colours.
+    Predictions are plain dicts in lists. A notebook shows the lists with their texts, and entities in colours.
     """
 
     def __init__(

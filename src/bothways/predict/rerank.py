@@ -53,7 +53,7 @@ class Ranker(Protocol):
 
 
 class Reranker:
-    """A cross-encoder: a sequence head with one output. Several threads may share one.
+    """A cross-encoder: a sequence classification head with one output. Thread-safe.
 
     It opens a folder of `finetune` for the task score, and published rerankers, with or without the files of
     sentence-transformers: cross-encoder/ms-marco-MiniLM-L6-v2, BAAI/bge-reranker-base.

@@ -85,7 +85,7 @@ def adapt(
     began with; one whose loss on `general` text has risen by more than `tolerance` is never the best. Training stops
     early when three evaluations in a row find nothing better. General text makes up the share `replay` of what is read.
 
-    `lr` is by default half of what the model advises for fine-tuning, else 1e-4 · √(768 / width). All chosen tokens
+    `lr` is by default half of the rate in the model's finetune.toml, else 1e-4 · √(768 / width). All chosen tokens
     become [MASK], which every masked language model has seen: with BERT's random tokens, a model that never saw those
     would seem to get better on any text. `settings` are any keys of a pretraining recipe, as in ["lora.rank=8"].
     """
@@ -99,8 +99,8 @@ def adapt(
         raise BothwaysError(f"{model} has no tokenizer, so it cannot read text", "no-tokenizer", model)
     if "masked" not in start.heads:
         raise BothwaysError(
-            f"{source} has no head for masked words, and a new one would unlearn what the model knows: adapt the model "
-            "that it was fine-tuned from, and fine-tune that again",
+            f"{source} has no masked language modelling head, and a new one would start from random weights: adapt the "
+            "model that it was fine-tuned from, and fine-tune that again",
             "no-head",
             source,
         )

@@ -65,7 +65,7 @@ def encode_files(
     rows_per_part: int = ROWS_PER_PART,
     on_progress: OnProgress | None = None,
 ) -> BulkReport:
-    """Embeddings of the texts of files, written to disk in order. The same call goes on after a kill.
+    """Embeddings of the texts of files, written to disk in order. If interrupted, the same call resumes.
 
     One file gives the file `out`, a .npy, .jsonl or .parquet. Several files, folders or patterns give a folder `out`
     with a result for each file, in the `format` npy, jsonl or parquet. `devices` and `on` say where to work: see
@@ -117,7 +117,7 @@ def predict_files(
     rows_per_part: int = ROWS_PER_PART,
     on_progress: OnProgress | None = None,
 ) -> BulkReport:
-    """Answers to the rows of files, as rows of a table, in order. The same call goes on after a kill.
+    """Answers to the rows of files, as rows of a table, in order. If interrupted, the same call resumes.
 
     One file gives the file `out`, a .jsonl, .csv or .parquet. Several files, folders or patterns give a folder `out`
     with a result for each file, in the `format` jsonl, csv or parquet. A row has `input_row`, its number in the file,

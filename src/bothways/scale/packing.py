@@ -130,7 +130,7 @@ def pack_files(
     """`bothways.pack` in several processes (`devices` cpu:2), or `on` a Ray cluster.
 
     `model` is the folder or file of the tokenizer, `rows_per_part` the number of documents that a worker does at a
-    time. The packed folder equals that of `bothways.pack`, byte for byte. The same call goes on after a kill.
+    time. The packed folder equals that of `bothways.pack`, byte for byte. If interrupted, the same call resumes.
     """
     model = model_folder(model)
     out, share, tokenizer = Path(out), parse_share(valid), Tokenizer.load(model)

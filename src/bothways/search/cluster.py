@@ -57,8 +57,8 @@ def cluster(
 
     By default a group is a text and all others whose cosine with it is at least `threshold` (0.75), taken from the
     densest on; groups of fewer than `min_size` (3) texts are left out. With `k` all texts are divided into k groups
-    (spherical k-means); `seed` chooses the first centres. `vectors` are those of the texts, if they are known. `budget`
-    bounds the memory in bytes, beside the texts. For the rest see `encode`.
+    (spherical k-means); `seed` chooses the first centroids. `vectors` are those of the texts, if they are known.
+    `budget` bounds the memory in bytes, beside the texts. For the rest see `encode`.
     """
     require_texts(texts, vectors)
     if k is not None and (threshold is not None or min_size is not None):

@@ -101,11 +101,11 @@ class Index:
         watch: Watch = watch_nothing,
         make_parts: ingest.PartMaker = _IN_ORDER,
     ) -> "Index":
-        """Build an index of a corpus in the folder `out`. After a kill the same call goes on.
+        """Build an index of a corpus in the folder `out`. If interrupted, the same call resumes.
 
-        `corpus`: .txt (a document on each line), .jsonl, .csv, .tsv or .parquet with `_id` or `id`, `title` and
-        `text` (the name of the column), a folder in BEIR's layout, or a folder of .txt and .md files. `long`: a
-        document that is longer than what the model reads is divided into passages ("window"), cut, or refused.
+        `corpus`: .txt (a document on each line), .jsonl, .csv, .tsv, .xlsx or .parquet with `_id` or `id`, `title` and
+        `text` (the name of the column), a folder in BEIR's layout, or a folder of .txt, .md, .html and .pdf files.
+        `long`: a document longer than the model's maximum length is split into passages ("window"), cut, or refused.
         `similarity`: cosine or dot, by default as the model's folder says. Prompts are put before queries and
         documents, by default those that the folder names query and document. `quantize`: also store int8 or binary
         vectors, which find candidates faster. `ann`: make an HNSW graph with usearch; by default beyond a million
@@ -140,7 +140,7 @@ class Index:
         watch: Watch = watch_nothing,
         make_parts: ingest.PartMaker = _IN_ORDER,
     ) -> None:
-        """Add documents. Those that the index has are not embedded again. After a kill the same call goes on.
+        """Add documents. Those that the index has are not embedded again. If interrupted, the same call resumes.
 
         Documents without an id are numbered from the last number on.
         """
@@ -188,7 +188,7 @@ class Index:
         """The k best documents for each query, best first. A document comes once, with its best passage.
 
         `mode`: by vectors (dense), by words (bm25), or by the mean of both scores, scaled (fused). `exact`: compare all
-        vectors, even if the index has a faster way. `rerank`: a cross-encoder that orders the best `depth` again;
+        vectors, even if the index has a faster way. `rerank`: a cross-encoder that reranks the best `depth`;
         as many of both rankings are fused.
         """
         require_several(queries)

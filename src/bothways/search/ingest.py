@@ -131,7 +131,7 @@ def require_manifest(home: Path) -> Manifest:
         raise BothwaysError(f"there is no index in {home}: make one with `search build`", "no-index", home)
     if not manifest.segments:
         raise BothwaysError(
-            f"{home} is not finished: run the command that builds it again, and it goes on", "unfinished", home
+            f"{home} is not finished: run the command that builds it again to resume", "unfinished", home
         )
     return manifest
 

@@ -79,7 +79,7 @@ def evaluate_vectors(
     device: Device | None = None,
     dtype: Precision | None = None,
 ) -> VectorEvaluation:
-    """Score the vectors of a model on every evaluation set in a folder. The default model is the one in the box.
+    """Score the embeddings of a model on every evaluation set in a folder. The default model is `sentence`.
 
     For the kinds of sets see `find_vector_sets`. `against`: a second model, to compare with by a paired bootstrap.
     `base`: the base model, if the first one is an adapter that does not name it.

@@ -1,1 +1,1 @@
-"""The HTTP service: models that answer over the network, in the shapes of OpenAI, TEI and Cohere (extra `serve`)."""
+"""The HTTP service: models that answer over the network, with the APIs of OpenAI, TEI and Cohere (extra `serve`)."""

@@ -109,7 +109,7 @@ def finetune_recipe(
 ) -> FinetuneRecipe:
     """A recipe from a table, with the bundled model if it names none.
 
-    Missing keys come from the finetune.toml in the model's folder, then from `usual`. What is still open (learning
+    Missing keys come from the finetune.toml in the model's folder, then from `usual`. What is still not set (learning
     rate, batch size, length) is chosen by the model's size and the data.
     """
     changed = with_settings(table, settings)

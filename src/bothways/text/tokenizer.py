@@ -324,7 +324,7 @@ class Tokenizer:
         return self.pieces[id]  # the library would return an added token in its normalised form
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these ids, without specials."""
+        """The text of these ids, without special tokens."""
         return self.backend.decode(list(ids))
 
     @property

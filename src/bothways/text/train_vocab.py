@@ -36,11 +36,11 @@ def train_vocabulary(
     most: int = 500_000_000,
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> Tokenizer:
-    """Train a WordPiece vocabulary of `size` pieces on text files, folders or patterns: see `find_files`.
+    """Train a WordPiece vocabulary of `size` tokens on text files, folders or patterns: see `find_files`.
 
     The files are streamed; only the table of distinct words is in memory. To bound it, an evenly spaced sample of the
     lines is used if the text has more than `most` characters, with a warning. `minimum` is the number of times a pair
-    of pieces must occur to be merged. The same files give the same vocabulary. The files are read two or three
+    of tokens must occur to be merged. The same files give the same vocabulary. The files are read two or three
     times; `on_bytes(done, total)` reports the progress of each reading.
     """
     files = find_rereadable(files)
@@ -49,7 +49,7 @@ def train_vocabulary(
     least = len(FIRST_PIECES) + 2
     if not least <= size <= 2**31:
         raise BothwaysError(
-            f"`size` must be from {least}, with BERT's specials, to 2**31, not {size}", "out-of-range", size
+            f"`size` must be from {least}, BERT's special tokens included, to 2**31, not {size}", "out-of-range", size
         )
     shape = Tokenizer.from_pieces(FIRST_PIECES, lower=lower, strip_accents=strip_accents, split_cjk=split_cjk)
     # The library's default of 1,000 characters would make most of Chinese unknown; a third of the vocabulary leaves
