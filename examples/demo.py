@@ -1,4 +1,4 @@
-"""What the models in the box can do, in about two minutes, on a CPU and offline.
+"""What the included models can do, in about two minutes, on a CPU and offline.
 
 They fill masks, in English and in Chinese. The English one is fine-tuned on examples/reviews.tsv, which was written for
 this demo, and scored on unseen reviews, with a 95 % interval. It classifies two texts and finds an answer in a folder.
@@ -44,7 +44,7 @@ def main() -> None:
     asked = options.parse_args()
     model = bothways.load()
     size = sum(p.numel() for p in model.parameters())
-    console.print(f"[bold]1. The model in the box[/] has {size / 1e6:.1f}M parameters. It fills masks:")
+    console.print(f"[bold]1. The included model[/] has {size / 1e6:.1f}M parameters. It fills masks:")
     fill_blanks(model, BLANKS)
     console.print("   The Chinese one is [bold]zh[/]:")
     fill_blanks(bothways.load("zh"), CHINESE)
