@@ -141,7 +141,7 @@ def test_the_folder_is_what_the_table_says(home: Path, compressed: Compressed) -
     assert (table["training data"], table["settings"]) == ("train.tsv: 160 rows", list(STEPS))
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "library_name: onnx" in card
-    assert f"{compressed.best.pieces} of {compressed.steps[0].pieces} pieces" in card
+    assert f"{compressed.best.pieces} of {compressed.steps[0].pieces} tokens" in card
     assert f"{compressed.best.name} (this model)" in card
     assert "×" not in card.split("## Compression")[1].split("## Usage")[0]  # speeds are those of a machine
     assert f'Predictor.load("{out.name}")' in card

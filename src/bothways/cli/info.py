@@ -57,7 +57,7 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"feed-forward {shape['ffn_width']}",
         ),
         ("details", f"{shape['activation']}, norm eps {shape['norm_eps']:g}, dropout {shape['dropout']:g}"),
-        ("longest input", f"{facts['max_length']:,} tokens, {_SEGMENTS[min(shape['segments'], 2)]}"),
+        ("maximum length", f"{facts['max_length']:,} tokens, {_SEGMENTS[min(shape['segments'], 2)]}"),
         *([("parameters", f"{facts['parameters']:,}")] if "parameters" in facts else []),
     ]
     lines += [(f"  {part}", f"{count:,}") for part, count in facts.get("parameters_by_part", {}).items()]

@@ -39,7 +39,7 @@ def _done(best: CompressionStep, original: CompressionStep) -> list[str]:
     """What was done to the original."""
     found = []
     if best.pieces < original.pieces:
-        found.append(f"{best.pieces:,} of {original.pieces:,} pieces of the vocabulary")
+        found.append(f"{best.pieces:,} of {original.pieces:,} tokens of the vocabulary")
     if best.layers < original.layers:
         found.append(f"{best.layers} of {original.layers} layers, distilled from the original")
     if best.precision:

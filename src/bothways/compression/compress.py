@@ -244,7 +244,7 @@ def _pruned(
             trials.say(str(error))
             return None, None
         says = (
-            f"{tested[known == 0].sum() / tested.sum():.1%} of the tokens of the development data are pieces that the "
+            f"{tested[known == 0].sum() / tested.sum():.1%} of the tokens of the development data are ones that the "
             f"other texts do not use; without these, the original has {measure.metric} {unseen:.4f}"
         )
         if not reaches(unseen, trials.needed, measure.metric):

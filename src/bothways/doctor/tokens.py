@@ -123,6 +123,6 @@ def _check(reading: Reading, counts: DataCounts) -> Iterator[Finding]:
     else:
         yield Finding("ok", "long", says, "", reading.beyond, places)
     if refused := counts.faults.get("long"):
-        says = f"{refused.count:,} rows leave too little room for windows: one text of the pair fills the model."
+        says = f"{refused.count:,} rows leave too little room for windows: one text alone is too long."
         do = "Shorten them, or set window.long=cut."
         yield Finding("error", "long", says, do, refused.count, counts.short(refused.first))

@@ -160,9 +160,9 @@ def _shape_of(model: Model, architecture: str) -> dict[str, str]:
         "architecture": architecture,
         "parameters": f"{sum(p.numel() for p in model.parameters()):,}",
         "layers × width": f"{shape.layers} × {shape.width}, {shape.num_heads} heads, feed-forward {shape.ffn_width}",
-        "longest input": f"{shape.max_length} tokens",
+        "maximum length": f"{shape.max_length} tokens",
         "heads": ", ".join(model.config.heads) or "none",
-        "tokenizer": f"{model.tokenizer.kind}, {model.tokenizer.size:,} pieces" if model.tokenizer else "none",
+        "tokenizer": f"{model.tokenizer.kind}, {model.tokenizer.size:,} tokens" if model.tokenizer else "none",
     }
 
 

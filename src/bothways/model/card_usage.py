@@ -24,7 +24,10 @@ _OPTIONS = {
     "Chinese": ("猫累了，它会做什么？", ("它睡觉。", "它开车。")),
 }
 _MASKED = {"Latin": "The cat sleeps under the {}.", "Chinese": "猫在桌子下面{}觉。"}
-_LONG = "A text that is longer than the model reads is read in windows by bothways, and refused or cut by others."
+_LONG = (
+    "Texts beyond the maximum length are read in overlapping windows by bothways, and refused or truncated by other "
+    "libraries."
+)
 
 
 @dataclass(frozen=True)
