@@ -32,7 +32,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> d
 @pytest.fixture
 def service(folders: dict[str, Path]) -> Iterator[Service]:
     """Small models under the names of the included ones."""
-    models = {"en": folders["tiny"], "zh": folders["tiny"], "emotion": folders["classify"]}
+    tiny = folders["tiny"]
+    models = {"sentence": tiny, "sentence-zh": tiny, "zh": tiny, "emotion": folders["classify"]}
     service = Service.open(dict(models), device="cpu", settings=ServeSettings(api_key="key"))
     yield service
     service.close()
@@ -55,7 +56,7 @@ def test_requests_with_curl(script: Path) -> None:
 @pytest.mark.slow
 def test_the_client_in_python(service: Service, loopback: None) -> None:
     done = _run_client([sys.executable, str(EXAMPLES / "ask.py")], service)
-    assert done.stdout.splitlines()[0] == "['en', 'zh', 'emotion']"
+    assert done.stdout.splitlines()[0] == "['sentence', 'sentence-zh', 'zh', 'emotion']"
     assert "label" in done.stdout
 
 

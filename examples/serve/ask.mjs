@@ -1,4 +1,4 @@
-// Ask `bothways serve en emotion zh` from JavaScript: node examples/serve/ask.mjs http://127.0.0.1:8000
+// Ask `bothways serve sentence sentence-zh emotion zh` from JavaScript: node examples/serve/ask.mjs http://127.0.0.1:8000
 // In a browser too, if the service was started with --cors and the origin of the page.
 const address = process.argv[2] ?? "http://127.0.0.1:8000";
 const key = process.env.BOTHWAYS_API_KEY;
@@ -13,8 +13,8 @@ async function post(path, value) {
 
 const dot = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0);
 for (const [model, texts] of [
-  ["en", ["The cat sleeps.", "A kitten is asleep."]],
-  ["zh", ["猫在睡觉。", "小猫睡着了。"]],
+  ["sentence", ["The cat sleeps.", "A kitten is asleep."]],
+  ["sentence-zh", ["猫在睡觉。", "小猫睡着了。"]],
 ]) {
   const { data } = await post("/v1/embeddings", { model, input: texts });
   console.log(dot(data[0].embedding, data[1].embedding).toFixed(2), ...texts);

@@ -1,4 +1,4 @@
-"""Ask `bothways serve en emotion zh` with OpenAI's client and with Python's own library.
+"""Ask `bothways serve sentence sentence-zh emotion zh` with OpenAI's client and with Python's own library.
 
 python examples/serve/ask.py http://127.0.0.1:8000
 """
@@ -26,8 +26,8 @@ def main(address: str) -> None:
     client = OpenAI(base_url=f"{address}/v1", api_key=KEY)
     print([model.id for model in client.models.list()])
     for model, texts in (
-        ("en", ["The cat sleeps.", "A kitten is asleep.", "The train is late."]),
-        ("zh", ["猫在睡觉。", "小猫睡着了。", "火车晚点了。"]),
+        ("sentence", ["The cat sleeps.", "A kitten is asleep.", "The train is late."]),
+        ("sentence-zh", ["猫在睡觉。", "小猫睡着了。", "火车晚点了。"]),
     ):
         first, *others = (row.embedding for row in client.embeddings.create(model=model, input=texts).data)
         for text, other in zip(texts[1:], others, strict=True):

@@ -83,7 +83,7 @@ def serve(
     Prints the address and the models, then logs on standard error. If the environment variable BOTHWAYS_API_KEY is
     set, requests must carry it.
 
-    Example: bothways serve en emotion --port 8000
+    Example: bothways serve sentence emotion --port 8000
     """
     _require_packages()
     from bothways.serve.log import Log

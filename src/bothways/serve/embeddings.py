@@ -14,9 +14,13 @@ from bothways.serve.schema import IDS, LONG, MODEL, TEXT, TEXTS, TRUNCATE, field
 from bothways.serve.service import Request, Service
 
 Vectors = NDArray[np.float32]
-_NORMALIZE = {"type": "boolean", "description": "Divide vectors by their length; true by default."}
+_NORMALIZE = {"type": "boolean", "description": "Normalize vectors to length 1; true by default."}
 _PROMPT_NAME = {"type": "string", "description": "Name of one of the folder's prompts, which is put before each text."}
-_DIMENSIONS = {"type": "integer", "minimum": 1, "description": "Length of the vectors, if the model can cut them."}
+_DIMENSIONS = {
+    "type": "integer",
+    "minimum": 1,
+    "description": "Number of dimensions, if the vectors can be truncated (Matryoshka).",
+}
 _INPUT = {
     "anyOf": [TEXT, TEXTS, IDS, {"type": "array", "items": IDS, "minItems": 1}],
     "title": "a text, a list of texts, token ids or a list of token ids",

@@ -24,7 +24,7 @@ def openapi(endpoints: Sequence[Endpoint], models: Sequence[str], has_key: bool)
     """The description as a JSON value."""
     paths = {endpoint.path: {"post": _operation(endpoint, models)} for endpoint in endpoints}
     for path, about in _GETS.items():
-        paths[path] = {"get": {"summary": about, "responses": {"200": {"description": "The answer."}}}}
+        paths[path] = {"get": {"summary": about, "responses": {"200": {"description": "The response."}}}}
     keys = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}} if has_key else {}
     return {
         "openapi": "3.1.0",
@@ -49,7 +49,7 @@ def _operation(endpoint: Endpoint, models: Sequence[str]) -> dict[str, Any]:
     return {
         "summary": endpoint.about,
         "requestBody": {"required": True, "content": {"application/json": content}},
-        "responses": {"200": {"description": "The answer.", "content": {"application/json": {}}}, **answers},
+        "responses": {"200": {"description": "The response.", "content": {"application/json": {}}}, **answers},
     }
 
 

@@ -135,15 +135,15 @@ def _shown(value: Any) -> str:
 TEXT: Schema = {"type": "string"}
 TEXTS: Schema = {"type": "array", "items": TEXT, "minItems": 1}
 IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-MODEL: Schema = {"type": "string", "description": "Name of the model; by default the first that can answer."}
+MODEL: Schema = {"type": "string", "description": "Name of the model; by default the first that fits the request."}
 TRUNCATE: Schema = {
     "type": "boolean",
-    "description": "Cut texts that are too long; the answer says by how many tokens. By default they are refused.",
+    "description": "Truncate texts that are too long; the response counts the tokens. By default they are refused.",
 }
 LONG: Schema = {
     "type": "string",
     "enum": ["error", "cut", "window"],
-    "description": "Texts that are too long: refuse them, cut them, or read them in overlapping windows.",
+    "description": "Texts beyond the maximum length: refuse, truncate (cut), or read in overlapping windows.",
 }
 TOP: Schema = {"type": "integer", "minimum": 1, "maximum": 100}
 
