@@ -123,7 +123,7 @@ def test_evaluate_says_what_the_library_says(name: str, models: Models, tmp_path
     shown = run("evaluate", path, "--model", models[name])
     assert shown.returncode == 0, shown.stderr
     table = lines(shown.stdout)
-    assert table[0] == f"{expected.examples} examples score 95 %"
+    assert table[0] == f"{expected.examples} examples score 95 % CI"
     for score, value in expected.scores.items():
         ends = expected.intervals.get(score)
         between = f" {ends[0]:.4f} to {ends[1]:.4f}" if ends else ""
@@ -140,7 +140,7 @@ def test_tags_that_the_model_does_not_know_are_told(models: Models, tmp_path: Pa
     (tmp_path / "dev.tsv").write_text(f"the\t{known}\n")
     done = run("evaluate", tmp_path / "dev.tsv", "--model", models["tag"])
     assert "dev.tsv" not in done.stderr
-    assert lines(done.stdout)[0] == "1 example score 95 %"
+    assert lines(done.stdout)[0] == "1 example score 95 % CI"
 
 
 def test_what_is_to_be_answered_needs_no_label(models: Models, tmp_path: Path, run: Run) -> None:

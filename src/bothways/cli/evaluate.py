@@ -144,7 +144,7 @@ def _print(found: "Evaluation", temperature: float) -> None:
         (shown_name(name, labels), f"{value:.4f}", _range(found.intervals.get(name)))
         for name, value in found.scores.items()
     ]
-    print_table((counted(found.examples, "example"), "score", "95 %"), rows, right=("score",))
+    print_table((counted(found.examples, "example"), "score", "95 % CI"), rows, right=("score",))
     if 1 < len(found.details) <= 60:
         columns = list(next(iter(found.details.values())))
         details = [(name, *(shown_number(row[c]) for c in columns)) for name, row in found.details.items()]

@@ -127,10 +127,10 @@ def _print(found: "VectorEvaluation") -> None:
     for kind, mean in found.means.items():
         sets = [one for one in found.sets if one.kind == kind]
         names = list(sets[0].scores)
-        header = [kind, *names, "95 %", "of"]
+        header = [kind, *names, "95 % CI", "of"]
         last: list[object] = ["mean", f"{mean:.4f}", *[""] * (len(names) + 1)]
         if found.against_means:
-            header += ["second", "difference", "95 %", "p"]
+            header += ["second", "difference", "95 % CI", "p"]
             last += [f"{found.against_means[kind]:.4f}", f"{mean - found.against_means[kind]:+.4f}", "", ""]
         rows = [list(_cells(one)) for one in sets]
         print_table(header, [*rows, last], right=[*names, "second", "difference", "p"])
