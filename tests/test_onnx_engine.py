@@ -258,6 +258,12 @@ long = "the cat walking over Paris 北京 " * 40
 found["streamed"] = bothways.Predictor.load(folders["classify"])([long], top=3)
 found["streamed vectors"] = bothways.encode([long], folders["vectors"], long="window").tolist()
 long_reader.STREAMED = usual
+from starlette.testclient import TestClient
+served = {name: folders[name] for name in ("classify", "score", "masked", "vectors")}
+with TestClient(bothways.asgi_app(served), raise_server_exceptions=False) as client:
+    asked = {"/predict": {"texts": texts}, "/rerank": {"query": "the cat", "texts": texts},
+             "/fill": {"text": "中国的首都是[MASK][MASK]。"}, "/embed": {"inputs": texts, "long": "window"}}
+    found["served"] = {path: client.post(path, json=body).json() for path, body in asked.items()}
 for name, call in {"load": lambda: bothways.load("en"), "predict": lambda: bothways.Predictor.load("emotion"),
                    "finetune": lambda: bothways.finetune}.items():
     try:
@@ -302,6 +308,11 @@ def test_all_answers_come_without_torch(folders: dict[str, Path], tmp_path: Path
     assert done.returncode == 0, done.stderr
     *_, last = done.stdout.splitlines()
     found = json.loads(last)
+    served = found["served"]
+    assert_near(served["/predict"]["answers"], Predictor(tuned("classify", tokenizer))(TEXTS))
+    assert_near({one["index"]: one["score"] for one in served["/rerank"]}, dict(enumerate(found["reranker"])))
+    assert_near(served["/embed"], found["vectors"])
+    assert [one["text"] for one in served["/fill"]["answer"]] == found["fill"]
     for task, given in INPUTS.items():
         assert_near(found[task], Predictor(tuned(task, tokenizer))(given))
     theirs = Reranker(tuned("score", tokenizer)).scores([("the cat", text) for text in TEXTS])

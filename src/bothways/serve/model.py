@@ -5,11 +5,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bothways.engine.engine import Engine
 from bothways.engine.reader import Tally
 from bothways.errors import BothwaysError
+from bothways.lazy import imported
 from bothways.model.box import model_folder
 from bothways.model.device import Device, Precision
 from bothways.model.static import StaticModel
@@ -17,7 +18,6 @@ from bothways.predict.encode import encode_blocks
 from bothways.predict.encode_options import Long
 from bothways.predict.features import Features, TextRecipe, text_recipe
 from bothways.predict.fill import fills_at_most, iter_filled
-from bothways.predict.late_interaction import LateInteraction
 from bothways.predict.predictor import Predictor
 from bothways.predict.rerank import Pair, Reranker, folder_limit, reranker_config
 from bothways.predict.source import open_source
@@ -25,6 +25,9 @@ from bothways.serve.batching import Run, Work
 from bothways.serve.refusal import RefusedError
 from bothways.tasks.embed import SentenceVectors
 from bothways.text.encoding import TextInput
+
+if TYPE_CHECKING:
+    from bothways.predict.late_interaction import LateInteraction
 
 BATCH_TOKENS = {"cpu": 2_048, "cuda": 32_768}
 """Token budget of a batch, by device: a request that comes waits for the batch before it."""
@@ -115,11 +118,12 @@ class ServedModel:
             self._predictors[long] = Predictor(model, device=self._device, dtype=self._dtype, long=long)
         return self._predictors[long]
 
-    def ranker(self, long: Long) -> Reranker | LateInteraction:
+    def ranker(self, long: Long) -> "Reranker | LateInteraction":
         if long not in self._rankers:
             model = self._require_engine().model
             if model.late is not None:
-                self._rankers[long] = LateInteraction(model, long=long)
+                kind = imported("bothways.predict.late_interaction").LateInteraction
+                self._rankers[long] = kind(model, long=long)
             else:
                 limit = folder_limit(self.folder, reranker_config(model))
                 self._rankers[long] = Reranker(model, long=long, max_length=limit)
@@ -162,11 +166,11 @@ class ServedModel:
         """Logits of pairs; of a ColBERT the scores of late interaction."""
         ranker = self.ranker(long)
         pairs: list[Pair] = [(query, document) for document in documents]
-        if isinstance(ranker, LateInteraction):
+        if isinstance(ranker, Reranker):
+            lengths, limit = self.lengths(pairs), ranker.max_length
+        else:
             limit = ranker.late.settings.document_length or self.max_length
             lengths, limit = self.lengths(documents), self.max_length if long == "window" else limit
-        else:
-            lengths, limit = self.lengths(pairs), ranker.max_length
 
         def run(some: Sequence[Any]) -> Sequence[Any]:
             return list(map(float, ranker.raw_scores(some)))

@@ -4,18 +4,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bothways.errors import BothwaysError
+from bothways.lazy import imported
 from bothways.model.box import lasting_name, model_folder
 from bothways.model.device import Device, Precision
-from bothways.search.index import Index
 from bothways.search.search_options import Mode
 from bothways.serve.batching import Batcher, Work
 from bothways.serve.metrics import Metrics
 from bothways.serve.model import Asked, ServedModel
 from bothways.serve.refusal import RefusedError
 from bothways.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from bothways.search.index import Index
 
 _QUERIES = 32
 """Queries that are searched together."""
@@ -36,7 +39,7 @@ class Service:
     """What answers, by name."""
 
     models: dict[str, ServedModel]
-    indexes: dict[str, Index]
+    indexes: dict[str, "Index"]
     settings: ServeSettings
     metrics: Metrics
     batchers: dict[str, Batcher] = field(default_factory=dict)
@@ -100,7 +103,7 @@ class Service:
     def _known(self) -> str:
         return ", ".join(f"{name} ({', '.join(model.abilities)})" for name, model in self.models.items()) or "none"
 
-    def index(self, name: str | None) -> tuple[str, Index]:
+    def index(self, name: str | None) -> tuple[str, "Index"]:
         """The index of this name, by default the first."""
         if name is None and self.indexes:
             return next(iter(self.indexes.items()))
@@ -129,18 +132,19 @@ class Service:
 
 def _open_index(
     home: Path | str, by_folder: Mapping[str | None, ServedModel], device: Device, dtype: Precision
-) -> Index:
+) -> "Index":
     """An index with its model: that of the service, if it serves the folder that made the index."""
-    index = Index.open(home, device=device, dtype=dtype)
+    kind: type[Index] = imported("bothways.search.index").Index
+    index = kind.open(home, device=device, dtype=dtype)
     same = None if index.model == "" else by_folder.get(lasting_name(model_folder(index.model)))
     if same is not None and same.engine is not None:
-        index = Index.open(home, same.engine.model)
+        index = kind.open(home, same.engine.model)
     index.search(".", k=1)  # its model is loaded and compared with the one that made it
     return index
 
 
 def search_work(
-    index: Index, queries: Sequence[str], k: int, mode: Mode, rerank: ServedModel | None, depth: int
+    index: "Index", queries: Sequence[str], k: int, mode: Mode, rerank: ServedModel | None, depth: int
 ) -> Work:
     """The search for some queries."""
     ranker = None if rerank is None else rerank.ranker("window")
