@@ -30,6 +30,7 @@ from bothways.predict.predictor import Predictor
 from bothways.tasks.folder import with_task
 from bothways.tasks.registry import make_task, new_config
 from bothways.tasks.task import TaskConfig
+from bothways.text.scripts import _RANGES, SCRIPTS, find_strange, starts_of
 from bothways.text.tokenizer import Tokenizer
 from helpers import PIECES, TINY, make_loud, refused
 from helpers.cli import Run
@@ -116,6 +117,23 @@ def test_words_equal_ours(scripts: Path) -> None:
         expected.append([[at[start], at[end]] for start, end in split_words(text)])
     found = call(scripts, [], [["words", text] for text in texts])
     assert [(text, f, e) for text, f, e in zip(texts, found, expected, strict=True) if f != e] == []
+
+
+@needs_node
+def test_texts_that_a_model_cannot_read_are_those_of_python(scripts: Path) -> None:
+    """Random strings, mixtures of two scripts, and all borders of the ranges of letters."""
+    mixed = [
+        "北京" * chinese + "a cat " * latin + "кот " * cyrillic + "ねこ" * japanese
+        for chinese in range(4) for latin in range(4) for cyrillic in range(3) for japanese in range(2)
+    ]  # fmt: skip
+    borders = [chr(code) * 3 for first, last, _ in _RANGES for code in (first - 1, first, last, last + 1)]
+    texts = [*mixed, *borders, "😀" * 127 + "北京" * 9, "", *many_strings(3000)]
+    known = [["Latin"], ["Chinese"], ["Chinese", "Latin"], [*SCRIPTS]]
+    calls = [(text, scripts_of_model) for scripts_of_model in known for text in texts]
+    found = call(scripts, [], [["strange", *one] for one in calls])
+    expected = [find_strange(starts_of([text], frozenset(own)), frozenset(own)) is not None for text, own in calls]
+    assert 100 < sum(expected) < len(expected) / 2
+    assert [(one, f) for one, f, e in zip(calls, found, expected, strict=True) if f != e] == []
 
 
 # ---------------------------------------------------------------------- from logits to answers
@@ -253,6 +271,12 @@ NOTED: dict[str, Question] = {
     "cutLines": {"task": "similar", "model": "encoder", "given": {"text": "the cat", "lines": "the dog " * 40}},
     "cut": {"task": "attention", "model": "encoder", "given": {"text": "the dog " * 40}},
     "windows": {"task": "tag", "model": "tags", "given": {"text": TEXTS[2]}},
+    "strange": {"task": "classify", "model": "adapter", "given": {"text": "北京是中国的首都。"}},
+    "strangeLines": {
+        "task": "similar",
+        "model": "encoder",
+        "given": {"text": "the cat", "lines": "北京是中国的首都。"},
+    },
 }
 OTHERS: list[Question] = [
     *({"task": "fill", "model": "encoder", "given": {"text": text}} for text in FILLS),
@@ -282,6 +306,11 @@ def answered(page: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[
     home = tmp_path_factory.mktemp("worker")
     shutil.copytree(page, home / "page")
     (home / "page" / "package.json").write_text('{"type": "module"}')
+    index = json.loads((page / "models.json").read_text(encoding="utf-8"))
+    for model in index["models"]:  # a toy vocabulary is taken to have words of all scripts
+        assert set(model["scripts"]) == set(SCRIPTS)
+        model["scripts"] = ["Latin"]
+    (home / "page" / "models.json").write_text(json.dumps(index), encoding="utf-8")
     questions = [*(one for *_, one in predictions()), *OTHERS, *REFUSED.values(), *NOTED.values()]
     (home / "questions.json").write_text(json.dumps(questions), encoding="utf-8")
     assert NODE is not None

@@ -7,12 +7,14 @@ import { pathToFileURL } from "node:url";
 
 const [scripts, input, output] = process.argv.slice(2);
 const open = (file) => import(pathToFileURL(join(scripts, file)).href);
-const [{ Tokenizer }, reading, words, decode] = await Promise.all(["tokenizer.js", "reading.js", "words.js", "decode.js"].map(open));
+const FILES = ["tokenizer.js", "reading.js", "words.js", "decode.js", "readable.js"];
+const [{ Tokenizer }, reading, words, decode, readable] = await Promise.all(FILES.map(open));
 const given = JSON.parse(readFileSync(input, "utf8"));
 const tokenizers = given.tokenizers.map((file) => new Tokenizer(file));
 const calls = {
   encode: (number, text) => tokenizers[number].encode(text),
   words: (text) => words.splitWords(text),
+  strange: (text, known) => readable.isStrange(text, known),
   /** The sequences of texts, and the answer of a task from recorded logits. */
   decode: ({ tokenizer: number, model, task, texts, logits }) => {
     const tokenizer = tokenizers[number];

@@ -38,6 +38,7 @@ def describe(model: Model, name: str, folder: Path, base: str) -> dict[str, Any]
         "base": base,
         "isIncluded": listed is not None,
         "languages": _languages(model, listed.languages if listed else ()),
+        "scripts": sorted(model.require_tokenizer().scripts),
         "tabs": _tabs(model, task),
         "layers": shape.layers,
         "maxLength": shape.max_length,

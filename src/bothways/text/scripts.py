@@ -40,8 +40,8 @@ _FEWEST, _FEWEST_LATIN = 2, 12
 """Letters in an unknown script that are judged at all: a text in any script may hold a brand in Latin letters."""
 _SHARE, _SHARE_OF_LATIN = 0.25, 0.5
 """Share of unknown letters from which a text is strange."""
-_ALPHABETIC = 0.3
-"""What a letter of an alphabet counts, beside a character that is half a word."""
+_WEIGHTS = np.where(_IS_ALPHABET, 3, 10)
+"""What a letter of an alphabet counts, beside a character that is half a word. In whole numbers, shares are exact."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,14 @@ def find_strange(starts: Sequence[str], known: frozenset[str]) -> Strange | None
     """
     counts = _counts(starts)
     counts[counts[:, _JAPANESE] > 0, _CHINESE] = 0  # Japanese is written with Chinese characters too
-    weights = np.where(_IS_ALPHABET, _ALPHABETIC, 1.0)
-    shares = counts * weights / np.maximum(counts @ weights, _ALPHABETIC)[:, None]
-    unknown = np.where([name in known for name in SCRIPTS], 0, shares)
-    latin = (counts[:, _LATIN] >= _FEWEST_LATIN) & (unknown[:, _LATIN] > _SHARE_OF_LATIN)
+    weighted = counts * _WEIGHTS
+    all_letters = weighted.sum(1)
+    unknown = np.where([name in known for name in SCRIPTS], 0, weighted)
+    latin = (counts[:, _LATIN] >= _FEWEST_LATIN) & (unknown[:, _LATIN] > _SHARE_OF_LATIN * all_letters)
     unknown[~latin, _LATIN] = 0
     is_other = np.arange(len(SCRIPTS)) != _LATIN
-    others = (unknown[:, is_other].sum(1) > _SHARE) & ((counts * (unknown > 0))[:, is_other].sum(1) >= _FEWEST)
+    is_enough = (counts * (unknown > 0))[:, is_other].sum(1) >= _FEWEST
+    others = is_enough & (unknown[:, is_other].sum(1) > _SHARE * all_letters)
     found = np.flatnonzero(latin | others)
     if not len(found):
         return None

@@ -29,6 +29,8 @@ export const TEXTS = {
       cut: "The text is too long: it was truncated to {limit} tokens, and the last {tokens} were not read.",
       cutLines: "Sentences that were too long and were truncated to {limit} tokens: {lines}.",
       unknown: "{share} % of the tokens are not in this model's vocabulary, so its output is unreliable.",
+      strange: "Much of the text is in a writing system that this model cannot read, so its output is unreliable.",
+      strangeLines: "{lines} of the {count} sentences are in a writing system that this model cannot read: their scores are unreliable.",
     },
     errors: {
       empty: "Nothing was entered: fill in every field.",
@@ -69,6 +71,8 @@ export const TEXTS = {
       cut: "文本过长，已截断为前 {limit} 个词元，其余 {tokens} 个未处理。",
       cutLines: "有 {lines} 个句子过长，已截断为前 {limit} 个词元。",
       unknown: "{share}% 的词元不在该模型的词表中，结果不可靠。",
+      strange: "文本中有较多该模型无法读取的文字，结果不可靠。",
+      strangeLines: "{count} 个句子中有 {lines} 个使用了该模型无法读取的文字，其分数不可靠。",
     },
     errors: {
       empty: "请填写所有输入框。",

@@ -3,6 +3,7 @@
 import * as ort from "../runtime/ort.js";
 import { answers, classify, cosine, ranked, tagged } from "./decode.js";
 import { fill, filledText, masksOf } from "./fill.js";
+import { isStrange } from "./readable.js";
 import { PageError, cutTo, encodeTexts, encodeWords, firstTokens, sequencesOf } from "./reading.js";
 import { Tokenizer } from "./tokenizer.js";
 import { Weights } from "./weights.js";
@@ -143,12 +144,13 @@ function requireShort(model, read) {
   if (read.ids.length > model.maxLength) throw new PageError("tooLong", { tokens: read.ids.length, limit: model.maxLength });
 }
 
-/** Notes on what was read: windows, cuts, unknown words. */
-function notesOf(model, sequences, ids) {
+/** Notes on what was read: windows, unknown words, a script that the model does not read. */
+function notesOf(model, sequences, ids, ...texts) {
   const notes = [];
   if (sequences.length > 1) notes.push(["windows", { windows: sequences.length }]);
   const unknown = ids.filter((id) => id === model.tokenizer.unk).length;
-  if (unknown > 0.2 * ids.length) notes.push(["unknown", { share: Math.round((100 * unknown) / ids.length) }]);
+  if (texts.length && isStrange(texts.join(" "), model.scripts)) notes.push(["strange", {}]);
+  else if (unknown > 0.2 * ids.length) notes.push(["unknown", { share: Math.round((100 * unknown) / ids.length) }]);
   return notes;
 }
 
@@ -175,7 +177,7 @@ const tasks = {
     const results = found.map(({ tokens, score }) => ({
       score, words: tokens.map(([, id]) => tokenizer.pieces[id]), parts: filledText(text, read, tokens, tokenizer),
     }));
-    return { results, notes: notesOf(model, [], read.ids) };
+    return { results, notes: notesOf(model, [], read.ids, text) };
   },
 
   async attention(model, { text }) {
@@ -189,6 +191,7 @@ const tasks = {
       return { piece: tokenizer.pieces[id], text: text.slice(start, end) || tokenizer.pieces[id] };
     });
     const notes = read.cut ? [["cut", { tokens: read.cut, limit: read.ids.length }]] : [];
+    notes.push(...notesOf(model, [], read.ids, text));
     return { tokens, maps: names.map((name) => outputs[name].data), heads: outputs[names[0]].dims[1], notes };
   },
 
@@ -199,7 +202,7 @@ const tasks = {
     const { read, sequences, notes } = readLong(model, encodeTexts(tokenizer, model, texts));
     const rows = await runEach(model.name, "sequence", sequences, "logits", firstRow);
     const scores = classify(rows, model);
-    return { results: ranked(scores, model), kind: model.kind, notes: [...notes, ...notesOf(model, sequences, read.ids)] };
+    return { results: ranked(scores, model), kind: model.kind, notes: [...notes, ...notesOf(model, sequences, read.ids, ...texts)] };
   },
 
   async tag(model, { text }) {
@@ -215,7 +218,7 @@ const tasks = {
         if (token >= own && token < ownEnd) rows[word] = [...tokenRows(logits, row, [token - shift])[0]];
       });
     });
-    return { results: tagged(rows, words, model), notes: [...notes, ...notesOf(model, sequences, read.ids)] };
+    return { results: tagged(rows, words, model), notes: [...notes, ...notesOf(model, sequences, read.ids, text)] };
   },
 
   async answer(model, { text, question }) {
@@ -227,7 +230,7 @@ const tasks = {
       const outputs = await run(model.name, "span", [sequence], ["start_logits", "end_logits"]);
       views.push({ ...sequence, starts: [...outputs.start_logits.data], ends: [...outputs.end_logits.data] });
     }
-    return { results: answers(views, read.offsets, model), notes: [...notes, ...notesOf(model, sequences, read.ids)] };
+    return { results: answers(views, read.offsets, model), notes: [...notes, ...notesOf(model, sequences, read.ids, question, text)] };
   },
 
   async similar(model, { text, lines }) {
@@ -241,6 +244,9 @@ const tasks = {
     const results = kept.map((line, i) => ({ text: line, score: cosine(vectors[0], vectors[i + 1]) }));
     const cut = reads.filter((read) => read.cut).length;
     const notes = cut ? [["cutLines", { lines: cut, limit: model.vectorLength }]] : [];
+    const strange = [text, ...kept].filter((line) => isStrange(line, model.scripts)).length;
+    if (strange) notes.push(["strangeLines", { lines: strange, count: reads.length }]);
+    else notes.push(...notesOf(model, [], reads.flatMap(({ ids }) => ids)));
     return { results: results.sort((a, b) => b.score - a.score), notes };
   },
 };
