@@ -53,9 +53,8 @@ def without_torch(error: ModuleNotFoundError) -> Exception:
     """The error about a missing torch; an error about another module as it is."""
     if (error.name or "").partition(".")[0] != "torch":
         return error
-    return BothwaysError(
-        f"{needs('this', 'torch')}; without it, folders of `bothways export` answer", "missing-package", "torch"
-    )
+    says = f"{needs('this', 'torch')}; without it, predict, evaluate, fill, encode, rerank and serve open folders of"
+    return BothwaysError(f"{says} `bothways export`", "missing-package", "torch")
 
 
 if not TYPE_CHECKING:
