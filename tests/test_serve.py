@@ -16,9 +16,12 @@ from starlette.testclient import TestClient
 import bothways
 from bothways.predict.rerank import Reranker
 from bothways.serve.app import ENDPOINTS
+from bothways.serve.model import READS
+from bothways.serve.openapi import openapi
 from bothways.serve.schema import check
 from bothways.serve.service import Service, named, require_folders
 from bothways.serve.settings import ServeSettings, key_from
+from bothways.tasks.registry import TASKS as REGISTERED
 from bothways.text.tokenizer import Tokenizer
 from helpers import refused
 from helpers.serve import Lines, client_of, held, listening, make_folders
@@ -486,11 +489,35 @@ def test_the_examples_of_the_docs_fit_their_schemas(client: TestClient) -> None:
     for endpoint in ENDPOINTS:
         check(dict(endpoint.example), endpoint.schema)
         assert described["paths"][endpoint.path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    for path in ("/v1/embeddings", "/embed", "/rerank", "/v2/rerank", "/fill"):
+        example = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]
+        assert client.post(path, json=example).status_code == 200, path
     page = client.get("/docs")
     assert "default-src 'self'" in page.headers["content-security-policy"]
     assert "http://" not in page.text
     assert "https://" not in page.text
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
+
+
+def test_the_example_names_a_model_that_makes_vectors() -> None:
+    able = {"emotion": ["predict"], "sentences": ["embed"]}
+    described = openapi(ENDPOINTS, able, has_key=False)["paths"]["/v1/embeddings"]["post"]
+    assert described["requestBody"]["content"]["application/json"]["example"]["model"] == "sentences"
+
+
+def test_a_service_without_an_index_says_so(own: Service) -> None:
+    answer = client_of(own).post("/search", json={"query": "a"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "index_not_found")
+
+
+def test_a_wrong_input_is_told_what_the_model_reads(client: TestClient) -> None:
+    question = {"question": "a", "context": "b"}
+    given_to = {"answer": "a", "choose": "a", "ranker": question, "tag": question, "classify": question}
+    for model, given in given_to.items():
+        task = client.get(f"/v1/models/{model}").json()["task"]
+        error = client.post("/predict", json={"model": model, "inputs": [given]}).json()["error"]
+        assert error["message"] == f"input 1 is not what this model reads: expected {READS[task]}"
+    assert set(READS) == set(REGISTERED) - {"embed"}
 
 
 def test_the_page_of_a_folder(service: Service, tmp_path: Path) -> None:

@@ -70,7 +70,11 @@ def serve(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder of static files for /.  [default: /docs]", show_default=False),
+        typer.Option(
+            metavar="DIR",
+            help="Folder of static files for /, such as that of bothways page.  [default: /docs]",
+            show_default=False,
+        ),
     ] = None,
     log: Annotated[bool, typer.Option("--log/--no-log", help="One JSON line for each request, without texts.")] = True,
     device: Device = "auto",

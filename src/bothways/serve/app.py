@@ -104,7 +104,8 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
 
 def _pages(service: Service, endpoints: Sequence[Endpoint]) -> list[Route]:
     """What is not asked of a model."""
-    described = openapi(endpoints, list(service.models), bool(service.settings.api_key))
+    models = {name: model.abilities for name, model in service.models.items()}
+    described = openapi(endpoints, models, bool(service.settings.api_key))
 
     async def health(_: HttpRequest) -> Response:
         return JSONResponse({"status": "ok"})
@@ -118,7 +119,7 @@ def _pages(service: Service, endpoints: Sequence[Endpoint]) -> list[Route]:
         text = service.metrics.text(waiting, service.is_ready)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
-    async def models(_: HttpRequest) -> Response:
+    async def listed(_: HttpRequest) -> Response:
         return JSONResponse({"object": "list", "data": _listed(service)})
 
     async def model(request: HttpRequest) -> Response:
@@ -138,7 +139,7 @@ def _pages(service: Service, endpoints: Sequence[Endpoint]) -> list[Route]:
         Route("/health", health),
         Route("/ready", ready),
         Route("/metrics", metrics),
-        Route("/v1/models", models),
+        Route("/v1/models", listed),
         Route("/v1/models/{name:path}", model),
         Route("/openapi.json", schema),
         Route("/docs", docs),
@@ -166,6 +167,8 @@ def _unknown(request: HttpRequest, error: HTTPException, endpoints: Sequence[End
     """A path or a method that is not served."""
     if error.status_code == 405:
         return RefusedError(405, f"{request.method} is not answered here: see /docs", "wrong-method")
+    if error.status_code == 404 and request.url.path == SEARCH.path:
+        return RefusedError(404, "this service has no index: start it with `--index`", "index_not_found")
     if error.status_code == 404:
         names = ", ".join(one.path for one in endpoints)
         return RefusedError(404, f"there is nothing at this path: expected {names}, /v1/models, /docs", "no-path")

@@ -186,7 +186,7 @@ class ServedModel:
                 raise BothwaysError(says, "no-probabilities", predictor.name)
             top = max(2, len(predictor.labels))
         predictor.require_top(top)
-        examples = [_numbered(predictor.example, one, i) for i, one in enumerate(inputs)]
+        examples = [_numbered(predictor, one, i) for i, one in enumerate(inputs)]
         read = [predictor.task.texts_read(example) for example in examples]
         lengths = [self._length_of(texts) for texts in read]
 
@@ -253,16 +253,23 @@ def _works(opens: Callable[[], object]) -> bool:
     return True
 
 
-def _numbered(parse: Callable[[Any], Any], given: Any, number: int) -> Any:
+READS = {
+    "classify": "a text or a pair of texts",
+    "tag": "a text or a list of words",
+    "answer": "a question with a context",
+    "choose": "a question with options",
+    "score": "a pair of texts",
+}
+"""What an input is, by task."""
+
+
+def _numbered(predictor: Predictor, given: Any, number: int) -> Any:
     """An input as an example. Errors name its place, and repeat nothing of it."""
     try:
-        return parse(tuple(given) if isinstance(given, list) else given)
+        return predictor.example(tuple(given) if isinstance(given, list) else given)
     except BothwaysError as error:
-        says = f"input {number + 1} is not what this model reads: {_EXPECTED}"
+        says = f"input {number + 1} is not what this model reads: expected {READS[predictor.name]}"
         raise RefusedError(422, says, error.code or "bad-input", f"inputs[{number}]") from error
-
-
-_EXPECTED = "a text, a pair of texts, words, a question with a context, or a question with options"
 
 
 def losses(lengths: Sequence[int], limit: int, long: Long) -> dict[int, int]:

@@ -20,8 +20,8 @@ _STATUSES = {
 }
 
 
-def openapi(endpoints: Sequence[Endpoint], models: Sequence[str], has_key: bool) -> dict[str, Any]:
-    """The description as a JSON value."""
+def openapi(endpoints: Sequence[Endpoint], models: Mapping[str, Sequence[str]], has_key: bool) -> dict[str, Any]:
+    """The description as a JSON value. `models`: what each can, by name."""
     paths = {endpoint.path: {"post": _operation(endpoint, models)} for endpoint in endpoints}
     for path, about in _GETS.items():
         paths[path] = {"get": {"summary": about, "responses": {"200": {"description": "The response."}}}}
@@ -43,7 +43,7 @@ _GETS = {
 }
 
 
-def _operation(endpoint: Endpoint, models: Sequence[str]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, models: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     content = {"schema": endpoint.schema, "example": _example(endpoint, models)}
     answers = {str(status): {"description": about} for status, about in _STATUSES.items()}
     return {
@@ -53,8 +53,10 @@ def _operation(endpoint: Endpoint, models: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _example(endpoint: Endpoint, models: Sequence[str]) -> Mapping[str, Any]:
-    return {**endpoint.example, "model": models[0]} if "model" in endpoint.example and models else endpoint.example
+def _example(endpoint: Endpoint, models: Mapping[str, Sequence[str]]) -> Mapping[str, Any]:
+    """The example with the name of a model that can answer: vectors are the only answers that must name one."""
+    able = next((name for name, abilities in models.items() if "embed" in abilities), None)
+    return {**endpoint.example, "model": able} if "model" in endpoint.example and able else endpoint.example
 
 
 def docs_page(described: Mapping[str, Any], endpoints: Sequence[Endpoint]) -> str:
@@ -90,7 +92,7 @@ def _kind(schema: Mapping[str, Any]) -> str:
 
 
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>bothways</title>
-<meta name="viewport" content="width=device-width"><style>
+<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,"><style>
 :root {{ color-scheme: light dark }}
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 56rem; margin: 2rem auto; padding: 0 1rem }}
 details {{ border: 1px solid #8886; border-radius: 6px; margin: .5rem 0; padding: .5rem 1rem }}
