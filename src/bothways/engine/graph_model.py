@@ -20,6 +20,9 @@ Rows = NDArray[np.float32]
 _LOGITS = 2**24
 """Logits over the vocabulary that are held at once: the graph computes them for every token."""
 
+_MADE_BY = {"last_hidden_state": "vectors", "sentence_embedding": "vectors"}
+"""What to export for, by the output that is missing."""
+
 
 class GraphModel:
     """The sessions of a graph."""
@@ -78,8 +81,9 @@ class GraphModel:
 
     def _require(self, *names: str) -> None:
         if missing := [name for name in names if name not in self.model.outputs]:
-            what = f"{missing[0]}, which a graph for {self.model.output} does not compute,"
-            raise not_for_graphs(self.model.file, what)
+            file, own, other = self.model.file, self.model.output, _MADE_BY.get(missing[0], "another head")
+            says = f"{file} was exported for {own} and does not compute {missing[0]}: export its model for {other} too"
+            raise BothwaysError(says, "exported-graph", file)
 
     def _run(self, batch: PaddedBatch, *names: str) -> Any:
         model = self.model

@@ -96,8 +96,8 @@ def _padded(g: Graph, x: str, p: Packing, width: int) -> str:
 
 def _reads(model: Model, head: str) -> str:
     if head not in model.heads:
-        has = ", ".join(model.heads) or "none"
-        raise BothwaysError(f"this model has no {head!r} head (its heads: {has})", "no-such-head", head)
+        has = ", ".join([*model.heads, "states", "vectors"])
+        raise BothwaysError(f"this model has no {head!r} head to export: expected {has}", "no-such-head", head)
     return FAMILIES[model.config.family].heads[head].reads_in(model.config)
 
 
