@@ -1,6 +1,7 @@
 """ONNX graphs: equal to the model in ONNX Runtime, for every family, head, pooling and precision."""
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -316,6 +317,43 @@ def test_the_card_tells_how_the_graph_is_used(classifier: Path, tmp_path: Path) 
     assert text.startswith("# Without usage\n\n## Usage\n")
     bothways.export_onnx(bothways.boxed("spam"), tmp_path / "spam")
     assert "en-spam, a model that bothways includes: spam or not." in (tmp_path / "spam" / "README.md").read_text()
+
+
+def run_card(folder: Path) -> str:
+    """What the code of a card prints, in the folder that it was written for."""
+    code = (folder / "README.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    words = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(words, check=True, cwd=folder.parent, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.mark.parametrize("output", ["masked", "next", "replaced", "sequence", "token", "span", "vectors", "states"])
+def test_the_code_of_the_card_runs(output: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """For whatever the graph computes, though the model has other heads."""
+    own = () if output in ("vectors", "states", "masked", "next") else (output,)
+    labels = ("O", "B-x", "I-x") if output in ("sequence", "token") else ()
+    config = ModelConfig(TINY, ("pooler", "masked", "next", *own), labels)
+    if output == "replaced":
+        config = ModelConfig(TINY, own, family="electra")
+    model = Model.new(config, tokenizer, seed=1)
+    bothways.export_onnx(model, tmp_path / "out", output=output)
+    assert run_card(tmp_path / "out")
+
+
+def test_a_folder_holds_graphs_of_one_model_and_one_output(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Two fine-tunings may have the same config; what a folder is opened for must not depend on the precision."""
+    config, out = ModelConfig(TINY, ("masked",)), tmp_path / "out"
+    one, other = (Model.new(config, tokenizer, seed=seed) for seed in (1, 2))
+    bothways.export_onnx(one, out, precision="fp16")
+    for precision in ("fp16", "fp32"):
+        with refused("other-files", out):
+            bothways.export_onnx(other, out, precision=precision)
+        with refused("other-files", out):
+            bothways.export_onnx(one, out, precision=precision, output="vectors")
+    bothways.export_onnx(one, out, attentions=True)
+    assert len(list((out / "onnx").iterdir())) == 2
+    (out / "onnx" / FILES["fp16"]).write_bytes(b"\xff" * 100)
+    with refused("damaged-file", out / "onnx" / FILES["fp16"]):
+        bothways.export_onnx(one, out)
 
 
 def test_what_is_refused(classifier: Path, tmp_path: Path) -> None:

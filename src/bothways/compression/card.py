@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bothways.compression.steps import Compressed, CompressionStep, megabytes
+from bothways.export.folder import default_output
 from bothways.model.card import Made, Score, graph_card, markdown, model_card, name_of_model, with_section
 from bothways.model.model import Model
 from bothways.scoring.classification import shown_name
@@ -31,7 +32,10 @@ def card_of(model: Model, found: Compressed, source: Path, facts: Mapping[str, s
         "others may be lower.",
         scores=(Score(found.metric, best.score, shown=shown_name(found.metric, labels) if labels else found.metric),),
     )
-    card = (graph_card if best.precision else model_card)(model, found.folder, made)
+    if best.precision:
+        card = graph_card(model, found.folder, default_output(model), made)
+    else:
+        card = model_card(model, found.folder, made)
     return with_section(card, "Compression", _table(found))
 
 

@@ -1,5 +1,6 @@
 """A folder with an ONNX graph, and all that is needed beside it: config.json, tokenizer, labels, card."""
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from bothways.model.box import boxed_models, boxed_name, model_folder
 from bothways.model.card import CARD, Made, graph_card
 from bothways.model.checkpoint import describe, write_settings
 from bothways.model.exported import FILES as FILES
-from bothways.model.exported import FOLDER
+from bothways.model.exported import FOLDER, OUTPUT, WEIGHTS
 from bothways.model.load import load
 from bothways.model.model import Model
 from bothways.model.pooling import Pooling
@@ -73,6 +74,8 @@ def export_onnx(
     output, out = output or default_output(model), Path(out)
     settings: Any = {"precision": precision, "tables": tables, "attentions": attentions}
     graph = build(model, output, GraphSettings(**settings))
+    weights = digest_of(model)
+    graph.metadata_props.add(key=WEIGHTS, value=weights)
     size, name = graph.ByteSize(), FILES[precision]
     if size > _MOST:
         raise BothwaysError(
@@ -81,23 +84,23 @@ def export_onnx(
             size,
         )
     difference, data = compare(model, output, graph), graph.SerializeToString()
-    if _is_export_of(out, model):
+    if _is_export_of(out, model, output, weights):
         with atomic.new_file(out / FOLDER / name) as temporary:
             temporary.write_bytes(data)
     else:
         with atomic.new_folder(out, replaces=()) as fresh:
-            write_settings(model, fresh, torch.float32, _card(model, source, out))
+            write_settings(model, fresh, torch.float32, _card(model, source, out, output))
             (fresh / FOLDER).mkdir()
             (fresh / FOLDER / name).write_bytes(data)
     return Exported(out / FOLDER / name, output, size, difference)
 
 
-def _card(model: Model, source: Path | None, out: Path) -> str:
+def _card(model: Model, source: Path | None, out: Path, output: str) -> str:
     """That of the model that was exported, with the usage of a graph, which transformers and PEFT do not open."""
     name = boxed_name(source) if source else None
     own = next((one for one in boxed_models() if one.name == name), None)
     made = Made(out.name, f"{own.name}, a model that bothways includes: {own.about}. {own.score}.") if own else None
-    ours = graph_card(model, out, made)
+    ours = graph_card(model, out, output, made)
     if source is None or not (source / CARD).is_file():
         return ours
     usage = _USAGE.search(ours)
@@ -172,14 +175,45 @@ def _padded(rows: list[Any]) -> Any:
     return found
 
 
-def _is_export_of(out: Path, model: Model) -> bool:
-    """Whether a folder holds graphs of this very model, to which another precision may be added."""
+def digest_of(model: Model) -> str:
+    """Of the weights, by which two models of one config are told apart."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(name.encode())
+        found.update(tensor.cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def _is_export_of(out: Path, model: Model, output: str, weights: str) -> bool:
+    """Whether a folder holds graphs of this very model for the same output, to which another precision may be added.
+
+    The card tells of one output, and a folder is opened by the first graph that it has.
+    """
     if not (out / FOLDER).is_dir():
         return False
     described = json.loads(json.dumps(describe(model, torch.float32)))
     if read_json(out / "config.json") != described:
         raise BothwaysError(f"{out} holds graphs of another model: name another `out`", "other-files", out)
+    for file in (out / FOLDER / name for name in FILES.values()):
+        told = _told_by(file) if file.exists() else {}
+        if told.get(WEIGHTS, weights) != weights:
+            raise BothwaysError(f"{out} holds graphs of another model: name another `out`", "other-files", out)
+        if (own := told.get(OUTPUT, output)) != output:
+            says = f"{out} holds a graph for {own}, and this one is for {output}: name another `out`"
+            raise BothwaysError(says, "other-files", out)
     return True
+
+
+def _told_by(file: Path) -> dict[str, str]:
+    """What a graph says about itself."""
+    import onnx
+
+    try:
+        graph = onnx.load(file, load_external_data=False)
+    except Exception as error:  # protobuf's own
+        says = f"{file} is damaged: remove it, or name another `out`"
+        raise BothwaysError(says, "damaged-file", file) from error
+    return {one.key: one.value for one in graph.metadata_props}
 
 
 def require_onnx() -> None:

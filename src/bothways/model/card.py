@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bothways.model.box import BOX, boxed_models
-from bothways.model.card_usage import Use, use_of
+from bothways.model.card_usage import Use, use_of, use_of_graph
 from bothways.model.families import FAMILIES
 from bothways.model.hub_cache import name_in_hub
 from bothways.model.identify import architecture_of
@@ -27,10 +27,6 @@ _MOST_LABELS = 200
 _ADAPTER = (
     "This folder holds a LoRA adapter: it is applied to its base model, which `adapter_config.json` names. PEFT opens "
     "it too."
-)
-_GRAPH = (
-    "This folder holds an ONNX graph, which ONNX Runtime and transformers.js run too. Bothways answers from it without "
-    "torch."
 )
 
 
@@ -127,11 +123,10 @@ def adapter_card(model: Model, folder: Path, made: Made) -> str:
     return _card(model, folder, made, use, "adapter")
 
 
-def graph_card(model: Model, folder: Path, made: Made | None = None) -> str:
-    """The card of a folder with an ONNX graph of the model."""
-    ours = use_of(model, _place_of(folder, made)).codes["bothways"]
-    use = replace(use_of(model, ""), package="onnx", codes={"bothways": ours}, tags=("onnx",), note=_GRAPH)
-    return _card(model, folder, made, use)
+def graph_card(model: Model, folder: Path, output: str, made: Made | None = None) -> str:
+    """The card of a folder with an ONNX graph of the model. `output`: what the graph computes."""
+    use = use_of_graph(model, _place_of(folder, made), output)
+    return _card(model, folder, made, replace(use, package="onnx", tags=("onnx",)))
 
 
 def with_section(card: str, title: str, lines: Iterable[str]) -> str:

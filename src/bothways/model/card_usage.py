@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from bothways.model.model import Model
@@ -24,6 +24,7 @@ _OPTIONS = {
     "Chinese": ("猫累了，它会做什么？", ("它睡觉。", "它开车。")),
 }
 _MASKED = {"Latin": "The cat sleeps under the {}.", "Chinese": "猫在桌子下面{}觉。"}
+_GRAPH = "This folder holds an ONNX graph, which ONNX Runtime and transformers.js run too."
 _LONG = (
     "Texts beyond the maximum length are read in overlapping windows by bothways, and refused or truncated by other "
     "libraries."
@@ -61,6 +62,20 @@ def use_of(model: Model, folder: str) -> Use:
     return Use("feature-extraction", {"bothways": _encode(texts, folder), "transformers": theirs})
 
 
+def use_of_graph(model: Model, folder: str, output: str) -> Use:
+    """How to use a graph in an exported folder: by what it computes, whatever other heads the model has."""
+    if output in _BY_HEAD:
+        use = _BY_HEAD[output](model, folder)
+    elif output in ("vectors", "states"):
+        use = _vectors(model, folder)
+    elif output == "replaced":
+        use = _text_scores(model, folder)
+    else:
+        return Use("feature-extraction", {"ONNX Runtime": _runtime(model, folder)}, note=_GRAPH)
+    ours = {"bothways": use.codes["bothways"]}
+    return replace(use, codes=ours, note=f"{_GRAPH} Bothways answers from it without torch.")
+
+
 def _samples(model: Model, texts: Mapping[str, Sample]) -> dict[str, Sample]:
     """Those in a script that the model's vocabulary has words of; the first if there is none."""
     known = model.tokenizer.scripts if model.tokenizer else frozenset[str]()
@@ -83,6 +98,27 @@ def _ours(folder: str, given: str) -> str:
 
 def _encode(texts: list[str], folder: str) -> str:
     return _code("import bothways", f"vectors = bothways.encode({_s(texts)}, {_s(folder)})", "print(vectors.shape)")
+
+
+def _text_scores(model: Model, folder: str) -> Use:
+    texts = list(_samples(model, _TEXTS).values())
+    ours = _code("import bothways", f"print(list(bothways.sentence_scores({_s(texts)}, {_s(folder)})))")
+    return Use("feature-extraction", {"bothways": ours})
+
+
+def _runtime(model: Model, folder: str) -> str:
+    """A graph without bothways, which has no use for its outputs."""
+    text, *_ = _samples(model, _TEXTS).values()
+    return _code(
+        "from pathlib import Path",
+        "import numpy, onnxruntime, tokenizers",
+        f"folder = Path({_s(folder)})",
+        f'read = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode({_s(text)})',
+        'feed = {"input_ids": read.ids, "attention_mask": read.attention_mask, "token_type_ids": read.type_ids}',
+        'session = onnxruntime.InferenceSession(next(folder.glob("onnx/*.onnx")))',
+        "given = {one.name: numpy.array([feed[one.name]]) for one in session.get_inputs()}",
+        "print(session.run(None, given)[0].shape)",
+    )
 
 
 def _late(model: Model, folder: str) -> Use:

@@ -37,7 +37,9 @@ FILES = {
 }
 """The file of each precision, under the names of transformers.js where it has one. The first of these is opened."""
 OUTPUT, FAMILY, PRECISION = "bothways.output", "bothways.family", "bothways.precision"
-"""What a graph says about itself: what it computes, the family of its config.json, and its precision."""
+WEIGHTS = "bothways.weights"
+"""What a graph says about itself: what it computes, the family of its config.json, its precision, and a digest of the
+weights that it was made of."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*", "adapter_config.json", "*.ckpt.index")
 _WITH_LABELS = ("sequence", "token")
 
