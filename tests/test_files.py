@@ -131,7 +131,10 @@ def test_documents_whatever_the_blocks_and_the_limit(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "property.txt"
     path.write_bytes(text.encode())
-    with pytest.MonkeyPatch.context() as patch:
+    if "\n" not in text:  # carriage returns alone end lines
+        text = text.replace("\r", "\n")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         patch.setattr(files, "read_blocks", lambda path, meter, size: streams.read_blocks(path, meter, block))
         whole = list(read_documents(path, each=each))
         meter = Meter()

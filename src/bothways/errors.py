@@ -1,6 +1,7 @@
 """The one exception a user can cause."""
 
 import re
+from collections.abc import Iterable
 
 _QUOTED = 200  # characters of an input that a message quotes
 
@@ -47,6 +48,22 @@ def _cut_quoted(found: re.Match[str]) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED // 2 - 1]}…{text[1 - _QUOTED // 2 :]}"
+
+
+def name_list(names: Iterable[object]) -> str:
+    """Names of an input in a message: those of its first 200 characters, and the number of the others.
+
+    >>> name_list(["text", "label"]), name_list(range(1, 1_000))[-24:]
+    ('text, label', ' 50, 51, 52 and 947 more')
+    """
+    shown, size, left = list[str](), 0, 0
+    for name in map(str, names):
+        size += len(name) + 2
+        if shown and size > _QUOTED:
+            left += 1
+        else:
+            shown.append(name)
+    return ", ".join(shown) + (f" and {left:,} more" if left else "")
 
 
 class StoppedError(BothwaysError):

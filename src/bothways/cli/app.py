@@ -1,7 +1,7 @@
 """What all verbs share: -h beside --help, flags that are shown without a type, and several files after one option."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -22,6 +22,9 @@ def _without_types(params: list[Any]) -> list[Any]:
     return params
 
 
+_PATH = re.compile(
+    r"^(?!.*TEXT).*\b(FILES?|DIR|SRC|DST|MODEL|PAIRS|CORPUS|INDEX|FOLDER|CANDIDATES|REFERENCES)\b", re.IGNORECASE
+)
 _Problem: Any = typer.BadParameter.__mro__[1]  # click's UsageError, wherever this version of typer has it
 
 
@@ -56,12 +59,25 @@ class _Command(_Safe, TyperCommand):
         return [self.options_metavar or "", *arguments]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _with_several_files(ctx, self.get_params(ctx), args))
+        args = _with_several_files(ctx, self.get_params(ctx), args)
+        if not ctx.resilient_parsing:
+            _require_paths(ctx, self.get_params(ctx), self.make_parser(ctx).parse_args(args=list(args))[0])
+        return super().parse_args(ctx, args)
 
 
 class Group(_Safe, TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_types(super().get_params(ctx))
+
+
+def _require_paths(ctx: Any, params: Sequence[Any], given: Mapping[str, Any]) -> None:
+    """Refuse an empty path, as an empty variable of a shell gives it: which would stand for the current folder."""
+    for param in params:
+        values = given.get(param.name)
+        values = values if isinstance(values, list | tuple) else [values]
+        if "" in values and _PATH.search(param.metavar or param.name):
+            name = _missing([param], 0)[0] if _is_argument(param) else param.opts[0]
+            ctx.fail(f"{name} is empty: expected a path; a dot is the current folder")
 
 
 def _with_several_files(ctx: Any, params: Sequence[Any], args: Sequence[str]) -> list[str]:

@@ -65,7 +65,7 @@ def with_options(message: str) -> str:
     >>> with_options("name the column with `label`, or set `max_length`")
     'name the column with --label, or set --max-length'
     """
-    return re.sub(r"`(\w+)`", lambda found: f"--{found[1].replace('_', '-')}", message)
+    return re.sub(r"`([a-z]\w*)`", lambda found: f"--{found[1].replace('_', '-')}", message)
 
 
 @contextmanager

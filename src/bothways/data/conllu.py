@@ -12,7 +12,7 @@ from bothways.data.examples import Tagged
 from bothways.data.notes import Notes, row_error
 from bothways.data.schemes import Span, from_spans
 from bothways.data.words import Place, spaced
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 
 _BRACKETS = re.compile(r"\([^()]*\)?|[^()]+\)")
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -97,7 +97,7 @@ def read_conllu(name: str, lines: Iterable[str], column: str, notes: Notes) -> I
     if tokens:
         yield _sentence(text, tokens, f"{name}, line {begin}", notes, layout)
     if has_words and not layout.found:
-        says = f"{name} has neither a column nor a key of MISC {column!r}: its columns are {', '.join(layout.columns)}"
+        says = f"{name} has neither a column nor a key of MISC {column!r}: its columns are {name_list(layout.columns)}"
         raise BothwaysError(f"{says}; name another with `label`", "no-column", column)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from bothways.data.exports import label_of
 from bothways.errors import BothwaysError
+from bothways.json_files import LARGEST
 
 _ORTH, _ENT_IOB, _ENT_TYPE = 65, 77, 78
 _BEGIN, _INSIDE = 3, 1
@@ -34,28 +35,44 @@ NUMBERS = {name: first + i for first, names in _SYMBOLS.items() for i, name in e
 def docbin_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The documents of a .spacy file: `text`; `tokens` and `entities` if it has some; `label` from its categories."""
     try:
-        packed = unpack(zlib.decompress(path.read_bytes()))
-        attributes = list(packed["attrs"])
-        tokens = np.frombuffer(packed["tokens"], np.uint64).reshape(-1, len(attributes))
-        spaces = np.frombuffer(packed["spaces"], bool)
-        ends = np.cumsum(np.frombuffer(packed["lengths"], np.int32)).tolist()
-        texts = {0: "", **{NUMBERS.get(text) or hash_of(text): text for text in packed["strings"]}}
-        cats = packed.get("cats") or [{}] * len(ends)
-        flags = packed.get("flags") or [{}] * len(ends)
-        columns = [attributes.index(one) if one in attributes else None for one in (_ORTH, _ENT_IOB, _ENT_TYPE)]
-    except (zlib.error, KeyError, ValueError, TypeError, AttributeError, IndexError, struct.error) as error:
-        says = f"{path} is not a .spacy file of spaCy 3 ({type(error).__name__} {error})"
-        raise BothwaysError(f"{says}: write it again with DocBin.to_disk", "damaged-file", path) from error
+        yield from _documents(unpack(_decompressed(path)), path)
+    except (zlib.error, LookupError, ValueError, TypeError, AttributeError, RecursionError, struct.error) as error:
+        says = f"{path} is not a .spacy file of spaCy 3, or it is damaged: write it again with DocBin.to_disk"
+        raise BothwaysError(says, "damaged-file", path) from error
     except OSError as error:
         raise BothwaysError(f"{path} cannot be read: {error.strerror or error}", "unreadable-file", path) from error
+
+
+def _decompressed(path: Path) -> bytes:
+    stream = zlib.decompressobj()
+    with path.open("rb") as file:
+        content = stream.decompress(file.read(LARGEST), LARGEST)
+        if stream.unconsumed_tail or file.read(1):
+            says = f"{path} has more than {LARGEST:,} bytes, which are read at once: write its documents into several"
+            raise BothwaysError(says, "too-long-file", path)
+    if not stream.eof:
+        raise ValueError("cut short")
+    return content
+
+
+def _documents(packed: Any, path: Path) -> Iterator[dict[str, Any]]:
+    attributes = list(packed["attrs"])
+    tokens = np.frombuffer(packed["tokens"], np.uint64).reshape(-1, len(attributes))
+    spaces = np.frombuffer(packed["spaces"], bool)
+    ends = np.cumsum(np.frombuffer(packed["lengths"], np.int32)).tolist()
+    texts = {0: "", **{NUMBERS.get(text) or hash_of(text): text for text in packed["strings"]}}
+    cats = packed.get("cats") or [{}] * len(ends)
+    flags = packed.get("flags") or [{}] * len(ends)
+    columns = [attributes.index(one) if one in attributes else None for one in (_ORTH, _ENT_IOB, _ENT_TYPE)]
     for number, (first, last) in enumerate(zip([0, *ends], ends, strict=False)):
         part = [[0] * (last - first) if c is None else tokens[first:last, c].tolist() for c in columns]
-        try:
-            words, types = [texts[one] for one in part[0]], [texts[one] for one in part[2]]
-        except KeyError as error:
+        if unknown := [one for one in (*part[0], *part[2]) if one not in texts]:
             where = f"{path}, document {number + 1}"
-            says = f"{where} has the word {error}, which the file does not list: write it again with DocBin.to_disk"
-            raise BothwaysError(says, "damaged-file", where) from error
+            says = (
+                f"{where} has the word {unknown[0]}, which the file does not list: write it again with DocBin.to_disk"
+            )
+            raise BothwaysError(says, "damaged-file", where)
+        words, types = [texts[one] for one in part[0]], [texts[one] for one in part[2]]
         gaps = [True] * len(words) if flags[number].get("has_unknown_spaces") else spaces[first:last].tolist()
         yield _row(words, gaps, part[1], types, cats[number])
 

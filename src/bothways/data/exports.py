@@ -3,6 +3,7 @@
 A row has a `text`, with `entities` (their places and types), a `label`, or both; or `tokens` with a list of tags.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ def plain_row(where: str, value: Any) -> Iterator[Item]:
     match value:
         case [str(text), dict(marks)] if {"entities", "cats"} & marks.keys():
             entities = {"entities": marks["entities"]} if "entities" in marks else {}
-            yield where, {"text": text, **entities, **_categories(marks.get("cats"))}
+            yield where, {"text": text, **entities, **_categories(where, marks.get("cats"))}
         case {"paragraphs": [{"sentences": _}, *_] as paragraphs}:
             for number, paragraph in enumerate(paragraphs, 1):
                 yield from _paragraph(f"{where}, paragraph {number}", paragraph)
@@ -51,22 +52,28 @@ def plain_row(where: str, value: Any) -> Iterator[Item]:
 
 
 def label_of(categories: Mapping[str, Any]) -> str | list[str]:
-    """The categories of a text that are true: one as a name, else as a list."""
+    """The categories of a text that are true: one as a name, else as a list. An error if one is no number."""
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in categories.values()):
+        raise TypeError("categories without numbers")
     found = [name for name, value in categories.items() if value >= 0.5]
     return found[0] if len(found) == 1 else found
 
 
-def _categories(cats: Any) -> dict[str, Any]:
-    if isinstance(cats, list):  # of spaCy 2's paragraphs
-        cats = {one["label"]: one["value"] for one in cats}
-    return {"label": label_of(cats)} if cats else {}
+def _categories(where: str, cats: Any) -> dict[str, Any]:
+    try:
+        if isinstance(cats, list):  # of spaCy 2's paragraphs
+            cats = {one["label"]: one["value"] for one in cats}
+        return {"label": label_of(cats)} if cats else {}
+    except (AttributeError, KeyError, TypeError) as error:
+        says = "has cats that are not categories with a number from 0 to 1 each"
+        raise row_error(where, says, "unknown-layout") from error
 
 
 def _paragraph(where: str, paragraph: Any) -> Iterator[Item]:
     """A paragraph of spaCy 2: its text if it has categories, else its sentences, with their entities or tags."""
     try:
         if paragraph.get("cats"):
-            yield where, {"text": paragraph["raw"], **_categories(paragraph["cats"])}
+            yield where, {"text": paragraph["raw"], **_categories(where, paragraph["cats"])}
             return
         for number, sentence in enumerate(paragraph["sentences"], 1):
             row: dict[str, Any] = {"tokens": [token["orth"] for token in sentence["tokens"]]}
@@ -76,9 +83,7 @@ def _paragraph(where: str, paragraph: Any) -> Iterator[Item]:
                     row[name] = ["O" if tag == "-" else tag for tag in tags]
             yield f"{where}, sentence {number}", row
     except (AttributeError, KeyError, TypeError) as error:
-        says = (
-            f"is not in spaCy's layout ({type(error).__name__} {error}): expected sentences with tokens and their orth"
-        )
+        says = "is not in spaCy's layout: expected sentences with tokens and their orth"
         raise row_error(where, says, "unknown-layout") from error
 
 

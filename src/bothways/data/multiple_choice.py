@@ -9,7 +9,7 @@ from bothways.data.examples import Choice
 from bothways.data.notes import Notes, row_error
 from bothways.data.questions import Parts, by_names
 from bothways.data.sources import ROWS, TABLES, Paths, find_sources, open_json, rows_of, text_of, values_of
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.text.columns import Columns, in_english
 from bothways.text.files import replace_surrogates
 
@@ -96,7 +96,7 @@ def _options(row: dict[str, Any], where: str) -> tuple[tuple[str, ...], list[str
     texts: list[Any] = [option.get("text") if isinstance(option, dict) else option for option in value]
     if len(texts) < 2 or not all(isinstance(text, str) for text in texts):
         wanted = f"one of {', '.join(OPTIONS)}, or ending0, ending1 … was expected"
-        says = f"has no list of two or more options: its fields are {', '.join(row)}, and {wanted}"
+        says = f"has no list of two or more options: its fields are {name_list(row)}, and {wanted}"
         raise row_error(where, says, "no-options")
     return tuple(map(replace_surrogates, texts)), letters
 

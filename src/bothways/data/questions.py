@@ -11,6 +11,7 @@ from typing import Any
 from bothways.data.examples import Question
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, WITH_HEADER, Paths, find_sources, open_json, rows_of, text_of, values_of
+from bothways.errors import name_list
 from bothways.text.columns import Columns, in_english, named_column, names_without_header
 from bothways.text.files import replace_surrogates
 
@@ -75,7 +76,7 @@ def _value(value: Any, where: str, notes: Notes) -> Iterator[Question]:
             for number, article in enumerate(articles, 1):
                 yield from _article(article, f"{where}, article {number}", notes)
         case _:
-            has = ", ".join(map(str, value)) if isinstance(value, dict) else type(value).__name__
+            has = name_list(value) if isinstance(value, dict) else type(value).__name__
             wanted = (
                 "SQuAD's data with paragraphs and qas, CLUE's context_text and qas, or question, context and answers, "
                 "which `text`, `pair` and `label` may name"
@@ -91,7 +92,7 @@ def _article(article: Any, where: str, notes: Notes) -> Iterator[Question]:
                 yield _question(item, paragraph["context"], str(item["id"]), place, notes)
     except (KeyError, TypeError) as error:
         wanted = "paragraphs with a context and qas, each with an id and a question"
-        says = f"is not in SQuAD's layout ({type(error).__name__} {error}): expected {wanted}"
+        says = f"is not in SQuAD's layout: expected {wanted}"
         raise row_error(where, says, "unknown-layout") from error
 
 

@@ -17,7 +17,7 @@ from bothways.data.examples import Text
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, find_sources, first_rows, open_json, rows_of, text_of
 from bothways.data.texts import read_texts_labelled
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like
 from bothways.text.same_text import is_blank
 from bothways.text.streams import STDIN
@@ -55,7 +55,7 @@ def _query_column(row: dict[str, Any], columns: Columns, where: str) -> str:
     wanted = (columns.text,) if columns.text else _QUERIES
     found = next((own for name in wanted for own in row if own.strip().lower() == name.lower()), None)
     if found is None:
-        says = f"{where} has no column for the query ({', '.join(row)}): name it with `text`"
+        says = f"{where} has no column for the query ({name_list(row)}): name it with `text`"
         raise BothwaysError(says, "no-text-column", tuple(row))
     return found
 

@@ -21,7 +21,7 @@ from bothways.data.sources import (
     rows_of,
     text_of,
 )
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.text.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
 from bothways.text.same_text import is_blank
 
@@ -117,7 +117,7 @@ def find_roles(columns: Columns, names: Sequence[str], where: str) -> _Roles:
     if len(texts) in (1, 2):
         return _Roles(texts[0], texts[1] if len(texts) == 2 else None, negatives, label)
     raise BothwaysError(
-        f"{where} has the columns {', '.join(names)}: name the first text with `text`, and the one that belongs to it "
+        f"{where} has the columns {name_list(names)}: name the first text with `text`, and the one that belongs to it "
         "with `pair`",
         "ambiguous-column",
         tuple(names),
@@ -129,7 +129,7 @@ def find_label(columns: Columns, own: dict[str, str], where: str) -> str | None:
     if columns.label:
         if columns.label.lower() not in own:
             raise BothwaysError(
-                f"{where} has no column {columns.label!r}, which `label` names: its columns are {', '.join(own)}",
+                f"{where} has no column {columns.label!r}, which `label` names: its columns are {name_list(own)}",
                 "no-column",
                 columns.label,
             )

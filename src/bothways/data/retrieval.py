@@ -8,7 +8,7 @@ from typing import Any
 
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import name_of, peek, read_plain, rows_of, text_of
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.text.same_text import is_blank
 from bothways.text.streams import COMPRESSED
 from bothways.text.tables import Row
@@ -119,7 +119,7 @@ def _json_rows(path: Path, seen: set[str]) -> Iterator[Row]:
     for where, row in rows_of(path, ".jsonl", read_plain(path), Notes()):
         name = row.get("_id")
         if not isinstance(name, str | int) or name == "":
-            has = ", ".join(map(str, row)) or "none"
+            has = name_list(row) or "none"
             raise row_error(where, f"has no id under '_id': expected a text; its fields are {has}", "no-id")
         if str(name) in seen:
             raise row_error(where, f"has the _id {name!r} of an earlier row: remove one of the two", "repeated-id")
@@ -133,7 +133,7 @@ def _json_rows(path: Path, seen: set[str]) -> Iterator[Row]:
 
 def _text(row: dict[str, Any], where: str) -> str:
     if "text" not in row:
-        raise row_error(where, f"has no text under 'text': its fields are {', '.join(map(str, row))}", "not-text")
+        raise row_error(where, f"has no text under 'text': its fields are {name_list(row)}", "not-text")
     return text_of(row["text"], where, "text")
 
 
@@ -159,7 +159,7 @@ def _judgement_rows(path: Path) -> Iterator[tuple[str, str, str, int]]:
         lines = _with_tabs(lines)
     for where, row in rows_of(path, ".tsv", lines, Notes(whole=True), _columns):
         if not set(_HEADER) <= row.keys():
-            says = f"has the columns {', '.join(row)}: expected {', '.join(_HEADER)}, or TREC's four columns"
+            says = f"has the columns {name_list(row)}: expected {name_list(_HEADER)}, or TREC's four columns"
             raise row_error(where, says, "no-column")
         grade = _GRADE.fullmatch(row["score"].strip())
         if not grade:

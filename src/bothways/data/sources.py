@@ -14,6 +14,7 @@ from bothways.data.docbin import docbin_rows
 from bothways.data.exports import plain_row, plain_rows
 from bothways.data.notes import Notes, row_error
 from bothways.errors import BothwaysError
+from bothways.json_files import parse_row
 from bothways.text.arrow import dataset_folder
 from bothways.text.document_files import is_document
 from bothways.text.files import (
@@ -144,11 +145,11 @@ def values_of(
 def _parse_whole(name: str, whole: str) -> Any:
     """The one JSON value of the whole file, or None if each line is a value."""
     try:
-        return json.loads(whole)
-    except (ValueError, RecursionError) as error:
-        if str(error).startswith("Extra data"):
+        return parse_row(whole, name)
+    except BothwaysError as error:
+        if str(error.__cause__).startswith("Extra data"):
             return None
-        raise BothwaysError(f"{name} is not JSON: {error}", "not-json", name) from error
+        raise
 
 
 def text_of(value: Any, where: str, what: str) -> str:

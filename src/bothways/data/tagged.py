@@ -25,7 +25,7 @@ from bothways.data.sources import (
 )
 from bothways.data.spans import FIELDS, find_field, read_spans
 from bothways.data.words import join_words
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.printable import counted
 from bothways.text.columns import LABELS, Columns, ResolvedColumns, find_columns
 from bothways.text.files import replace_surrogates
@@ -208,7 +208,7 @@ def _rows(path: Path, kind: str, lines: Iterable[str], column: str | int | None,
     for where, row in rows_of(path, kind, lines, notes):
         field = None if column is None else str(column)
         if field is not None and field not in row:
-            raise BothwaysError(f"{where} has no field {field!r}: its fields are {', '.join(row)}", "no-column", field)
+            raise BothwaysError(f"{where} has no field {field!r}: its fields are {name_list(row)}", "no-column", field)
         key = next((name for name in WORDS if _is_texts(row.get(name))), None)
         if key:
             tags = field or _tag_field(row, key, where)
@@ -221,7 +221,7 @@ def _rows(path: Path, kind: str, lines: Iterable[str], column: str | int | None,
                 yield example
         else:
             names, tags = ", ".join((*WORDS, "text")), ", ".join(dict.fromkeys((*TAGS, *FIELDS)))
-            says = f"has neither tokens nor a text: its fields are {', '.join(row)}"
+            says = f"has neither tokens nor a text: its fields are {name_list(row)}"
             raise row_error(where, f"{says}, and one of {names} was expected, with {tags}", "unknown-layout")
 
 

@@ -16,7 +16,7 @@ from bothways.data.labels import number_of
 from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, first_rows, kind_of, read_plain, rows_of, text_of
 from bothways.data.texts import read_texts_labelled
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.text.columns import Columns, find_columns
 from bothways.text.streams import COMPRESSED
 
@@ -145,7 +145,7 @@ def _kind_of_file(path: Path) -> Kind | _Unknown:
     except BothwaysError as error:
         return _Unknown(str(error))
     if columns.label is None:
-        return _Unknown(f"it has no label or score, only {', '.join(row)}")
+        return _Unknown(f"it has no label or score, only {name_list(row)}")
     if len(columns.texts) == 1:
         return "clustering"
     label = row[columns.label]
@@ -176,7 +176,7 @@ def read_candidates(path: Path, notes: Notes) -> Iterator[Candidates]:
     for where, row in rows_of(path, kind_of(path), read_plain(path), notes):
         query, positives = _column(row, ("query",)), _column(row, POSITIVES)
         if query is None or positives is None:
-            raise row_error(where, f"has no query or positive: its fields are {', '.join(map(str, row))}", "no-column")
+            raise row_error(where, f"has no query or positive: its fields are {name_list(row)}", "no-column")
         negatives = _column(row, NEGATIVES)
         yield Candidates(
             text_of(row[query], where, query),

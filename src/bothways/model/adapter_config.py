@@ -222,7 +222,7 @@ def base_of(folder: Path, base: Path | str | None = None) -> Path | None:
     named = read_json(folder / CONFIG).get(_BASE)
     if base is not None:
         places = [model_folder(base)]
-    elif not isinstance(named, str) or (folder / named).resolve() == folder.resolve():
+    elif not isinstance(named, str) or "\0" in named or (folder / named).resolve() == folder.resolve():
         places = []  # no name, or its own
     elif named.startswith(_IN_BOX):
         name = named.removeprefix(_IN_BOX)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bothways.errors import BothwaysError
+from bothways.json_files import require_plain_files
 from bothways.model.hub_cache import cached_model, hub_cache, is_hub_name
 from bothways.model.run_folder import model_of_run
 from bothways.text.tokenizer import Tokenizer
@@ -78,7 +79,9 @@ def model_folder(model: Path | str | None) -> Path:
     if model is None:
         return boxed()
     if Path(model).exists():
-        return model_of_run(Path(model)) if Path(model).is_dir() else Path(model)
+        folder = model_of_run(Path(model)) if Path(model).is_dir() else Path(model)
+        require_plain_files(folder)
+        return folder
     return BOX / found if (found := _named(str(model))) else cached_model(str(model)) or Path(model)
 
 

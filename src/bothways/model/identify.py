@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Head
 from bothways.model.families.unread import refuse_by_tensors, unread
@@ -99,7 +99,7 @@ def read_labels(raw: Mapping[str, Any]) -> tuple[str, ...]:
         numbered = {int(key): str(name) for key, name in names.items()}
     except ValueError as error:
         raise BothwaysError(
-            f"config.json has an id2label whose keys are not numbers: {error}", "bad-labels", tuple(names)
+            f"config.json has an id2label whose keys are not numbers: {name_list(names)}", "bad-labels", tuple(names)
         ) from error
     if sorted(numbered) != list(range(len(names))):
         raise BothwaysError(

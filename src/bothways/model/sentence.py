@@ -13,7 +13,7 @@ import safetensors.torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.model.activations import ACTIVATIONS
 from bothways.model.heads import HALF, output_layer
 from bothways.model.pooling import Pooling
@@ -148,7 +148,7 @@ def read_dense(place: Path, config: Mapping[str, Any]) -> Dense:
     expected = {"linear.weight", *(["linear.bias"] if config.get("bias", True) else [])}
     if set(tensors) != expected or tensors["linear.weight"].dim() != 2:
         raise BothwaysError(
-            f"{weights} holds {', '.join(sorted(tensors))}: expected {', '.join(sorted(expected))}",
+            f"{weights} holds {name_list(sorted(tensors))}: expected {name_list(sorted(expected))}",
             "unexpected-tensors",
             tuple(sorted(tensors)),
         )

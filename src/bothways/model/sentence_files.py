@@ -4,13 +4,13 @@ modules.json lists the modules: the transformer, Pooling, then Dense and Normali
 sentence_bert_config.json and config_sentence_transformers.json.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from bothways.errors import BothwaysError
+from bothways.json_files import read_json_file
 from bothways.model.pooling import Pooling
 from bothways.model.pooling_modes import PoolingMode
 from bothways.model.weights import read_json
@@ -129,7 +129,7 @@ def _require_settings(sentence: Prompts) -> None:
     limit = sentence.settings.get("truncate_dim")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise BothwaysError(
-            f"{PROMPTS} has truncate_dim = {limit!r}: expected 1 or more",
+            f"{PROMPTS} has truncate_dim = {limit!r}: expected a whole number, 1 or more",
             "unsupported-setting",
             ("truncate_dim", limit),
         )
@@ -143,9 +143,9 @@ def lowers_case(folder: Path) -> bool:
 
 def listed(folder: Path) -> list[dict[str, Any]]:
     try:
-        modules: list[dict[str, Any]] = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+        modules: list[dict[str, Any]] = read_json_file(folder / MODULES)
         is_right = bool(modules) and all(isinstance(module[key], str) for module in modules for key in ("type", "path"))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (BothwaysError, KeyError, TypeError):
         is_right = False
     if not is_right:
         raise BothwaysError(
@@ -163,7 +163,7 @@ def _kind(module: Mapping[str, Any]) -> str:
 def module_path(module: Mapping[str, Any]) -> str:
     """The folder of a module, which is inside the model's."""
     path = Path(module["path"])
-    if path.is_absolute() or ".." in path.parts:
+    if "\0" in str(path) or path.is_absolute() or ".." in path.parts:
         raise BothwaysError(f"{MODULES} names the folder {path}, which is outside", "damaged-file", str(path))
     return str(path)
 
@@ -201,9 +201,8 @@ def max_length_of(folder: Path, transformer: Path) -> int | None:
         if isinstance(value, int) and value > 0:
             return value
         if value is not None and key == "max_seq_length":
-            raise BothwaysError(
-                f"{place / file} has {key} = {value!r}: expected 1 or more", "unsupported-setting", (key, value)
-            )
+            says = f"{place / file} has {key} = {value!r}: expected a whole number, 1 or more"
+            raise BothwaysError(says, "unsupported-setting", (key, value))
     return None
 
 

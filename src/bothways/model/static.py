@@ -15,7 +15,8 @@ import tokenizers
 from numpy.typing import NDArray
 
 from bothways import atomic
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
+from bothways.json_files import read_json_file
 from bothways.lazy import F, Lazy, Tensor, torch
 from bothways.model.box import model_folder, no_such_model
 from bothways.model.readable import check_readable
@@ -148,9 +149,9 @@ def load_static(folder: Path | str) -> StaticModel:
 def _listed(folder: Path) -> list[dict[str, Any]]:
     """The modules of a folder; none if they cannot be read."""
     try:
-        found = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+        found = read_json_file(folder / MODULES)
         return [{"kind": str(module["type"]).rpartition(".")[2], "path": str(module["path"])} for module in found]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (BothwaysError, KeyError, TypeError):
         return []
 
 
@@ -185,7 +186,7 @@ def _read_table(file: Path) -> Tensor:
     table = tensors.get("embedding.weight", tensors.get("embeddings"))
     if table is None or table.dim() != 2 or not (table.is_floating_point() or table.dtype == torch.int8):
         raise BothwaysError(
-            f"{file} holds {', '.join(sorted(tensors))}: expected the matrix embedding.weight or embeddings",
+            f"{file} holds {name_list(sorted(tensors))}: expected the matrix embedding.weight or embeddings",
             "unexpected-tensors",
             tuple(sorted(tensors)),
         )

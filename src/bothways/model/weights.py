@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.errors import BothwaysError
+from bothways.json_files import read_json_file
 from bothways.lazy import Lazy, Tensor, torch
 
 _SAFETENSORS = Lazy("safetensors")
@@ -97,7 +98,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(table.values())):
         shard = index.parent / Path(name).name  # always beside the index, even if it names another folder
-        if not shard.exists():
+        if not shard.is_file():
             raise BothwaysError(f"{index} names {shard.name}, which does not exist", "no-file", shard)
         tensors |= read_weights(shard)
     missing = sorted(set(table) - set(tensors))
@@ -112,10 +113,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     if not path.exists():
         raise BothwaysError(f"there is no file {path}", "no-file", path)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BothwaysError(f"{path} cannot be read as JSON: {error}", "not-json", path) from error
+    found = read_json_file(path)
     if not isinstance(found, dict):
         raise BothwaysError(f"{path} does not hold a JSON object", "not-an-object", path)
     return found

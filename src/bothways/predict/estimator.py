@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bothways.data.examples import Gold
 from bothways.data.texts import read_texts_labelled
-from bothways.errors import BothwaysError, StoppedError
+from bothways.errors import BothwaysError, StoppedError, name_list
 from bothways.model.device import find_device
 from bothways.predict.encode import require_several
 from bothways.predict.predictor import Predictor
@@ -131,7 +131,7 @@ class TextEstimator:
         for name, value in settings.items():
             if name not in known:
                 raise BothwaysError(
-                    f"a {type(self).__name__} has no setting {name!r}: expected {', '.join(known)}",
+                    f"a {type(self).__name__} has no setting {name!r}: expected {name_list(known)}",
                     "unknown-setting",
                     name,
                 )
@@ -224,7 +224,7 @@ def targets_of(texts: Any, y: Any, label: str) -> Any:
             return texts[several]
         return [[name for name, yes in zip(several, row, strict=True) if yes] for row in zip(*columns, strict=True)]
     if label not in names:
-        says = f"there is no column {label!r}, which `label` names: the columns are {', '.join(names) or 'none'}"
+        says = f"there is no column {label!r}, which `label` names: the columns are {name_list(names) or 'none'}"
         raise BothwaysError(says, "no-column", label)
     found = texts[label]
     return found.to_pylist() if hasattr(found, "to_pylist") else found if hasattr(found, "to_numpy") else list(found)

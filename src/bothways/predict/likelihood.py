@@ -18,7 +18,7 @@ from bothways.engine.chunks import read_ahead
 from bothways.engine.engine import Engine
 from bothways.engine.sequences import Indices, Sequences, ragged
 from bothways.engine.token_ids import TokenIds
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.model.device import Device, Precision
 from bothways.model.facts import ModelFacts
 from bothways.model.opened import AnsweringModel
@@ -120,7 +120,7 @@ def read_minimal_pairs(file: Path | str, limit: int = 0) -> Iterator[MinimalPair
         good, bad = (row.get(f"sentence_{kind}") for kind in ("good", "bad"))
         if not isinstance(good, str) or not isinstance(bad, str):
             raise BothwaysError(
-                f"{where} has no sentence_good and sentence_bad: its columns are {', '.join(row)}", "no-column", where
+                f"{where} has no sentence_good and sentence_bad: its columns are {name_list(row)}", "no-column", where
             )
         group = str(row.get("UID", "all"))
         seen[group] = seen.get(group, 0) + 1

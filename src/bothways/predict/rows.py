@@ -13,7 +13,7 @@ from bothways import atomic
 from bothways.data.examples import LongInput, Question
 from bothways.data.notes import Notes
 from bothways.data.sources import read_plain, rows_of, values_of
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.predict.predictor import Predictor, answer_columns
 from bothways.tasks.tag import has_words
 from bothways.tasks.task import EncodedExample, Task
@@ -75,7 +75,7 @@ def _texts(task: Task, example: Any) -> Row:
 def _kept(row: Row, keep: Sequence[str], where: str) -> Row:
     if missing := [name for name in keep if name not in row]:
         raise BothwaysError(
-            f"{where} has no column {missing[0]!r}, which `keep` names: its columns are {', '.join(row)}",
+            f"{where} has no column {missing[0]!r}, which `keep` names: its columns are {name_list(row)}",
             "no-column",
             missing[0],
         )

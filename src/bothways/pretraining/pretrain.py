@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
 from bothways.model.box import model_folder
@@ -151,8 +151,8 @@ def _texts(packed: Sequence[Packed], recipe: PretrainRecipe, split: str) -> Text
         unknown, missing = set(weights) - set(corpora), set(corpora) - set(weights)
         if unknown or missing:
             raise BothwaysError(
-                f"data.weights names {', '.join(sorted(weights))}, but the packed text has the sources "
-                f"{', '.join(sorted(corpora))}: name each source once",
+                f"data.weights names {name_list(sorted(weights))}, but the packed text has the sources "
+                f"{name_list(sorted(corpora))}: name each source once",
                 "unknown-source",
                 tuple(sorted(unknown | missing)),
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.scoring.accumulator import (
     Column,
     Floats,
@@ -146,7 +146,7 @@ def checked_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """The labels as a tuple; an error if there is none or one is repeated."""
     if not labels or len(set(labels)) < len(labels):
         raise BothwaysError(
-            f"labels are {', '.join(labels) or 'empty'}: expected one or more, each once", "bad-labels", tuple(labels)
+            f"labels are {name_list(labels) or 'empty'}: expected one or more, each once", "bad-labels", tuple(labels)
         )
     return tuple(labels)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bothways.data.notes import Notes, row_error
 from bothways.data.retrieval import Document
 from bothways.data.sources import ROWS, Paths, kind_of, name_of, read_plain, rows_of, text_of
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.text.arrow import dataset_folder
 from bothways.text.columns import find_text
 from bothways.text.document_files import DOCUMENTS, is_document, is_readable, read_document
@@ -145,7 +145,7 @@ def _id_of(row: dict[str, Any], where: str, number: int) -> str:
 
 def _text_of(row: dict[str, Any], where: str, names: tuple[str, ...]) -> str:
     if missing := next((name for name in names if name not in row), None):
-        has = ", ".join(map(str, row)) or "none"
+        has = name_list(row) or "none"
         raise row_error(where, f"has no text under {missing!r}: its fields are {has}", "not-text")
     parts = names if "title" in names else ("title", *names)
     return " ".join(text for name in parts if (text := text_of(row.get(name), where, name))).strip()

@@ -22,7 +22,7 @@ from bothways.data.sources import ROWS, find_sources, first_rows
 from bothways.data.texts import find_indicators, read_any_inputs, read_texts_labelled
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, name_list, require_choice
 from bothways.lazy import Tensor, torch
 from bothways.model.batch import Batch
 from bothways.model.facts import ModelFacts
@@ -210,7 +210,7 @@ class TextClassification(TextTask):
         names = example.gold if isinstance(example.gold, tuple) else (example.gold,)
         if unknown := [name for name in names if name not in self.number]:
             raise BothwaysError(
-                f"{example.where} has the label {unknown[0]!r}, but this model knows {', '.join(self.labels)}: "
+                f"{example.where} has the label {unknown[0]!r}, but this model knows {name_list(self.labels)}: "
                 "rename it, or fine-tune a model with it",
                 "unknown-label",
                 unknown[0],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bothways.data.notes import Notes
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
 from bothways.model.box import model_folder
@@ -257,8 +257,8 @@ def _teacher(recipe: FinetuneRecipe, student: Model) -> Teacher | None:
     # Without soft targets, the teacher may be a pretrained model without a task.
     if settings.soft and (theirs := _purpose(model)) != (ours := _purpose(student)):
         raise BothwaysError(
-            f"{settings.teacher} was trained for {theirs[0]} with the labels {', '.join(theirs[2]) or 'none'}, but the "
-            f"student is for {ours[0]} with {', '.join(ours[2]) or 'none'}: they must be the same",
+            f"{settings.teacher} was trained for {theirs[0]} with the labels {name_list(theirs[2]) or 'none'}, but the "
+            f"student is for {ours[0]} with {name_list(ours[2]) or 'none'}: they must be the same",
             "other-task",
             settings.teacher,
         )

@@ -113,12 +113,17 @@ def finetune_recipe(
     rate, batch size, length) is chosen by the model's size and the data.
     """
     changed = with_settings(table, settings)
-    model = changed.setdefault("model", {})
+    for name in ("model", "distill", "run", "optim"):
+        if not isinstance(changed.setdefault(name, {}), dict):
+            raise BothwaysError(f"{name} should be a table of the recipe, not {changed[name]!r}", "wrong-type", name)
+    model = changed["model"]
     if not model.get("init"):
-        model["init"] = changed.get("distill", {}).get("teacher") or (str(boxed()) if has_box() else "")
-    if isinstance(model["init"], str) and model["init"]:
+        model["init"] = changed["distill"].get("teacher") or (str(boxed()) if has_box() else "")
+    if not isinstance(model["init"], str):
+        raise BothwaysError(f"model.init should be text, not {model['init']!r}", "wrong-type", model["init"])
+    if model["init"]:
         model["init"] = str(model_folder(model["init"]))
-    run, lr = changed.get("run", {}), changed.get("optim", {}).get("lr")
+    run, lr = changed["run"], changed["optim"].get("lr")
     if run.get("epochs") == 0 and not any(run.get(key) for key in LENGTHS):
         raise BothwaysError("run.epochs is 0: expected more, or run.steps or run.minutes instead", "out-of-range", 0)
     for name, value in (("optim.lr", lr), ("run.batch_size", run.get("batch_size"))):

@@ -35,7 +35,7 @@ from bothways.data.texts import read_texts_labelled
 from bothways.data.words import join_words, split_words
 from bothways.engine.reader import WindowSettings
 from bothways.engine.sequences import Indices
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 from bothways.lazy import F, Tensor, torch
 from bothways.model.batch import Batch
 from bothways.model.facts import ModelFacts
@@ -138,7 +138,10 @@ class TokenClassification(Task):
     def plan(
         cls, settings: Any, window: WindowSettings, examples: Sequence[Tagged], max_length: int
     ) -> tuple[TaskConfig, tuple[str, ...]]:
-        return TaskConfig(cls.name, window), tag_names([e.gold for e in examples if e.gold is not None])
+        labels = tag_names([e.gold for e in examples if e.gold is not None])
+        if not labels:
+            raise BothwaysError("no word of the training data has a tag: there is nothing to learn", "no-labels")
+        return TaskConfig(cls.name, window), labels
 
     def __init__(self, model: ModelFacts, config: TaskConfig, settings: Any = None, train: Sequence[Any] = ()) -> None:
         super().__init__(model, config)
@@ -155,7 +158,7 @@ class TokenClassification(Task):
         """One sample per window, with the words that it predicts."""
         if unknown := [tag for tag in item.example.gold if tag not in self.number]:
             raise BothwaysError(
-                f"{item.example.where} has the tag {unknown[0]!r}, but this model knows {', '.join(self.labels)}: "
+                f"{item.example.where} has the tag {unknown[0]!r}, but this model knows {name_list(self.labels)}: "
                 "rename it, or fine-tune a model with it",
                 "unknown-label",
                 unknown[0],

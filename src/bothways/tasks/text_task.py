@@ -183,7 +183,7 @@ def intervals(golds: Mapping[Gold, int]) -> dict[str, int]:
     if not numbers:
         return {}
     low, high = min(numbers)[0], max(numbers)[0]
-    step = (high - low) / _BINS or 1.0
+    step = high / _BINS - low / _BINS or 1.0  # the difference of the largest floats is infinite
     names = [f"{low + i * step:.4g} to {low + (i + 1) * step:.4g}" for i in range(_BINS if high > low else 1)]
     found = dict.fromkeys(names, 0)
     for number, count in numbers:

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError, missing_package
-from bothways.text.frames import frame_rows, is_frame
+from bothways.errors import BothwaysError, missing_package, name_list
+from bothways.json_files import read_json_file
+from bothways.text.frames import frame_rows, is_frame, require_unrepeated
+from bothways.text.long_text import LONGEST_LINE, line_too_long
 from bothways.text.streams import Meter, note_place
 
 ChooseColumns = Callable[[list[str]], list[str] | None]
@@ -30,7 +32,7 @@ def dataset_folder(path: Path) -> Path | None:
         return None
     splits = [str(name) for name in read_part(path / SPLITS).get("splits", [])]
     if len(splits) != 1:
-        says = f"{path} is a data set with the splits {', '.join(splits)}: name one of them"
+        says = f"{path} is a data set with the splits {name_list(splits)}: name one of them"
         raise BothwaysError(f"{says}, as in {path / splits[0]}" if splits else says, "several-splits", tuple(splits))
     return dataset_folder(path / splits[0])
 
@@ -50,9 +52,9 @@ def data_files(path: Path) -> list[Path]:
 def read_part(file: Path) -> dict[str, Any]:
     """What a .json file of a saved data set says."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BothwaysError(f"{file} cannot be read: {error}", "damaged-file", file) from error
+        found = read_json_file(file)
+    except BothwaysError as error:
+        raise BothwaysError(str(error), "damaged-file", file) from error
     return found if isinstance(found, dict) else {}
 
 
@@ -68,12 +70,15 @@ def arrow_rows(path: Path, meter: Meter, choose: ChooseColumns = lambda names: N
         done = 0
         try:
             with _opened(file) as (schema, count, batches):
+                require_unrepeated(schema.names, str(file))
                 names = choose(list(schema.names))
                 classes = {name: own for name, own in class_names(schema).items() if names is None or name in names}
                 before, size = meter.bytes, file.stat().st_size
                 note_place(path, 0)
                 for batch in batches(names):
                     for row in batch.to_pylist():
+                        if any(isinstance(cell, str) and len(cell) > LONGEST_LINE for cell in row.values()):
+                            raise line_too_long(f"a cell after row {done} of {file}")
                         yield _named(row, classes)
                     done += len(batch)
                     place = size * done // max(count, 1)  # estimated from the share of rows: other columns are not read

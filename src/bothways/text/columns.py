@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 
 TEXTS = (
     "text", "sentence", "content", "review", "review_body", "comment", "comment_text", "tweet", "text_a", "body",
@@ -175,7 +175,7 @@ class _Header:
         self, names: Sequence[str], where: str, hint: str, arguments: str = "`text`, and a second text with `pair`"
     ) -> None:
         self.names, self.where, self.hint, self.arguments = names, where, hint, arguments
-        self.all = f"its columns are {', '.join(names) or 'none'}"
+        self.all = f"its columns are {name_list(names) or 'none'}"
 
     def like(self, name: str) -> list[str]:
         return [own for own in self.names if _plain(own) == name.lower()]

@@ -11,6 +11,7 @@ from tokenizers import normalizers
 
 from bothways.text.encoding import TextInput
 from bothways.text.files import replace_surrogates
+from bothways.text.tokenizer_json import rust_errors
 
 _COMPOSING = (normalizers.NFC, normalizers.NFD, normalizers.NFKC, normalizers.NFKD)
 
@@ -84,11 +85,12 @@ def _encoded(
     backend: tokenizers.Tokenizer, texts: Sequence[TextInput], specials: bool, has_offsets: bool
 ) -> list[tokenizers.Encoding]:
     encode = backend.encode_batch if has_offsets else backend.encode_batch_fast
-    try:
-        return encode(list(texts), add_special_tokens=specials)
-    except (TypeError, UnicodeEncodeError):
-        # A lone surrogate is a Python string but not Unicode text; replacing it one for one keeps offsets.
-        return encode([_without_surrogates(text) for text in texts], add_special_tokens=specials)
+    with rust_errors("a text cannot be tokenized, because the tokenizer is damaged"):
+        try:
+            return encode(list(texts), add_special_tokens=specials)
+        except (TypeError, UnicodeEncodeError):
+            # A lone surrogate is a Python string but not Unicode text; replacing it one for one keeps offsets.
+            return encode([_without_surrogates(text) for text in texts], add_special_tokens=specials)
 
 
 def _lowered(text: TextInput) -> TextInput:

@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError, missing_package
+from bothways.errors import BothwaysError, missing_package, name_list
+from bothways.json_files import LARGEST
+from bothways.text.long_text import LONGEST_LINE, line_too_long
 from bothways.text.streams import Meter, note_place
 
+_NOT_DAMAGE = (BothwaysError, MemoryError)
 _SHEET = "BOTHWAYS_SHEET"
 """In the environment, so that worker processes read the same sheet."""
 
@@ -48,6 +51,8 @@ def excel_rows(path: Path, meter: Meter) -> Iterator[tuple[int, list[str]]]:
     try:
         for number, values in enumerate(sheet.iter_rows(values_only=True), 1):
             cells = [_text(value) for value in values]
+            if any(len(cell) > LONGEST_LINE for cell in cells):
+                raise line_too_long(f"a cell of {path}, row {number}")
             while cells and not cells[-1] and len(cells) > width:
                 cells.pop()
             if any(cells):
@@ -57,7 +62,9 @@ def excel_rows(path: Path, meter: Meter) -> Iterator[tuple[int, list[str]]]:
             meter.bytes = before + place
             note_place(path, place)
         meter.bytes = before + size
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError, SyntaxError) as error:  # ParseError is a SyntaxError
+    except _NOT_DAMAGE:
+        raise
+    except Exception as error:  # openpyxl may raise anything at a damaged workbook
         raise _damaged(path, error, number) from error
     finally:
         book.close()
@@ -77,23 +84,31 @@ def count_excel_rows(path: Path) -> int:
 
 def _open(path: Path) -> tuple[Any, Any]:
     """The workbook, and the sheet that is named, or the only one that has cells."""
-    openpyxl = require_openpyxl()
+    openpyxl, wanted = require_openpyxl(), named_sheet()
     try:
+        with zipfile.ZipFile(path) as archive:
+            if any(part.file_size > LARGEST for part in archive.infolist() if "sharedStrings" in part.filename):
+                says = f"{path} holds more than {LARGEST:,} bytes of texts, which are read at once: save it as .csv"
+                raise BothwaysError(says, "too-long-file", path)
         book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError, SyntaxError) as error:
+        filled = [sheet for sheet in book.worksheets if wanted or _has_cells(sheet)]
+    except _NOT_DAMAGE:
+        raise
+    except Exception as error:
         raise _damaged(path, error, 0) from error
-    if wanted := named_sheet():
+    if wanted:
         for sheet in book.worksheets:
             if sheet.title == wanted:
                 return book, sheet
         names = [sheet.title for sheet in book.worksheets]
         book.close()
-        raise BothwaysError(f"{path} has no sheet {wanted!r}: its sheets are {', '.join(names)}", "no-sheet", wanted)
-    filled = [sheet for sheet in book.worksheets if _has_cells(sheet)]
+        raise BothwaysError(f"{path} has no sheet {wanted!r}: its sheets are {name_list(names)}", "no-sheet", wanted)
+    if not book.worksheets:
+        raise BothwaysError(f"{path} has no sheets: save it again", "damaged-file", path)
     if len(filled) > 1:
         names = [sheet.title for sheet in filled]
         book.close()
-        says = f"{path} has {len(names)} sheets with rows: {', '.join(names)}"
+        says = f"{path} has {len(names)} sheets with rows: {name_list(names)}"
         raise BothwaysError(f"{says}: name the one to be read with `sheet`", "several-sheets", tuple(names))
     return book, (filled or book.worksheets)[0]
 
@@ -118,7 +133,9 @@ def _text(value: Any) -> str:
 
 
 def _damaged(path: Path, error: Exception, row: int) -> BothwaysError:
-    reason = str(error).partition("\n")[0]
+    reason = getattr(error, "strerror", None) or "it is damaged"
+    if isinstance(error, zipfile.BadZipFile | ValueError | SyntaxError):  # ParseError is a SyntaxError
+        reason = str(error).partition("\n")[0]
     return BothwaysError(f"{path} cannot be read as .xlsx after row {row}: {reason}", "damaged-file", path)
 
 

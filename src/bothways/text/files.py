@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bothways.errors import BothwaysError, require_choice
+from bothways.errors import BothwaysError, name_list, require_choice
 from bothways.text.arrow import dataset_folder, pyarrow
 from bothways.text.columns import Columns, find_text, names_without_header
 from bothways.text.excel import require_openpyxl
@@ -259,7 +259,7 @@ class _Column:
 
     def _value(self, row: dict[str, Any], name: str, where: str) -> str:
         if name not in row:
-            has = ", ".join(map(str, row)) or "none"
+            has = name_list(row) or "none"
             raise BothwaysError(f"{where} has no text under {name!r}: its fields are {has}", "not-text", where)
         value = row[name]
         if value is None and self.is_json:

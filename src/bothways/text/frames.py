@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
 
 _KINDS = {
     ("pandas", "DataFrame"): "pandas",
@@ -97,9 +97,14 @@ def frame_columns(table: Any) -> list[str]:
     """The names of a table's columns."""
     names = table.column_names if frame_kind(table) in ("datasets", "pyarrow") else table.columns
     found = [str(name) for name in names]
-    if len(set(found)) < len(found):
-        raise BothwaysError(f"the table has two columns of one name: {', '.join(found)}", "repeated-column", found)
+    require_unrepeated(found, "the table")
     return found
+
+
+def require_unrepeated(names: Sequence[str], where: str) -> None:
+    """Refuse two columns of one name, of which one would be lost."""
+    if len(set(names)) < len(names):
+        raise BothwaysError(f"{where} has two columns of one name: {name_list(names)}", "repeated-column", names)
 
 
 def with_columns(table: Any, added: Mapping[str, Sequence[Any]]) -> Any:

@@ -3,7 +3,6 @@
 The file is a protocol buffer with the pieces, their scores and types, and the settings of the normaliser.
 """
 
-import json
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer
 
 from bothways.errors import BothwaysError
+from bothways.json_files import read_json_file
 from bothways.text.specials import add_specials, switch
 
 SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
@@ -82,8 +82,8 @@ def _read(path: Path) -> "_Model":
 
 def _is_camembert(folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / "config.json").read_text(encoding="utf-8"))["model_type"] == "camembert")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return bool(read_json_file(folder / "config.json")["model_type"] == "camembert")
+    except (BothwaysError, KeyError, TypeError):
         return False
 
 

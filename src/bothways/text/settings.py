@@ -25,6 +25,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from bothways.errors import BothwaysError
+from bothways.json_files import read_json_file
 from bothways.text.specials import ROLES, content_of, switch
 
 
@@ -121,10 +122,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
 def _read_object(file: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BothwaysError(f"{file} is not JSON: {error}", "not-json", file) from error
+    found = read_json_file(file)
     if not isinstance(found, dict):
         raise BothwaysError(f"{file} should hold a JSON object", "not-an-object", file)
     return found
@@ -145,7 +143,7 @@ def read_class(settings: Mapping[str, Any], folder: Path, file: str) -> str | No
     name = str(told).removesuffix("Fast")
     if name in AS_IT_IS or (name in CLASSES and (is_whole or file in CLASSES[name].older)):
         return name
-    says = f"{folder}: `tokenizer_class` {told} is not supported for {file}"
+    says = f"{folder}: the tokenizer_class {told} is not supported for {file}"
     if is_whole:
         says += f": set it to {_ANY} if that file is all there is to it"
     raise BothwaysError(says, "unsupported-tokenizer", told)
@@ -303,8 +301,8 @@ def _parts(component: Any) -> dict[str, dict[str, Any]]:
 
 def _refuse_part(folder: Path, name: str, part: str, found: object) -> NoReturn:
     raise BothwaysError(
-        f"{folder}: `tokenizer_class` {name} does not have the {part} of tokenizer.json ({str(found)[:80]}): set it to "
-        f"{_ANY} if tokenizer.json is right",
+        f"{folder}: the tokenizer_class {name} does not have the {part} of tokenizer.json ({str(found)[:80]}): set it "
+        f"to {_ANY} if tokenizer.json is right",
         "contradicting-settings",
         ("tokenizer_class", name, part),
     )

@@ -172,6 +172,8 @@ def read_blocks(path: Path, meter: Meter, size: int = 0) -> Iterator[str]:
 
 # ---------------------------------------------------------------------- encodings
 
+_NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")
+"""Codecs of Python that no file is written in; some have errors of their own."""
 _named = [""]
 """The encoding of each `read_as` that is open; empty: UTF-8, or what is guessed."""
 _told: set[tuple[Path, str]] = set()
@@ -185,8 +187,10 @@ def read_as(encoding: str | None) -> Iterator[None]:
     It holds for the whole process, because files are read ahead in threads.
     """
     try:
+        if codecs.lookup(encoding or "utf-8").name in _NO_CHARSETS:
+            raise LookupError
         "".encode(encoding or "utf-8")
-    except LookupError:
+    except (LookupError, ValueError):  # ValueError: a NUL in the name
         raise BothwaysError(
             f"there is no encoding {encoding!r}: expected a name such as utf-8, gb18030, big5, cp1252 or utf-16",
             "unknown-encoding",
@@ -214,6 +218,9 @@ class _Decoder:
         self.lines = 0
         """Line ends so far."""
         self.is_begun = False
+        self.has_returns: bool | None = None
+        """Whether lines end in a carriage return alone; None while nothing tells."""
+        self.held = ""
 
     def _start(self, encoding: str) -> None:
         self.bytes = codecs.getincrementaldecoder(encoding)()
@@ -233,8 +240,25 @@ class _Decoder:
             text = self._guess(error, stream)
         # What is not ASCII was decoded as UTF-8 and given away: another encoding would be too late.
         self.is_fixed = self.is_fixed or not text.isascii()
+        text = self._with_line_ends(text, not block)
         self.lines += text.count("\n")
         return text
+
+    def _with_line_ends(self, text: str, is_last: bool) -> str:
+        """The text; with line feeds for carriage returns if it begins with only those, as Excel on a Mac saves it."""
+        if self.has_returns is None:
+            text, self.held = self.held + text, ""
+            if "\n" in text[:_BLOCK]:
+                self.has_returns = False
+            elif "\r" in text and len(text) < _BLOCK and not is_last:
+                text, self.held = "", text  # a line feed may follow
+            elif "\r" in text.rstrip("\r"):
+                self.has_returns = True
+                if (self.path, "\r") not in _told:
+                    _told.add((self.path, "\r"))
+                    says = "has carriage returns and no line feeds: each is read as the end of a line"
+                    warnings.warn(f"{name_of(self.path)} {says}", stacklevel=2)
+        return text.replace("\r", "\n") if self.has_returns else text
 
     def _take(self, encoding: str) -> None:
         self.encoding = encoding

@@ -5,13 +5,14 @@ Raw texts (`files.py`) and labelled data (`data/sources.py`) are both read from 
 
 import csv
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from bothways.errors import BothwaysError
+from bothways.errors import BothwaysError, name_list
+from bothways.json_files import parse_row
+from bothways.printable import counted
 from bothways.text.arrow import ChooseColumns, arrow_rows, dataset_folder
 from bothways.text.excel import excel_rows
 from bothways.text.frames import is_frame
@@ -77,6 +78,8 @@ def table_rows(
     cost nothing; other tables are read whole. Rows with a wrong number of cells are left out and noted.
     """
     name, meter = name_of(path), meter or Meter()
+    if kind in BINARY:
+        require_uncompressed(path)
     if kind in (".parquet", ".arrow"):
         yield from ((f"{name}, row {number}", row) for number, row in enumerate(arrow_rows(path, meter, choose), 1))
         return
@@ -91,6 +94,13 @@ def table_rows(
         separator = "," if "," in first and name_columns(first.split(",")) else find_separator(first)
         cells = parse_csv(path, lines, separator)
     yield from _with_header(name, unit, cells, notes, name_columns)
+
+
+def require_uncompressed(path: Path) -> None:
+    """Refuse a .gz or .xz of a kind of file that is not read from one: its reader would say something else."""
+    if path.suffix.lower() in COMPRESSED:
+        says = f"{path} is compressed, and a {kind_of(path)} file is read only as it is: decompress it"
+        raise BothwaysError(says, "compressed-file", path)
 
 
 def _with_header(
@@ -109,7 +119,7 @@ def _with_header(
     header = given or first[1]
     named = [column for column in header if column]
     if len(set(named)) < len(named):
-        says = f"{name} has two columns of one name in its first {unit}: {', '.join(header)}"
+        says = f"{name} has two columns of one name in its first {unit}: {name_list(header)}"
         advice = "if that is no header, count the columns, as in `text` 1 and `label` 2"
         raise BothwaysError(f"{says}; {advice}", "repeated-column", name)
     whole, damaged, first_damaged = 0, 0, ""
@@ -122,12 +132,14 @@ def _with_header(
             yield where, dict(zip(header, cells, strict=True))
         else:
             if notes.whole:
-                says = f"has {len(cells)} columns, and its first {unit} names {len(header)}: repair or remove this row"
+                says = f"has {counted(len(cells), 'column')}, and its first {unit} names {len(header)}"
+                says += ": repair or remove this row"
                 raise BothwaysError(f"{where} {says}", "wrong-cell-count", where)
             damaged, first_damaged = damaged + 1, first_damaged or where
             notes.add("wrong-cell-count", where, len(header))
     if damaged > whole:
-        says = f"and {damaged - 1} other rows do not have the {len(header)} columns of the first {unit}"
+        which = f"and {counted(damaged - 1, 'other row')} do" if damaged > 1 else "does"
+        says = f"{which} not have the {counted(len(header), 'column')} of the first {unit}"
         advice = "is the suffix of the file wrong?"
         raise BothwaysError(f"{first_damaged} {says}: {advice}", "wrong-cell-count", first_damaged)
 
@@ -164,8 +176,11 @@ def parse_csv(path: Path, lines: Iterable[str], separator: str = ",") -> Iterato
                 yield rows.line_num, row
     except csv.Error as error:
         where = f"{name_of(path)}, line {rows.line_num}"
-        hint = "is a quote before it not closed, or not doubled?"
-        raise BothwaysError(f"{where} is not CSV: {error}; {hint}", "not-csv", where) from error
+        if "new-line character" in str(error):
+            says = "has a carriage return in its middle: expected line feeds, or quotes around a cell of several lines"
+        else:
+            says = f"is not CSV: {error}; is a quote before it not closed, or not doubled?"
+        raise BothwaysError(f"{where} {says}", "not-csv", where) from error
 
 
 def parse_tsv(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
@@ -180,8 +195,4 @@ def parse_jsonl(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            where = f"{name_of(path)}, line {number}"
-            raise BothwaysError(f"{where} is not JSON: {error}", "not-json", where) from error
+        yield number, parse_row(line, f"{name_of(path)}, line {number}")

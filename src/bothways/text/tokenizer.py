@@ -19,15 +19,17 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 
 from bothways.errors import BothwaysError, require_choice
-from bothways.text.added_words import read_added_words, read_words_beside
+from bothways.json_files import require_plain_files
+from bothways.text.added_words import read_added_words
 from bothways.text.encode_batch import BatchEncoder
 from bothways.text.encoding import Encoding as Encoding
 from bothways.text.encoding import TextInput as TextInput
 from bothways.text.merges import read_merges, read_text
 from bothways.text.scripts import known_scripts
 from bothways.text.sentencepiece import SENTENCEPIECE, read_sentencepiece
-from bothways.text.settings import CLASSES, fitting_class, obey, read_class, read_settings
+from bothways.text.settings import fitting_class, read_class, read_settings
 from bothways.text.specials import ROLES, bert_template, content_of, switch
+from bothways.text.tokenizer_json import read_tokenizer_json
 from bothways.text.word_cache import WordCache
 
 Truncation = Literal["error", "cut"]
@@ -39,6 +41,8 @@ READ = ("tokenizer.json", "vocab.txt", "merges.txt", *SENTENCEPIECE)
 
 BERT_SPECIALS = tuple(names[0] for names in ROLES.values())
 
+_MOST_IDS = 2**24
+"""A larger id is a mistake: every id below it takes memory."""
 _READS = "reads_scripts"
 """In tokenizer_config.json: writing systems that a model reads, though its vocabulary has few words of them."""
 _EXTRA_SETTINGS = ("tokenizer_class", "model_input_names", _READS)
@@ -76,6 +80,7 @@ class Tokenizer:
         """Load from a model folder, or from one of the files in `READ`."""
         path = Path(path)
         if path.is_dir():
+            require_plain_files(path)
             for name in READ:
                 if (path / name).exists():
                     return cls.load(path / name)
@@ -96,7 +101,7 @@ class Tokenizer:
             read_class(settings, folder, "vocab.txt")
             backend = _from_vocabulary_file(path, settings)
         else:
-            return cls(_from_whole_file(path, settings), roles, settings)
+            return cls(read_tokenizer_json(path, settings), roles, settings)
         read_added_words(backend, folder, settings)
         return cls(backend, roles, settings)
 
@@ -260,7 +265,11 @@ class Tokenizer:
     def pieces(self) -> list[str]:
         """Every piece, by id. An id without a piece (some files have gaps) is shown as an unused one."""
         found = {i: piece for piece, i in self.backend.get_vocab(with_added_tokens=True).items()}
-        return [found.get(i, f"[unused-id-{i}]") for i in range(max(found) + 1)]
+        last = max(found, default=-1)
+        if last >= _MOST_IDS:
+            says = f"the tokenizer gives {found[last]!r} the id {last}: expected ids below {_MOST_IDS:,}"
+            raise BothwaysError(says, "out-of-range", last)
+        return [found.get(i, f"[unused-id-{i}]") for i in range(last + 1)]
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -338,19 +347,6 @@ class Tokenizer:
             "strip_accents": normalizer.strip_accents,
             "tokenize_chinese_chars": normalizer.handle_chinese_chars,
         }
-
-
-def _from_whole_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    name = read_class(settings, path.parent, "tokenizer.json")
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust library raises bare Exception
-        raise BothwaysError(f"{path} cannot be read as a tokenizer: {error}", "damaged-file", path) from error
-    backend.no_padding()  # `obey` looks at what stands around a text
-    backend.no_truncation()
-    backend = obey(backend, settings, name, path.parent)
-    read_words_beside(backend, path.parent, settings, is_rebuilt=name in CLASSES)
-    return backend
 
 
 def _from_vocabulary_file(path: Path, settings: dict[str, Any]) -> tokenizers.Tokenizer:
