@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from bothways.atomic import require_file_or_nothing
 from bothways.errors import BothwaysError, require_choice
 from bothways.model.box import lasting_name, model_for_encoding
 from bothways.predict.encode_options import Combine, Long, Pool, Unit
@@ -226,4 +227,5 @@ def make_target(files: Paths, out: Path, format: str | None, allowed: tuple[str,
     for file in _listed(files):
         if file.resolve() in (out.resolve(), out.with_name(out.name + ".jsonl").resolve()):
             raise BothwaysError(f"{out} would overwrite the input {file}: name another `out`", "overwrites-input", file)
+    require_file_or_nothing(out)
     return Target(out, out.suffix, False, rows_per_part)

@@ -66,7 +66,7 @@ class _Places:
         owners = np.searchsorted(self._rows, rows, "right") - 1
         for row, owner, score in zip(rows.tolist(), owners.tolist(), scores.tolist(), strict=True):
             segment = self._segments[owner]
-            own = int(segment.passages[row - self._rows[owner], 0])
+            own = segment.document_of(row - self._rows[owner])
             document = own + int(self._documents[owner])
             if segment.live[own] and document not in found:
                 found[document] = Found(document, row, score)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.errors import missing_package
+from bothways.errors import BothwaysError, missing_package
+from bothways.search.npy import read_npy
 from bothways.search.quantize import best_rows
 from bothways.text.bm25 import K1, B, tokens
 
@@ -100,20 +101,41 @@ class Lexical:
         """The index in a folder, memory-mapped; None if there is none of this state."""
         if not all((folder / name).exists() for name in _OWN_FILES):
             return None
-        if json.loads((folder / "state.json").read_text(encoding="utf-8")) != state:
+        module = _bm25s()
+        try:
+            if json.loads((folder / "state.json").read_text(encoding="utf-8")) != state:
+                return None
+            bm25 = module.BM25.load(folder, mmap=True) if (folder / _PARAMETERS).exists() else None
+            documents = read_npy(folder / "documents.npy", [np.int64], None)
+            return cls(bm25, documents) if bm25 is None or _fits(bm25, documents) else None
+        except Exception:  # bm25s and numpy raise errors of many kinds at damaged files: it is built again
             return None
-        bm25 = _bm25s().BM25.load(folder, mmap=True) if (folder / _PARAMETERS).exists() else None
-        return cls(bm25, np.load(folder / "documents.npy", mmap_mode="r"))
 
     def top(self, query: str, k: int) -> tuple[list[int], list[float]]:
         """The k best documents with their scores. Documents without any word of the query are left out."""
         ids = self._bm25.get_tokens_ids(tokens(query)) if self._bm25 is not None else []
         if self._bm25 is None or not ids:
             return [], []
-        scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(ids)
+        try:
+            scores: NDArray[np.float32] = self._bm25.get_scores_from_ids(ids)
+        except (IndexError, ValueError, TypeError) as error:
+            raise BothwaysError("the index of words is damaged: delete its folder bm25", "damaged-file") from error
         rows = best_rows(scores, k)
         rows = rows[scores[rows] > 0]
         return self._documents[rows].tolist(), scores[rows].tolist()
+
+
+def _fits(bm25: "bm25s.BM25", documents: NDArray[np.int64]) -> bool:
+    """Whether the arrays of a loaded index belong together."""
+    data, rows, ends = (bm25.scores[name] for name in ("data", "indices", "indptr"))
+    return (
+        data.ndim == rows.ndim == ends.ndim == 1
+        and data.dtype == np.float32
+        and len(data) == len(rows) == ends[-1]
+        and bool(np.all(np.diff(ends) >= 0))
+        and bm25.scores["num_docs"] == len(documents)
+        and len(ends) > max(bm25.vocab_dict.values())
+    )
 
 
 def best_passage(query: str, passages: Sequence[str]) -> int:

@@ -90,9 +90,11 @@ def read_manifest(home: Path) -> Manifest | None:
             found["segments"] = tuple(found["segments"])
             for name in ("pending", "built_from", "added_from"):
                 found[name] = Pending(**found[name]) if found.get(name) else None
+            if not isinstance(found["deleted"], dict) or not all(isinstance(name, str) for name in found["segments"]):
+                raise TypeError("no segments")
             return Manifest(**found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = error if isinstance(error, OSError | ValueError) else "its keys are others"
+        why = error if isinstance(error, OSError | ValueError) else "its keys or values are others"
         raise BothwaysError(f"{path} is not the manifest of an index: {why}", "damaged-file", path) from error
     raise BothwaysError(
         f"{home} was written by another version of bothways (format {version}): build it again", "other-version", home

@@ -1,11 +1,14 @@
-"""Writes .npy files by blocks of rows, whose number need not be known before."""
+"""Writes .npy files by blocks of rows, whose number need not be known before, and reads them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from bothways.errors import BothwaysError
 
 
 class NpyWriter:
@@ -37,3 +40,21 @@ class NpyWriter:
         shape = (self.rows, self._columns) if self._columns else (self.rows,)
         header = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def damaged(path: Path) -> BothwaysError:
+    """The error about a file of an index that cannot be read."""
+    return BothwaysError(f"{path} is damaged: build the index again", "damaged-file", path)
+
+
+def read_npy(path: Path, kinds: Sequence[Any], *shape: int | None) -> NDArray[Any]:
+    """The array in a file, memory-mapped; an error if it has another type or shape. None in `shape`: any number."""
+    try:
+        found: NDArray[Any] = np.load(path, mmap_mode="r")
+    except Exception as error:  # numpy raises errors of many kinds at a damaged file
+        raise damaged(path) from error
+    if found.dtype not in kinds or found.ndim != len(shape):
+        raise damaged(path)
+    if any(wanted not in (None, size) for wanted, size in zip(shape, found.shape, strict=True)):
+        raise damaged(path)
+    return found

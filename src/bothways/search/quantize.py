@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.search.npy import NpyWriter
+from bothways.search.npy import NpyWriter, read_npy
 from bothways.search.products import release
 from bothways.search.search_options import Quantize
 
@@ -96,8 +96,8 @@ class Codes:
     """The codes of a segment, memory-mapped."""
 
     def __init__(self, folder: Path) -> None:
-        self.codes: NDArray[Any] = np.load(folder / CODES, mmap_mode="r")
-        self.ranges: NDArray[np.float32] = np.load(folder / RANGES)
+        self.codes: NDArray[Any] = read_npy(folder / CODES, [np.int8, np.uint64], None, None)
+        self.ranges: NDArray[np.float32] = read_npy(folder / RANGES, [np.float32], None)
         self.kind: Quantize = "int8" if self.codes.dtype == np.int8 else "binary"
 
     def candidates(self, queries: Vectors, k: int) -> list[Rows]:

@@ -14,6 +14,7 @@ from bothways.progress import Watch, watch_nothing
 from bothways.search.dense import nearest_documents
 from bothways.search.fuse import mean_of_scaled
 from bothways.search.lexical import FILES, Lexical, best_passage
+from bothways.search.npy import damaged
 from bothways.search.segment import Segment
 
 _FOLDER = "bm25"
@@ -71,10 +72,13 @@ class Rankings:
         id, text = segment.document(document)
         rows = range(*segment.first_rows[document : document + 2].tolist())
         spans = segment.passages[rows.start : rows.stop, 1:].tolist()
-        if found.row is not None:
-            start, end = spans[found.row - self._first_row[owner] - rows.start]
-        else:
-            start, end = spans[best_passage(query, [text[start:end] for start, end in spans])]
+        try:
+            if found.row is not None:
+                start, end = spans[found.row - self._first_row[owner] - rows.start]
+            else:
+                start, end = spans[best_passage(query, [text[start:end] for start, end in spans])]
+        except (IndexError, ValueError) as error:  # passages that are not in the order of their documents
+            raise damaged(self._home) from error
         return SearchHit(id, found.score, text[start:end], start, end)
 
     # ------------------------------------------------------------------ words

@@ -26,7 +26,7 @@ from bothways.errors import BothwaysError
 from bothways.ragged import ragged
 from bothways.search.documents import Hashes, hash_of
 from bothways.search.hnsw import GRAPH, Graph, write_graph
-from bothways.search.npy import NpyWriter
+from bothways.search.npy import NpyWriter, damaged, read_npy
 from bothways.search.products import release
 from bothways.search.quantize import CODES, RANGES, Codes, write_codes
 from bothways.search.search_options import Quantize
@@ -111,17 +111,23 @@ class Segment:
         missing = next((name for name in _FILES if not (folder / name).exists()), None)
         if missing:
             raise BothwaysError(f"{folder / missing} is missing: build the index again", "no-file", folder / missing)
-        self.lines: NDArray[np.int64] = np.load(folder / "lines.npy", mmap_mode="r")
-        self.ids: Hashes = np.load(folder / "ids.npy", mmap_mode="r")
-        self.passages: Passages = np.load(folder / "passages.npy", mmap_mode="r")
-        self.vectors: Vectors = np.load(folder / "vectors.npy", mmap_mode="r")
-        size = int(self.lines[-1])
+        self._folder = folder
+        self.ids: Hashes = read_npy(folder / "ids.npy", [np.uint64], None)
+        self.lines: NDArray[np.int64] = read_npy(folder / "lines.npy", [np.int64], len(self.ids) + 1)
+        self.passages: Passages = read_npy(folder / "passages.npy", [np.int64], None, 3)
+        self.vectors: Vectors = read_npy(folder / "vectors.npy", [np.float32], len(self.passages), None)
+        size = (folder / "documents.jsonl").stat().st_size
+        if self.lines[0] != 0 or self.lines[-1] != size:
+            raise damaged(folder / "lines.npy")
         self._text = np.memmap(folder / "documents.jsonl", np.uint8, "r") if size else np.zeros(0, np.uint8)
-        self.tally = Tally(**json.loads((folder / "counts.json").read_text(encoding="utf-8")))
+        self.tally = _read_tally(folder / "counts.json")
         """What was read to make it."""
         self.live = np.ones(len(self.ids), np.bool_)
         """(documents,) False for those that were deleted."""
-        self.live[np.fromiter(deleted, np.int64)] = False
+        try:
+            self.live[np.array([range(len(self.ids))[number] for number in deleted], np.int64)] = False
+        except (IndexError, TypeError) as error:
+            raise damaged(folder.parents[1] / "manifest.json") from error
         self.codes = Codes(folder) if (folder / CODES).exists() else None
         self.graph = Graph(folder, self.vectors.shape[1]) if (folder / GRAPH).exists() else None
 
@@ -136,8 +142,18 @@ class Segment:
 
     def document(self, document: int) -> tuple[str, str]:
         """The id and the text of a document."""
-        found = json.loads(self.line(document))
-        return found["id"], found["text"]
+        try:
+            found = json.loads(self.line(document))
+            return str(found["id"]), str(found["text"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise damaged(self._folder / "documents.jsonl") from error
+
+    def document_of(self, row: int) -> int:
+        """The document of a passage."""
+        found = int(self.passages[row, 0])
+        if not 0 <= found < len(self.ids):
+            raise damaged(self._folder / "passages.npy")
+        return found
 
     def find(self, id: str) -> int | None:
         """The number of the document with this id, unless it was deleted."""
@@ -176,6 +192,16 @@ class Segment:
         passages[:, 0] = np.repeat(np.arange(len(documents)), ends - begins)
         lines = [self.line(document) for document in documents.tolist()]
         return DocumentBlock(lines, self.ids[documents], passages, self.vectors[rows])
+
+
+def _read_tally(path: Path) -> Tally:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        total = Tally()
+        total.add(Tally(**found))
+        return total
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(path) from error
 
 
 def line_of(id: str, text: str) -> bytes:
