@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from pathlib import Path
 
+import numpy as np
 import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,10 +21,12 @@ from bothways.data.notes import Notes
 from bothways.data.tagged import read_tagged
 from bothways.data.texts import read_texts_labelled
 from bothways.doctor.check_data import check_data
+from bothways.errors import BothwaysError
 from bothways.model.adapter_config import base_of
 from bothways.model.box import model_folder
 from bothways.model.identify import read_labels
 from bothways.model.weights import read_json
+from bothways.search.index import Index
 from bothways.tasks.recipe import finetune_recipe
 from bothways.text import streams
 from bothways.text.files import read_texts
@@ -241,6 +244,79 @@ def test_an_empty_path_is_not_the_current_folder(command: list[str], run: Run) -
     done = run(*command)
     assert done.returncode == 2
     assert "is empty" in done.stderr
+
+
+def test_links_to_themselves_and_odd_names_are_no_outputs(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "loop.jsonl").symlink_to(tmp_path / "loop.jsonl")
+    (tmp_path / "a.txt").write_text("a cat\n")
+    done = run("similar", tmp_path / "a.txt", "--out", tmp_path / "loop.jsonl")
+    assert (done.returncode, "a link" in done.stderr) == (2, True)
+    done = run("static", "--out", f"{tmp_path}/a\udcff")
+    assert (done.returncode, "UTF-8" in done.stderr) == (2, True)
+
+
+def test_a_folder_in_the_place_of_the_answers_is_refused_before_the_work(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a cat\n")
+    (tmp_path / "out.jsonl").mkdir()
+    done = run("predict", tmp_path / "a.txt", "--task", "spam", "--out", tmp_path / "out.jsonl")
+    assert (done.returncode, "is a folder" in done.stderr) == (1, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "out.jsonl"]
+
+
+# ---------------------------------------------------------------------- search indices
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("index")
+    (home / "corpus.txt").write_text("The cat sleeps.\nA dog runs.\nParis is big.\n")
+    Index.build(home / "corpus.txt", home / "index", device="cpu")
+    return home / "index"
+
+
+def npy(array: object) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.asarray(array), allow_pickle=True)
+    return stream.getvalue()
+
+
+DAMAGE = {
+    "empty": lambda old: b"",
+    "cut": lambda old: old[:-1],
+    "half": lambda old: old[: len(old) // 2],
+    "garbage": lambda old: b"\xff\xfe\0garbage",
+    "extra": lambda old: old + b"x",
+    "objects": lambda old: npy([None, "a"]),
+    "texts": lambda old: npy(["a", "b"]),
+    "nothing": lambda old: npy(np.zeros(0, np.int64)),
+    "negative": lambda old: npy(np.full((3, 3), -1)),
+}
+PARTS = ("documents.jsonl", "lines.npy", "ids.npy", "passages.npy", "vectors.npy", "counts.json")
+
+
+@pytest.mark.parametrize("name", [*PARTS, "manifest.json"])
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_index_is_refused_or_answers_as_before(name: str, how: str, index: Path, tmp_path: Path) -> None:
+    shutil.copytree(index, tmp_path / "index")
+    found = [hit.id for hit in Index.open(index, device="cpu").search("a cat", 3)]
+    file = next((tmp_path / "index").rglob(name))
+    file.write_bytes(DAMAGE[how](file.read_bytes()))
+    try:
+        answer = [hit.id for hit in Index.open(tmp_path / "index", device="cpu").search("a cat", 3)]
+    except BothwaysError as error:
+        answer = error.code
+    assert answer in ("damaged-file", found)
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_index_of_words_is_made_again(how: str, index: Path, tmp_path: Path) -> None:
+    found = Index.open(index, device="cpu").search("cat", mode="bm25")
+    for name in sorted(path.name for path in (index / "bm25").iterdir()):
+        shutil.rmtree(tmp_path / "index", ignore_errors=True)
+        shutil.copytree(index, tmp_path / "index")
+        file = tmp_path / "index" / "bm25" / name
+        file.write_bytes(DAMAGE[how](file.read_bytes()))
+        assert Index.open(tmp_path / "index", device="cpu").search("cat", mode="bm25") == found, name
 
 
 def test_words_of_other_libraries_are_no_options() -> None:

@@ -32,12 +32,7 @@ def new_file(path: Path) -> Iterator[Path]:
     A link stays, and its target is replaced. What is no file, such as a pipe or a device, is refused.
     """
     path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise BothwaysError(
-            f"{path} is a pipe or a device, and a file was to be written there: name a file", "not-a-file", path
-        )
-    if path.is_dir():
-        raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
+    require_file_or_nothing(path)
     with _os_errors_explained(path), made_folder(path.parent, path):
         temporary = _hidden_name(path)
         try:
@@ -48,6 +43,16 @@ def new_file(path: Path) -> Iterator[Path]:
             _flush(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def require_file_or_nothing(path: Path) -> None:
+    """Refuse a place where a file is to be written later, if something else than a file is there."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise BothwaysError(
+            f"{path} is a pipe or a device, and a file was to be written there: name a file", "not-a-file", path
+        )
+    if path.is_dir():
+        raise BothwaysError(f"{path} is a folder, and a file was to be written there", "is-a-folder", path)
 
 
 @contextlib.contextmanager
@@ -163,8 +168,10 @@ def _os_errors_explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # numpy raises an OSError without a number or a reason when the disk is full.
+        # numpy raises an OSError without a number or a reason when the disk is full; shutil's has a list of reasons.
         reason = error.strerror or f"No space left on device ({error})"
+        if isinstance(error, shutil.Error):
+            reason = str(error.args[0][0][-1])
         raise BothwaysError(f"{path} could not be written: {reason}", "unwritable", path) from error
 
 

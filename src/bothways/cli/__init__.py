@@ -105,5 +105,5 @@ def main() -> None:
         typer.echo(f"bothways: {says}{first and f' ({first})'}", err=True)
         sys.exit(1)
     except OSError as error:
-        echo(f"bothways: {error.filename or 'a file'}: {error.strerror or error}", to_errors=True)
+        echo(f"bothways: {error.filename or 'standard output or a file'}: {error.strerror or error}", to_errors=True)
         sys.exit(1)

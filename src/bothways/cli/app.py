@@ -1,5 +1,7 @@
 """What all verbs share: -h beside --help, flags that are shown without a type, and several files after one option."""
 
+import errno
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,13 +73,28 @@ class Group(_Safe, TyperGroup):
 
 
 def _require_paths(ctx: Any, params: Sequence[Any], given: Mapping[str, Any]) -> None:
-    """Refuse an empty path, as an empty variable of a shell gives it: which would stand for the current folder."""
+    """Refuse what can be no path of an input or an output."""
     for param in params:
         values = given.get(param.name)
-        values = values if isinstance(values, list | tuple) else [values]
-        if "" in values and _PATH.search(param.metavar or param.name):
-            name = _missing([param], 0)[0] if _is_argument(param) else param.opts[0]
-            ctx.fail(f"{name} is empty: expected a path; a dot is the current folder")
+        for value in values if isinstance(values, list | tuple) else [values]:
+            if isinstance(value, str) and _PATH.search(param.metavar or param.name):
+                name = _missing([param], 0)[0] if _is_argument(param) else param.opts[0]
+                if problem := _problem_of(value, is_output=param.name in ("out", "target")):
+                    ctx.fail(f"{name} is {problem}")
+
+
+def _problem_of(path: str, is_output: bool) -> str:
+    """Why a word of the command line is no path; "" if it is one."""
+    if not path:  # an empty variable of a shell; Path() would take it for the current folder
+        return "empty: expected a path; a dot is the current folder"
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return f"{path}, a link that leads to itself: expected a file or folder"
+    if is_output and any("\ud800" <= letter <= "\udfff" for letter in path):
+        return f"{path}, which is not UTF-8, as the names of outputs must be: name another"
+    return ""
 
 
 def _with_several_files(ctx: Any, params: Sequence[Any], args: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
@@ -48,9 +48,11 @@ def echo_parts(parts: Iterable[str]) -> None:
 
 
 def _write(text: str, stream: TextIO, flush: bool = True) -> None:
-    stream.write(text + "\n")  # typer.echo would write UTF-8 where the encoding is ASCII
-    if flush:
-        stream.flush()
+    # Results are complete even if nobody can be told about them.
+    with suppress(OSError) if stream is sys.stderr else nullcontext():
+        stream.write(text + "\n")  # typer.echo would write UTF-8 where the encoding is ASCII
+        if flush:
+            stream.flush()
 
 
 def say(message: str) -> None:
