@@ -332,3 +332,11 @@ def test_columns_by_number(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("7\tWho?\tThe cat runs.\tcat\n")
     (found,) = read_questions(tmp_path / "a.tsv", columns=Columns("2", "3", "4"))
     assert (found.question, found.context, found.gold) == ("Who?", "The cat runs.", (("cat", 4),))
+
+
+@pytest.mark.parametrize("header", ["Question,Context,Answer", "问题,上下文,答案", "問題,上下文,答案"])
+def test_columns_of_questions_are_known_in_any_case_and_in_traditional_chinese(header: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(f"{header}\nWho?,Ann and Bob,Bob\n", encoding="utf-8")
+    [found] = read_questions(file)
+    assert (found.question, found.context, found.gold) == ("Who?", "Ann and Bob", (("Bob", 8),))

@@ -491,6 +491,10 @@ def test_every_note_has_a_sentence() -> None:
         ("句子1,句子2,标签", ("x", "a"), "b"),
         ("句子１,句子２,标签", ("x", "a"), "b"),
         ("前提,假设,关系", ("x", "a"), "b"),
+        ("編號,評論內容,標籤", ("a",), "b"),
+        ("標題,訊息,類別", ("a",), "b"),
+        ("前提,假設,關係", ("x", "a"), "b"),
+        ("No.,Review Text,Gold-Label", ("a",), "b"),
     ],
 )
 def test_chinese_columns_are_known(header: str, texts: tuple[str, ...], label: str, tmp_path: Path) -> None:

@@ -149,3 +149,11 @@ def test_a_prompt_takes_room() -> None:
     assert len(long) > len(short)
     with refused("no-room"):
         PassageSplitter(LETTERS, 12, "the big house is black: ")
+
+
+@pytest.mark.parametrize("names", [("ID", "Title", "Text"), ("編號", "標題", "內容")])
+def test_ids_and_titles_are_known_in_any_case_and_in_chinese(names: tuple[str, ...], tmp_path: Path) -> None:
+    row = dict(zip(names, ("x7", "On cats", "They sleep."), strict=True))
+    (tmp_path / "a.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    [found] = Corpus(find_corpus(tmp_path / "a.jsonl", tmp_path / "index"))
+    assert (found.id, found.text) == ("x7", "On cats They sleep.")

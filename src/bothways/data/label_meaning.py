@@ -6,7 +6,7 @@ from bothways.data.findings import DataCounts, Finding
 from bothways.data.several_labels import MARKS, joined_names, yes_or_no
 from bothways.data.sources import ROWS, find_sources, first_rows
 from bothways.data.texts import find_indicators
-from bothways.text.columns import LABELS
+from bothways.text.columns import is_usual_label
 
 _MANY_NAMES = 20
 """More labels than this that are whole numbers may be quantities."""
@@ -32,7 +32,7 @@ def _quantities(names: Mapping[str, int], counts: DataCounts) -> Iterator[Findin
 def _label_column(file: str) -> str:
     """The column with the labels; "" if that is not certain."""
     rows = [row for row in first_rows(find_sources(file, ROWS)[0])[:1] if isinstance(row, dict)]
-    found = [name for row in rows for name in row if str(name).strip().lower() in LABELS]
+    found = [name for row in rows for name in row if is_usual_label(name)]
     return found[0] if len(found) == 1 else ""
 
 

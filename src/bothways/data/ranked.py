@@ -18,7 +18,7 @@ from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, find_sources, first_rows, open_json, rows_of, text_of
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError, name_list
-from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like
+from bothways.text.columns import NEGATIVE, POSITIVE, Columns, named_like, plain_name
 from bothways.text.same_text import is_blank
 from bothways.text.streams import STDIN
 
@@ -53,7 +53,7 @@ def _read(path: Path, columns: Columns, notes: Notes) -> Iterator[Text]:
 
 def _query_column(row: dict[str, Any], columns: Columns, where: str) -> str:
     wanted = (columns.text,) if columns.text else _QUERIES
-    found = next((own for name in wanted for own in row if own.strip().lower() == name.lower()), None)
+    found = next((own for name in wanted for own in row if plain_name(own) == plain_name(name)), None)
     if found is None:
         says = f"{where} has no column for the query ({name_list(row)}): name it with `text`"
         raise BothwaysError(says, "no-text-column", tuple(row))

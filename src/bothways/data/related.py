@@ -22,7 +22,7 @@ from bothways.data.sources import (
     text_of,
 )
 from bothways.errors import BothwaysError, name_list
-from bothways.text.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like
+from bothways.text.columns import LABELS, NEGATIVE, PAIRS, Columns, find_columns, named_like, plain_name
 from bothways.text.same_text import is_blank
 
 RELATED_PAIRS = (
@@ -100,7 +100,7 @@ def _lines(path: Path, lines: Iterable[str]) -> Iterator[Related]:
 
 def find_roles(columns: Columns, names: Sequence[str], where: str) -> _Roles:
     """Which column is the anchor, which its positive, which are negatives, and which is the label."""
-    own = {name.strip().lower(): name for name in names}
+    own = {plain_name(name): name for name in names}
     negatives = tuple(named_like(names, NEGATIVE))
     if columns.text:
         found = find_columns(columns, names, where)
@@ -111,9 +111,10 @@ def find_roles(columns: Columns, names: Sequence[str], where: str) -> _Roles:
     label = find_label(columns, own, where)
     rest = {key: name for key, name in own.items() if name not in negatives and name != label}
     for first, second in RELATED_PAIRS:
-        if first in rest and second in rest:
-            return _Roles(rest[first], rest[second], negatives, label)
-    texts = [name for key, name in rest.items() if key not in ("id", "idx", "index", "guid", "_id", "relation")]
+        one, two = plain_name(first), plain_name(second)
+        if one in rest and two in rest:
+            return _Roles(rest[one], rest[two], negatives, label)
+    texts = [name for key, name in rest.items() if key not in ("id", "idx", "index", "guid", "relation", "编号")]
     if len(texts) in (1, 2):
         return _Roles(texts[0], texts[1] if len(texts) == 2 else None, negatives, label)
     raise BothwaysError(
@@ -127,14 +128,12 @@ def find_roles(columns: Columns, names: Sequence[str], where: str) -> _Roles:
 def find_label(columns: Columns, own: dict[str, str], where: str) -> str | None:
     """The column of the label, by name or among the usual ones."""
     if columns.label:
-        if columns.label.lower() not in own:
-            raise BothwaysError(
-                f"{where} has no column {columns.label!r}, which `label` names: its columns are {name_list(own)}",
-                "no-column",
-                columns.label,
-            )
-        return own[columns.label.lower()]
-    return next((own[name] for name in LABELS if name in own), None)
+        if plain_name(columns.label) not in own:
+            names = name_list(own.values())
+            says = f"{where} has no column {columns.label!r}, which `label` names: its columns are {names}"
+            raise BothwaysError(says, "no-column", columns.label)
+        return own[plain_name(columns.label)]
+    return next((own[name] for name in map(plain_name, LABELS) if name in own), None)
 
 
 def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, source: str) -> Iterator[Related]:

@@ -27,7 +27,7 @@ from bothways.data.spans import FIELDS, find_field, read_spans
 from bothways.data.words import join_words
 from bothways.errors import BothwaysError, name_list
 from bothways.printable import counted
-from bothways.text.columns import LABELS, Columns, ResolvedColumns, find_columns
+from bothways.text.columns import Columns, ResolvedColumns, find_columns, is_usual_label
 from bothways.text.files import replace_surrogates
 from bothways.text.streams import STDIN
 
@@ -97,9 +97,7 @@ def holds_texts(path: Path, text: str | None = None) -> bool:
     if not (head := _head(path, ".tsv", Columns(text, reads_label=False))):
         return False
     row, columns = head
-    return any(name.strip().lower() in LABELS for name in row) or any(
-        " " in row[name] for text in columns.texts for name in text
-    )
+    return any(is_usual_label(name) for name in row) or any(" " in row[name] for text in columns.texts for name in text)
 
 
 def _head(path: Path, kind: str, columns: Columns = _USUAL) -> tuple[dict[str, Any], ResolvedColumns] | None:

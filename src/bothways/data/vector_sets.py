@@ -17,7 +17,7 @@ from bothways.data.notes import Notes, row_error
 from bothways.data.sources import ROWS, first_rows, kind_of, read_plain, rows_of, text_of
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError, name_list
-from bothways.text.columns import Columns, find_columns
+from bothways.text.columns import Columns, find_columns, plain_name
 from bothways.text.streams import COMPRESSED
 
 Kind = Literal["sts", "retrieval", "reranking", "clustering", "classification"]
@@ -164,8 +164,8 @@ def _fault_of(path: Path) -> str:
 
 def _column(row: dict[str, Any], names: tuple[str, ...]) -> str | None:
     """The first of these columns that a row has. Case does not matter."""
-    own = {str(name).strip().lower(): name for name in row}
-    return next((own[name] for name in names if name in own), None)
+    own = {plain_name(str(name)): name for name in row}
+    return next((own[name] for name in map(plain_name, names) if name in own), None)
 
 
 # ---------------------------------------------------------------------- reading

@@ -16,13 +16,13 @@ from bothways.data.retrieval import Document
 from bothways.data.sources import ROWS, Paths, kind_of, name_of, read_plain, rows_of, text_of
 from bothways.errors import BothwaysError, name_list
 from bothways.text.arrow import dataset_folder
-from bothways.text.columns import find_text
+from bothways.text.columns import find_text, first_like
 from bothways.text.document_files import DOCUMENTS, is_document, is_readable, read_document
 from bothways.text.files import files_of_kinds, is_pattern, no_known_files
 from bothways.text.streams import COMPRESSED, STDIN
 
 _KINDS = (*DOCUMENTS, *ROWS)
-_IDS = ("_id", "id")
+_IDS, _TITLES = ("_id", "id", "docid", "编号"), ("title", "标题")
 
 Hashes = NDArray[np.uint64]
 """64 bits of a hash of each id: 8 bytes a document, where the ids themselves would fill the memory."""
@@ -129,12 +129,13 @@ class Corpus:
             rows = rows_of(file.path, kind, read_plain(file.path), Notes(whole=True))
             names: tuple[str, ...] = ()
             for number, (where, row) in enumerate(rows, first + 1):
-                names = names or find_text(self.field, [name for name in row if name not in _IDS], name)
+                id_name = first_like(_IDS, row)
+                names = names or find_text(self.field, [own for own in row if own != id_name], name)
                 yield number, Document(_id_of(row, where, number), _text_of(row, where, names), where)
 
 
 def _id_of(row: dict[str, Any], where: str, number: int) -> str:
-    name = next((name for name in _IDS if name in row), None)
+    name = first_like(_IDS, row)
     if name is None:
         return str(number)
     value = row[name]
@@ -147,7 +148,8 @@ def _text_of(row: dict[str, Any], where: str, names: tuple[str, ...]) -> str:
     if missing := next((name for name in names if name not in row), None):
         has = name_list(row) or "none"
         raise row_error(where, f"has no text under {missing!r}: its fields are {has}", "not-text")
-    parts = names if "title" in names else ("title", *names)
+    title = first_like(_TITLES, row)
+    parts = names if title is None or title in names else (title, *names)
     return " ".join(text for name in parts if (text := text_of(row.get(name), where, name))).strip()
 
 

@@ -43,7 +43,7 @@ from bothways.tasks.text_task import (
     number_finding,
 )
 from bothways.tasks.text_task import as_text as as_text
-from bothways.text.columns import LABELS, Columns
+from bothways.text.columns import Columns, is_usual_label
 from bothways.text.streams import STDIN
 from bothways.train.soft_targets import soft_distance
 
@@ -126,7 +126,7 @@ class TextClassification(TextTask):
         if self.options.kind != "multi" or columns.label is not None or str(STDIN) in files:
             return columns
         first = {name for row in first_rows(find_sources(files, ROWS)[0])[:1] if isinstance(row, dict) for name in row}
-        usual = any(str(name).strip().lower() in LABELS for name in first - set(self.labels))
+        usual = any(is_usual_label(name) for name in first - set(self.labels))
         return columns if usual or not first >= set(self.labels) else replace(columns, label="+".join(self.labels))
 
     @classmethod

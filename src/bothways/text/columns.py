@@ -4,18 +4,21 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from bothways.errors import BothwaysError, name_list
 
 TEXTS = (
     "text", "sentence", "content", "review", "review_body", "comment", "comment_text", "tweet", "text_a", "body",
-    "utterance", "message", "headline", "question", "query", "document",
+    "utterance", "message", "headline", "question", "query", "document", "review_text", "review_content", "tweet_text",
+    "post_text", "message_text", "feedback",
     "文本", "内容", "评论", "评论内容", "评价", "评价内容", "正文", "句子", "文章", "文章内容", "微博", "微博正文",
     "微博中文内容", "留言", "弹幕", "消息", "反馈", "反馈内容", "描述", "原文", "问题", "提问",
+    "文字", "讯息", "回馈", "贴文",
 )  # fmt: skip
 PAIRS = (
-    ("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"),
+    ("sentence1", "sentence2"), ("sentence_a", "sentence_b"),
     ("premise", "hypothesis"), ("question1", "question2"), ("question", "sentence"), ("question", "passage"),
     ("question", "context"), ("query", "passage"), ("query", "document"), ("query", "title"), ("text_a", "text_b"),
     ("text1", "text2"), ("text", "text_pair"), ("text", "pair"), ("sent1", "sent2"), ("#1 string", "#2 string"),
@@ -32,12 +35,19 @@ LABELS = (
     "标签", "类别", "类目", "分类", "类型", "情感", "情感倾向", "情感极性", "情感标签", "情绪", "评分", "打分", "星级",
     "分数", "得分", "意图", "相似度", "关系",
 )  # fmt: skip
-_ENGLISH = {
+_OF_QUESTIONS = {
     "问题": "question", "提问": "question", "上下文": "context", "段落": "context", "篇章": "context",
     "文章": "context", "原文": "context", "答案": "answer", "回答": "answer", "答案位置": "answer_start", "编号": "id",
-    "选项": "options",
+    "选项": "options", "question": "question", "context": "context", "answer": "answer", "answers": "answers",
+    "answerstart": "answer_start", "isimpossible": "is_impossible", "options": "options",
 }  # fmt: skip
-"""The columns of questions, as readers of questions know them."""
+"""The plain names of the columns of questions, and as readers of questions know them."""
+_TRADITIONAL = str.maketrans(
+    "評論內價標籤簽類別極緒數級圖關係彈饋問題設編號選項譯訊貼",
+    "评论内价标签签类别极绪数级图关系弹馈问题设编号选项译讯贴",
+)
+"""The characters of usual names that are written in another way in Taiwan and Hong Kong."""
+_BETWEEN_WORDS = re.compile(r"[\s_-]+")
 POSITIVE = re.compile(r"pos(itives?)?(_?\d+|_\w+)?", re.IGNORECASE)
 NEGATIVE = re.compile(r"(hard_?)?neg(atives?)?(_?\d+|_\w+)?", re.IGNORECASE)
 """Names of the texts that belong to a query or anchor, and of those that do not: negative, neg_2, hard_negatives."""
@@ -52,19 +62,45 @@ def named_like(names: Iterable[str], pattern: re.Pattern[str]) -> list[str]:
     return [name for name in names if pattern.fullmatch(str(name).strip())]
 
 
-def in_english(row: Any) -> Any:
-    """The row of a question with the English names of Chinese columns; anything else as it is.
+@lru_cache(4096)
+def plain_name(name: str) -> str:
+    """The name of a column without what differs between files: case, spaces, hyphens, traditional and wide characters.
 
-    >>> in_english({"问题": "谁?", "段落": "我。", "n": 1})
-    {'question': '谁?', 'context': '我。', 'n': 1}
+    >>> plain_name("Review Text"), plain_name("review_text"), plain_name("評論內容"), plain_name("句子１")
+    ('reviewtext', 'reviewtext', '评论内容', '句子1')
     """
-    if not isinstance(row, dict) or row.keys().isdisjoint(_ENGLISH):
+    return _BETWEEN_WORDS.sub("", unicodedata.normalize("NFKC", name)).lower().translate(_TRADITIONAL)
+
+
+def is_usual_label(name: object) -> bool:
+    """Whether this is a usual name of a column of labels."""
+    return plain_name(str(name)) in _PLAIN_LABELS
+
+
+def in_english(row: Any) -> Any:
+    """The row of a question with the usual names of its columns, in English; anything else as it is.
+
+    >>> in_english({"问题": "谁?", "段落": "我。", "n": 1}), in_english({"Question": "Who?", "Context": "Me."})
+    ({'question': '谁?', 'context': '我。', 'n': 1}, {'question': 'Who?', 'context': 'Me.'})
+    """
+    if not isinstance(row, dict):
         return row
     found: dict[Any, Any] = {}
     for name, value in row.items():
-        known = _ENGLISH.get(name, name)
+        known = _OF_QUESTIONS.get(plain_name(str(name)), name)
         found[name if known in row or known in found else known] = value
     return found
+
+
+def first_like(wanted: Iterable[str], names: Iterable[str]) -> str | None:
+    """The first of these names that a table has, as the table writes it.
+
+    >>> first_like(("_id", "id"), ["ID", "text"])
+    'ID'
+    """
+    own = list(map(str, names))
+    of_each = (name for one in wanted for name in ([one] if one in own else own) if plain_name(name) == plain_name(one))
+    return next(of_each, None)
 
 
 @dataclass(frozen=True)
@@ -163,9 +199,7 @@ def named_column(wanted: str, names: Sequence[str], where: str, argument: str) -
     return table.one(list(table.named(wanted, argument)), f"`{argument}`")
 
 
-def _plain(name: str) -> str:
-    """In lower case, and 句子１ as 句子1."""
-    return unicodedata.normalize("NFKC", name).strip().lower()
+_PLAIN_LABELS = frozenset(map(plain_name, LABELS))
 
 
 class _Header:
@@ -178,7 +212,7 @@ class _Header:
         self.all = f"its columns are {name_list(names) or 'none'}"
 
     def like(self, name: str) -> list[str]:
-        return [own for own in self.names if _plain(own) == name.lower()]
+        return [own for own in self.names if plain_name(own) == plain_name(name)]
 
     def named(self, wanted: str, argument: str) -> tuple[str, ...]:
         """The columns that the user names: one, or several joined with +."""
