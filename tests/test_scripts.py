@@ -206,3 +206,10 @@ def test_the_included_model_says_that_it_reads_no_chinese(run: Run) -> None:
     found = run("fill", "The food was [MASK] and the staff were friendly.", "--model", "zh")
     assert "is in Latin letters, which this model cannot read (33 letters): the included model en can" in found.stderr
     assert run("fill", "Paris is the [MASK] of France, très belle.").stderr.count("cannot read") == 0
+
+
+def test_of_a_pair_the_text_that_cannot_be_read_is_named() -> None:
+    known = frozenset({"Latin"})
+    found = find_strange(starts_of([("When is it open?", "食堂的开放时间是上午十一点半到下午两点。")], known), known)
+    assert found is not None
+    assert found.start.startswith("食堂的开放时间")

@@ -49,7 +49,7 @@ class Strange:
     """Texts whose letters are, to a good share, of a script that is not known."""
 
     start: str
-    """Of the first one."""
+    """Of the first one, from its first letter of that script."""
     script: str
     """Its script that is not known."""
     is_mostly: bool
@@ -119,7 +119,8 @@ def find_strange(starts: Sequence[str], known: frozenset[str]) -> Strange | None
     first = int(found[0])
     script = int(unknown[first].argmax())
     is_mostly = 2 * counts[first, script] > counts[first].sum()
-    return Strange(starts[first], SCRIPTS[script], bool(is_mostly), int(counts[first, script]), len(found))
+    place = int((script_numbers(starts[first]) == script).argmax())  # of a pair, in the text that is meant
+    return Strange(starts[first][place:], SCRIPTS[script], bool(is_mostly), int(counts[first, script]), len(found))
 
 
 def _counts(texts: Sequence[str]) -> NDArray[np.int64]:
