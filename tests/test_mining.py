@@ -210,6 +210,19 @@ def test_the_command(labels: tuple[int, ...] | None, tmp_path: Path, model_folde
     assert json.loads(done.stdout) == {"out": str(out), "pairs": len(used), "rows": len(used), "left_out": 0}
 
 
+@pytest.mark.parametrize("names", ["问题,答案,分类", "問題,答案,分類", "Question,Answer,Category"])
+def test_questions_and_answers_are_pairs(names: str, tmp_path: Path, model_folder: Path, run: Run) -> None:
+    file, corpus, out = tmp_path / "a.csv", tmp_path / "c.csv", tmp_path / "out.jsonl"
+    file.write_text(f"{names}\nthe cat,a cat,x\nthe dog,a dog,y\n", encoding="utf-8")
+    corpus.write_text("body,note\na,paris\nb,germany\n", encoding="utf-8")
+    done = run("mine", file, "--corpus", corpus, "--corpus-text", "note", "--model", model_folder, "--negatives", 1,
+               "--out", out)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first = names.split(",")
+    assert f"columns: text = {first[0]}, pair = {first[1]}\n" in done.stderr
+    assert [json.loads(line)["positive"] for line in out.read_text(encoding="utf-8").splitlines()] == ["a cat", "a dog"]
+
+
 def test_what_the_command_refuses(tmp_path: Path, model_folder: Path, run: Run) -> None:
     file, single, out = tmp_path / "pairs.jsonl", tmp_path / "single.jsonl", tmp_path / "out.jsonl"
     file.write_text('{"anchor": "a cat", "positive": "the cat", "label": "odd"}\n{"anchor": "b", "positive": "dog"}\n')

@@ -2,7 +2,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,7 @@ from bothways.cli.options import (
     Device,
     Dtype,
     Encoding,
+    OldField,
     PairColumn,
     PrintJson,
     RefusedLong,
@@ -23,6 +24,9 @@ from bothways.cli.options import (
 from bothways.cli.output import print_json, require_jsonl, say, watch, write_jsonl
 from bothways.errors import BothwaysError
 from bothways.printable import counted
+
+if TYPE_CHECKING:
+    from bothways.text.columns import Columns
 
 
 def mine(
@@ -87,9 +91,11 @@ def mine(
     seed: Annotated[int, typer.Option(help="Seed of random sampling.", min=0)] = 0,
     text: TextColumn = None,
     pair: PairColumn = None,
-    field: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the text column of --corpus.", show_default=False)
+    corpus_text: Annotated[
+        str | None,
+        typer.Option("--corpus-text", metavar="NAME", help="Name of the text column of --corpus.", show_default=False),
     ] = None,
+    field: OldField = None,
     encoding: Encoding = None,
     sheet: Sheet = None,
     long: RefusedLong = "error",
@@ -124,7 +130,8 @@ def mine(
     known, others = _read_pairs(pairs, text, pair)
     if corpus is not None:
         require_files([corpus])
-        others += [one for one in watch(read_texts(corpus, field), "reading", [str(corpus)]) if one.strip()]
+        texts = watch(read_texts(corpus, corpus_text or field), "reading", [str(corpus)])
+        others += [one for one in texts if one.strip()]
     loaded = vector_model(model, base, device, dtype)
     found = mine_hard_negatives(known, loaded, corpus=others, rules=rules, long=long, device=device, watch=watch)
     write_jsonl(out, (mined.row() for mined in found))
@@ -141,10 +148,10 @@ def mine(
 def _read_pairs(file: Path, text: str | None, pair: str | None) -> tuple[list[tuple[str, str]], list[str]]:
     """The pairs of a file, without those that have an empty text; of rows with the label 0, the second text."""
     from bothways.data.texts import read_texts_labelled
-    from bothways.text.columns import Columns
 
     found, golds = [], set()
-    for example in watch(read_texts_labelled([str(file)], Columns(text, pair)), "reading", [str(file)]):
+    columns = _columns(file, text, pair)
+    for example in watch(read_texts_labelled([str(file)], columns), "reading", [str(file)]):
         if len(example.texts) != 2:
             raise BothwaysError(
                 f"{example.where} has one text: mining needs pairs, so name the second text with `pair`",
@@ -163,3 +170,18 @@ def _read_pairs(file: Path, text: str | None, pair: str | None) -> tuple[list[tu
     if not positives:
         raise BothwaysError(f"no pairs were found in {file}", "no-text", file)
     return positives, others
+
+
+def _columns(file: Path, text: str | None, pair: str | None) -> "Columns":
+    """The columns that the user names, else those with usual names of a text and of one that belongs to it."""
+    from bothways.data.related import find_roles
+    from bothways.data.sources import first_rows
+    from bothways.text.columns import Columns
+
+    first = [] if text or not file.is_file() else first_rows(file)
+    if not first or not isinstance(first[0], dict):
+        return Columns(text, pair)
+    roles = find_roles(Columns(), list(first[0]), str(file))
+    if roles.positive:
+        say(f"columns: text = {roles.anchor}, pair = {roles.positive}")
+    return Columns(roles.anchor, pair or roles.positive)

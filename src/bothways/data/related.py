@@ -32,6 +32,10 @@ RELATED_PAIRS = (
     *PAIRS,
 )  # fmt: skip
 """Usual names of a text and of one that belongs to it; the first that a table has are taken."""
+_OF_TEXTS = ("类目", "分类", "类型", "category", "class", "classindex", "sentiment", "intent", "emotion", "stars",
+    "rating", "情感", "情感倾向", "情感极性", "情感标签", "情绪", "星级", "意图")  # fmt: skip
+_RELATIONS = tuple(name for name in map(plain_name, LABELS) if name not in _OF_TEXTS)
+"""Usual names of a score or relation of two texts. A category of a question and its answer is none."""
 NLI = ("entailment", "neutral", "contradiction")
 _NOT_ENTAILED = ("not_entailment", "non-entailment")
 _MISSING = ("", "-", "none", "nan", "na", "n/a", "null")
@@ -133,7 +137,7 @@ def find_label(columns: Columns, own: dict[str, str], where: str) -> str | None:
             says = f"{where} has no column {columns.label!r}, which `label` names: its columns are {names}"
             raise BothwaysError(says, "no-column", columns.label)
         return own[plain_name(columns.label)]
-    return next((own[name] for name in map(plain_name, LABELS) if name in own), None)
+    return next((own[name] for name in _RELATIONS if name in own), None)
 
 
 def _examples(row: dict[str, Any], roles: _Roles, where: str, notes: Notes, source: str) -> Iterator[Related]:
