@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,21 @@ def test_html_is_a_page_of_its_own(folder: Path, tmp_path: Path, run: Run) -> No
     assert page.count("<article>") == 2
     assert 'charset="utf-8"' in page
     assert not {"script", "link", "img"} & set(Page(page).tags), "nothing is loaded from elsewhere"
+
+
+def test_a_page_tells_the_language_of_its_texts(folder: Path, tmp_path: Path, run: Run) -> None:
+    """Browsers choose between the Chinese and the Japanese form of a character by it."""
+    (tmp_path / "a.txt").write_text("the cat\n中国的首都是北京。\n東京に住む。\n", encoding="utf-8")
+    assert run("predict", tmp_path / "a.txt", "--model", folder, "--html", tmp_path / "a.html").returncode == 0
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert re.findall(r' lang="(\w*)"', page) == ["en", "", "zh", "ja"]
+
+
+def test_the_page_is_written_and_its_texts_are_printed(folder: Path, tmp_path: Path, run: Run) -> None:
+    alone, both = (run("predict", "the cat", "--model", folder, *marks) for marks in
+                   (["--show"], ["--show", "--html", tmp_path / "a.html"]))  # fmt: skip
+    assert (both.returncode, both.stdout) == (0, alone.stdout)
+    assert "<article>" in (tmp_path / "a.html").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_shown(folder: Path, tokenizer: Tokenizer, tmp_path: Path, run: Run) -> None:

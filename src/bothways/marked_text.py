@@ -2,6 +2,7 @@
 
 import colorsys
 import html
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 INK = "#1a1a1a"
 """The colour of marked words. The colours behind them are light, so it is readable on dark and light pages alike."""
+_LANGUAGES = (("ja", "ぁ-ヿ"), ("ko", "가-힣"), ("zh", "㐀-鿿豈-﫿"))
+"""Languages that letters tell, which decide how browsers draw Chinese characters; the first that a text has counts."""
 _GOLDEN = 137.508  # degrees: neighbours in a list of any length get different hues
 _BOX = (
     "padding:.1em .35em;margin:0 1px;border-radius:.3em;box-decoration-break:clone;-webkit-box-decoration-break:clone"
@@ -111,11 +114,24 @@ class MarkedText:
             else html.escape(part)
             for part, label in self.pieces()
         ]
-        title = f'<div dir="auto"><b>{html.escape(self.title)}</b></div>' if self.title else ""
-        return (
-            f'{title}<div dir="auto" style="line-height:2;white-space:pre-wrap;overflow-wrap:anywhere">'
-            f"{''.join(parts)}</div>"
-        )
+        style = "line-height:2;white-space:pre-wrap;overflow-wrap:anywhere"
+        start = f'<div dir="auto" lang="{language_of(self.text)}" style="{style}">'
+        return f"{titled(self.title)}{start}{''.join(parts)}</div>"
+
+
+def language_of(text: str) -> str:
+    """The language of a text, for HTML: zh, ja or ko; or "", which means unknown.
+
+    >>> language_of("我住在北京"), language_of("東京に住む"), language_of("I live in Bonn")
+    ('zh', 'ja', '')
+    """
+    return next((name for name, letters in _LANGUAGES if re.search(f"[{letters}]", text)), "")
+
+
+def titled(title: str) -> str:
+    """A line above a marked text as HTML; nothing if there is none."""
+    element = f'<div dir="auto" lang="{language_of(title)}"><b>{html.escape(title)}</b></div>'
+    return element if title else ""
 
 
 class Colours(dict[str, str]):
@@ -155,7 +171,7 @@ def page_start(title: str, colours: "Colours") -> str:
         for label, colour in colours.items()
     )
     return f"""<!doctype html>
-<html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{html.escape(title)}</title>
 <style>
 :root {{ color-scheme: light dark; }}

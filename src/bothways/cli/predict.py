@@ -140,14 +140,14 @@ def predict(
     Example: bothways predict "I cannot believe it, thank you so much!" --task emotion
     """
     from bothways.data.notes import Notes
-    from bothways.predict.display import require_marks, write_page
+    from bothways.predict.display import require_marks
     from bothways.predict.predictor import Predictor
     from bothways.predict.rows import note_without_label
     from bothways.scale.bulk import predict_files
     from bothways.tasks.labelled_files import FinetuneData
 
-    if (show or html) and show + bool(html) + bool(out) + as_json > 1:
-        raise typer.BadParameter("expected only one of --show, --html, --out and --json")
+    if (show or html) and (out or as_json):
+        raise typer.BadParameter("--show and --html mark texts, and --out and --json give answers without: choose")
     if html and html.suffix.lower() not in (".html", ".htm"):
         raise BothwaysError(f"--html is {html}: expected a name that ends in .html", "unknown-format", html)
     if out is not None:
@@ -213,10 +213,8 @@ def predict(
         require_marks(type(predictor.task))
     with file_progress("predicting", given) as bar:
         answers = predictor.answers(bar.over(examples), top=top)
-        if html:
-            write_page(html, predictor, answers)
-        elif show:
-            _print_marked(predictor, answers)
+        if show or html:
+            _mark(predictor, answers, show, html)
         else:
             for example, answer in answers:
                 note_without_label(predictor, example, answer, notes)
@@ -276,7 +274,6 @@ def _ask(
     """Answer a question from documents."""
     from bothways.data.examples import Question
     from bothways.predict.ask import ask
-    from bothways.predict.display import write_page
 
     question, *paths = given
     asked = ask(predictor, question, paths, top=top, passages=passages, watch=watch)
@@ -287,10 +284,8 @@ def _ask(
         for answer in asked.answers:
             print_json_line(answer)
         sys.stdout.flush()
-    elif html:
-        write_page(html, predictor, marked)
-    elif show:
-        _print_marked(predictor, marked)
+    elif show or html:
+        _mark(predictor, marked, show, html)
     else:
         rows = [
             (shorten(one["answer"]) or "no answer", f"{one['score']:.2f}", _place(one), _excerpt(one))
@@ -347,8 +342,20 @@ def _is_file(word: str) -> bool:
     return not any(map(str.isspace, word)) and bool(ends_so or "/" in word or os.sep in word)
 
 
-def _print_marked(predictor: "Predictor", answers: Iterable[tuple[Any, Any]]) -> None:
-    """The texts with marks: in colours on a terminal, else in brackets."""
+def _mark(predictor: "Predictor", answers: Iterable[tuple[Any, Any]], show: bool, html: Path | None) -> None:
+    """Print the texts with marks, or write them as a page, or both."""
+    from bothways.predict.display import write_page
+
+    printed = _printed(predictor, answers) if show else iter(answers)
+    if html:
+        write_page(html, predictor, printed)
+    else:
+        for _ in printed:
+            pass
+
+
+def _printed(predictor: "Predictor", answers: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """The same, each text of which is printed with marks: in colours on a terminal, else in brackets."""
     from bothways.cli.output import print_marked
     from bothways.marked_text import Colours
     from bothways.predict.display import marked
@@ -356,6 +363,7 @@ def _print_marked(predictor: "Predictor", answers: Iterable[tuple[Any, Any]]) ->
     colours = Colours(predictor.labels)
     for example, answer in answers:
         print_marked(marked(type(predictor.task), vars(example), answer), colours)
+        yield example, answer
 
 
 def _line(task: "Task", example: Any, answer: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import html
 
-from bothways.marked_text import INK, Colours, html_table
+from bothways.marked_text import INK, Colours, html_table, titled
 from bothways.predict.display import error_text, marked_pair, shown_number
 from bothways.predict.evaluation import Evaluation
 from bothways.printable import counted
@@ -61,7 +61,7 @@ def _errors(found: Evaluation) -> str:
     colours, parts = Colours(found.labels), [f"<h4>{html.escape(found.errors_title)}</h4>"]
     for error in found.worst:
         gold, answer = marked_pair(task, found.labels, error)
-        title = f'<div dir="auto"><b>{html.escape(error[task.marked_title])}</b></div>' if task.marked_title else ""
+        title = titled(error[task.marked_title]) if task.marked_title else ""
         parts.append(
             f"<div style='margin-top:.8em'><i>{error['error']:.3g}, {html.escape(error['where'])}</i></div>{title}"
             f"<div>gold</div>{gold.html(colours)}<div>predicted</div>{answer.html(colours)}"
