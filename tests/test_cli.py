@@ -275,6 +275,19 @@ def test_every_verb_that_computes_has_a_device_and_threads(verb: str) -> None:
     assert has == [verb not in COMPUTES_NOTHING] * 2
 
 
+@pytest.mark.parametrize("verb", ["info", "export", "compress", "static"])
+def test_a_model_is_the_argument_or_an_option(verb: str) -> None:
+    needed = {"compress": ["--train", "a", "--dev", "a", "--out", "b"], "info": []}.get(verb, ["--out", "b"])
+    both = CliRunner().invoke(app, [verb, "en", "--model", "zh", *needed])
+    assert both.exit_code == 2
+    assert "two models were given" in both.output
+
+
+@pytest.mark.skipif(not has_box(), reason="this copy has no model in the box")
+def test_a_model_of_an_option_is_shown(run: Run) -> None:
+    assert run("info", "--model", "zh", "--json").stdout == run("info", "zh", "--json").stdout != ""
+
+
 def test_shells_complete_verbs() -> None:
     shown = CliRunner().invoke(app, ["--help"]).output
     assert "--install-completion" in shown

@@ -15,11 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 import bothways
+from bothways.errors import BothwaysError
 from bothways.export.activations import BY_NAME
 from bothways.export.folder import FILES, default_output
 from bothways.export.onnx import GraphSettings, build
 from bothways.model.activations import ACTIVATIONS
 from bothways.model.batch import Batch
+from bothways.model.box import has_box
 from bothways.model.checkpoint import save
 from bothways.model.config import Disentangled, EncoderConfig, Learned, ModelConfig, Rotary
 from bothways.model.families import FAMILIES
@@ -379,6 +381,24 @@ def test_without_the_extra(classifier: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "onnx", None)
     with refused("missing-package", "onnx", names=r"bothways\[export\]"):
         bothways.export_onnx(classifier, tmp_path / "b")
+
+
+@pytest.mark.skipif(not has_box(), reason="this copy has no model in the box")
+@pytest.mark.parametrize("verb", ["export", "page"])
+def test_the_model_of_a_task_is_named_as_on_other_verbs(
+    verb: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def stop(*arguments: Any, **_: Any) -> None:
+        asked.append(arguments)
+        raise BothwaysError("seen", "seen")
+
+    monkeypatch.setattr("bothways.export.folder.export_onnx", stop)
+    monkeypatch.setattr("bothways.page.write.write_page", stop)
+    run(verb, "--task", "pos", "--model", "zh", "--out", tmp_path / "a")
+    folder = bothways.boxed("pos", "zh")
+    assert asked == ([(folder, tmp_path / "a")] if verb == "export" else [(tmp_path / "a", [folder])])
 
 
 @pytest.mark.slow

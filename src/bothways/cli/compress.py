@@ -14,12 +14,13 @@ from bothways.cli.options import (
     LongTexts,
     PairColumn,
     PrintJson,
+    SameModel,
     Sheet,
     TextColumn,
     Threads,
     TrainDevice,
     answering,
-    named_folder,
+    one_model,
 )
 from bothways.cli.output import print_json, print_table, say, watch, with_options
 
@@ -55,6 +56,7 @@ def compress(
             show_default=False,
         ),
     ] = None,
+    same_model: SameModel = None,
     task: BoxedTask = None,
     base: BaseModel = None,
     keep: Annotated[
@@ -131,10 +133,10 @@ def compress(
     from bothways.compression.compress import compress as run
     from bothways.train.report import Console
 
-    if model is None and task is None:
+    given = one_model(model, same_model)
+    if given is None and task is None:
         raise typer.BadParameter("give the folder of a fine-tuned model, or --task with the name of an included one")
-    named = named_folder(model)
-    source = answering(None if named is None else Path(named), task)
+    source = answering(given, task)
     with Console(None, None) as console:
         found = run(
             source,

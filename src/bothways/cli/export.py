@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bothways.cli.options import BaseModel, BoxedTask, PrintJson, answering, named_folder
+from bothways.cli.options import BaseModel, BoxedTask, PrintJson, SameModel, answering, one_model
 from bothways.cli.output import print_json, print_table, say
 from bothways.errors import needs
 
@@ -20,6 +20,7 @@ def export(
             show_default=False,
         ),
     ] = None,
+    same_model: SameModel = None,
     to: Annotated[Literal["onnx"], typer.Option("--to", help="Format.")] = "onnx",
     task: BoxedTask = None,
     base: BaseModel = None,
@@ -58,8 +59,7 @@ def export(
     from bothways.model.box import model_folder
     from bothways.progress import Progress
 
-    named = named_folder(model)
-    given = None if named is None else Path(named)
+    given = one_model(model, same_model)
     source = answering(given, task) if task else model_folder(given)
     with Progress("exporting"):
         found = export_onnx(

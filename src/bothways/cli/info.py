@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bothways.cli.options import BaseModel
+from bothways.cli.options import BaseModel, SameModel, one_model
 from bothways.cli.output import print_json, print_table
 from bothways.progress import Progress
 
@@ -23,6 +23,7 @@ def info(
             show_default=False,
         ),
     ] = None,
+    same_model: SameModel = None,
     base: BaseModel = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -33,9 +34,10 @@ def info(
     from bothways.model.box import boxed
     from bothways.model.describe import describe, describe_box
 
+    given = one_model(folder, same_model)
     with Progress("reading the model"):
-        facts = describe(folder or boxed(), base)
-        if folder is None:
+        facts = describe(given or boxed(), base)
+        if given is None:
             facts |= {"box": describe_box()}
     if as_json:
         print_json(facts)

@@ -142,6 +142,11 @@ TunedModel = Annotated[
         callback=named_folder,
     ),
 ]
+SameModel = Annotated[
+    str | None,
+    typer.Option("--model", metavar="DIR", help="The model, as in the argument: give either.", show_default=False),
+]
+"""For verbs whose argument is the model, because others take it as --model."""
 BaseModel = Annotated[
     Path | None,
     typer.Option(
@@ -261,6 +266,14 @@ TextFile = Annotated[
     ),
 ]
 PrintJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def one_model(argument: Path | str | None, option: str | None) -> Path | None:
+    """The folder of the model that a verb got as its argument or by --model."""
+    if argument is not None and option is not None:
+        raise typer.BadParameter(f"two models were given, {argument} and --model {option}: give one")
+    named = named_folder(option if argument is None else argument)
+    return None if named is None else Path(named)
 
 
 def vector_model(model: Path | None, base: Path | None, device: str, dtype: str) -> "AnsweringModel | StaticModel":

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, PrintJson
+from bothways.cli.options import BaseModel, PrintJson, answering, named_folder
 from bothways.cli.output import print_json, say
 
 
@@ -16,6 +16,15 @@ def page(
         typer.Argument(
             metavar="[MODEL...]",
             help="Model folders, run folders, or names of included models.  [default: all included models]",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="DIR",
+            help="A further model; with --task: the included model whose tasks they are.  [default: en]",
             show_default=False,
         ),
     ] = None,
@@ -40,7 +49,9 @@ def page(
     """
     from bothways.page.write import write_page
 
-    found = write_page(out, models or (), tasks=tasks or (), base=base)
+    named = None if model is None else Path(named_folder(model) or model)
+    of_model = [answering(named, task) for task in tasks or ()] or ([named] if named else [])
+    found = write_page(out, [*(models or ()), *of_model], base=base)
     if as_json:
         print_json({"folder": str(found.folder), "models": found.models, "bytes": found.size})
         return

@@ -5,7 +5,19 @@ from typing import Annotated
 
 import typer
 
-from bothways.cli.options import BaseModel, Device, Dtype, Encoding, OldField, PrintJson, Sheet, TextColumn, Threads
+from bothways.cli.options import (
+    BaseModel,
+    Device,
+    Dtype,
+    Encoding,
+    OldField,
+    PrintJson,
+    SameModel,
+    Sheet,
+    TextColumn,
+    Threads,
+    one_model,
+)
 from bothways.cli.output import print_json, say, watch
 from bothways.progress import Progress
 
@@ -20,6 +32,7 @@ def static(
             show_default=False,
         ),
     ] = None,
+    same_model: SameModel = None,
     base: BaseModel = None,
     texts: Annotated[
         Path | None,
@@ -55,10 +68,11 @@ def static(
     from bothways.predict.token_table import distil_static
     from bothways.text.files import read_texts, require_files
 
+    given = one_model(model, same_model)
     if texts is not None:
         require_files([texts])
     with Progress("loading the model"):
-        loaded = Engine(load(model, base=base), device=device, dtype=dtype).weights("a static model")
+        loaded = Engine(load(given, base=base), device=device, dtype=dtype).weights("a static model")
     table = distil_static(
         loaded, width=width, texts=read_texts(texts, text or field) if texts is not None else None, watch=watch
     )
