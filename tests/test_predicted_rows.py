@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pyarrow.parquet as pq
 import pytest
 
@@ -12,6 +13,7 @@ from bothways.predict.predictor import Predictor
 from bothways.scale import predict_files
 from bothways.text.tokenizer import Tokenizer
 from helpers import refused
+from helpers.cli import Run, is_one_error
 from helpers.tasks import named, their_folder
 
 TEXTS = ["the cat runs", "北京 is small", "the " * 80, "a dog"]
@@ -62,6 +64,15 @@ def test_every_column_comes_back_beside_the_answers(kind: str, classifier: Path,
         assert sum(float(row[name]) for name in shares) == pytest.approx(1, abs=1e-5)
         assert float(row["predicted_score"]) == pytest.approx(answer["score"], abs=1e-5)
         assert float(row[f"probability_{answer['label']}"]) == float(row["predicted_score"])
+
+
+def test_excel_gets_a_byte_order_mark(classifier: Path, table: Path, tmp_path: Path, run: Run) -> None:
+    asked = ("predict", table, "--model", classifier, "--long", "cut", "--bom", "--out")
+    assert run(*asked, tmp_path / "with.csv").returncode == 0
+    predict_files(table, tmp_path / "without.csv", classifier, long="cut")
+    assert (tmp_path / "with.csv").read_bytes() == b"\xef\xbb\xbf" + (tmp_path / "without.csv").read_bytes()
+    assert pandas.read_csv(tmp_path / "with.csv").columns[0] == "input_row"
+    assert is_one_error(run(*asked, tmp_path / "with.jsonl").stderr, "--bom")
 
 
 def test_what_was_cut_is_marked_in_its_row(classifier: Path, table: Path, tmp_path: Path) -> None:

@@ -112,6 +112,9 @@ def predict(
         TableFormat | None,
         typer.Option("--format", help="Format of the results in a folder.  [default: jsonl]", show_default=False),
     ] = None,
+    bom: Annotated[
+        bool, typer.Option("--bom", help="Begin a .csv of --out with a byte order mark: Excel needs it.")
+    ] = False,
     show: Annotated[
         bool, typer.Option("--show", help="Print each text with its entities, tags or answer marked, in colours.")
     ] = False,
@@ -167,6 +170,7 @@ def predict(
                 long=long,
                 top=top,
                 format=format,
+                bom=bom,
                 device=device,
                 dtype=dtype,
                 devices=devices,
@@ -178,8 +182,8 @@ def predict(
             print_json({"out": str(out), "rows": report.rows, **vars(report.tally)})
         _say_counts(report.notes, report.tally)
         return
-    if devices or on or keep or probabilities or format:
-        raise typer.BadParameter("--devices, --on, --keep, --probabilities and --format need --out")
+    if devices or on or keep or probabilities or format or bom:
+        raise typer.BadParameter("--devices, --on, --keep, --probabilities, --format and --bom need --out")
     with Progress("loading the model"):
         predictor = Predictor.load(answering(model, task), base=base, device=device, dtype=dtype, long=long)
     notes = Notes(whole=True)

@@ -166,10 +166,10 @@ def _names(parts: Sequence[Path]) -> list[str]:
     return list(found) or [NUMBER]
 
 
-def join_csv(parts: Sequence[Path], out: Path) -> None:
-    """Parts of JSON lines → .csv, in constant memory."""
+def join_csv(parts: Sequence[Path], out: Path, bom: bool = False) -> None:
+    """Parts of JSON lines → .csv, in constant memory. `bom`: it begins with a byte order mark."""
     names = _names(parts)
-    with atomic.new_file(out) as fresh, fresh.open("w", encoding="utf-8", newline="") as stream:
+    with atomic.new_file(out) as fresh, fresh.open("w", encoding="utf-8-sig" if bom else "utf-8", newline="") as stream:
         writer = csv.DictWriter(stream, names, restval="")
         writer.writeheader()
         for row in _rows(parts):

@@ -111,6 +111,7 @@ def predict_files(
     long: Long | None = None,
     top: int = 1,
     format: TableFormat | None = None,
+    bom: bool = False,
     device: str = "auto",
     dtype: str = "auto",
     devices: str = "",
@@ -124,8 +125,8 @@ def predict_files(
     with a result for each file, in the `format` jsonl, csv or parquet. A row has `input_row`, its number in the file,
     the columns of the input, or those in `keep`, then `predicted_label`, `predicted_score` and so on, `windows`, the
     sequences in which its text was read, and `cut`, whether a part was not read. `probabilities` adds a column for
-    each label. `text` and `pair` name columns. `devices` and `on` say where to work: see `where`. For the rest see
-    `Predictor`.
+    each label. With `bom` a .csv begins with a byte order mark: without it, Excel reads its text in another encoding.
+    `text` and `pair` name columns. `devices` and `on` say where to work: see `where`. For the rest see `Predictor`.
     """
     job = PredictJob(
         model=lasting_name(model) or "",
@@ -138,8 +139,11 @@ def predict_files(
         probabilities=probabilities,
         dtype=dtype,
         encoding=named_encoding(),
+        bom=bom,
     )
     target = make_target(files, Path(out), format, get_args(TableFormat), rows_per_part)
+    if bom and target.suffix != ".csv":
+        raise BothwaysError(f"`bom` is for .csv, and results are written as {target.suffix}", "bad-combination", bom)
     if target.suffix == ".parquet":
         pyarrow()  # it fails now, and not after the work
     target = replace(target, part_suffix=".jsonl")

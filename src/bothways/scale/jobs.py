@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -193,6 +194,7 @@ class PredictJob:
     probabilities: bool = False
     dtype: str = "auto"
     encoding: str = ""
+    bom: bool = False
     verb: ClassVar[str] = "predict"
 
     def plan(self) -> dict[str, Any]:
@@ -226,4 +228,5 @@ class PredictJob:
     def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
         from bothways.predict.rows import join_csv, join_parquet
 
-        {".csv": join_csv, ".parquet": join_parquet}.get(out.suffix, join_lines)(parts, out)
+        as_csv = partial(join_csv, bom=self.bom)
+        {".csv": as_csv, ".parquet": join_parquet}.get(out.suffix, join_lines)(parts, out)
