@@ -606,6 +606,32 @@ def test_a_model_that_cannot_read_the_language(tmp_path: Path, model_folder: Pat
     assert finding.do
 
 
+@pytest.mark.parametrize(
+    ("unknown", "severity", "says", "do"),
+    [
+        ("🪿🪿", "warning", "Unknown characters: 🪿 (80 times).", "emoji"),
+        ("間評", "error", "Unknown characters: 間 (40 times) 評 (40 times).", "simplified"),
+        ("ψω", "error", "Unknown characters: ψ (40 times) ω (40 times).", "covers this language"),
+    ],
+)
+def test_unknown_characters_are_named(
+    unknown: str, severity: str, says: str, do: str, tmp_path: Path, model_folder: Path
+) -> None:
+    rows = labelled((f"the cat {unknown} the dog" for _ in range(40)), "good", "bad")
+    finding = the(check_data([table(tmp_path / "a.tsv", rows)], model=model_folder), "unknown tokens")
+    assert (finding.severity, finding.says.partition(". ")[2]) == (severity, says)
+    assert do in finding.do
+
+
+@pytest.mark.parametrize("name", ["N/A", "nan", "-", "未标注", "未標註"])
+def test_labels_that_stand_for_none(name: str, tmp_path: Path) -> None:
+    rows = [*labelled(english(), "good", "bad"), ("a cat", name), ("the dog runs", name)]
+    found = check_data([table(tmp_path / "a.tsv", rows)])
+    assert f"{name!r} (2 times) looks like a missing label" in the(found, "missing labels").says
+    assert "class_weights" not in found.command
+    assert not any(one.what == "missing labels" for one in check_data([table(tmp_path / "b.tsv", rows[:-2])]).findings)
+
+
 @pytest.mark.parametrize("task", ["tag", "answer", "choose", "score", "multi"])
 def test_every_task_is_tokenized_and_timed(tmp_path: Path, model_folder: Path, task: str) -> None:
     texts = list(english())[:20]

@@ -274,7 +274,9 @@ def test_doctor_finds_them_and_its_command_runs(form: str, options: str, tmp_pat
     assert (found.task, found.kind, found.labelled) == ("classify", "multi", 40)
     assert {label.name: label.count for label in found.labels} == {"joy": 20, "awe": 14, "fear": 19}
     assert found.lengths["labels of a text"].mean == pytest.approx(53 / 40)
-    assert any(finding.says == "7 of 40 texts have no label." for finding in found.findings)
+    assert any(
+        finding.says == "7 of 40 texts have none of the labels, and are learned as such." for finding in found.findings
+    )
     assert options in found.command
     command = [*shlex.split(found.command)[1:], "--epochs", "1", "--set", "run.device=cpu"]
     command[command.index("--out") + 1] = str(tmp_path / "out")

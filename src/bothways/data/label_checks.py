@@ -17,6 +17,13 @@ _SLIPS = 5
 _COMPARED = 500
 """With more labels, only the most frequent and the rarest are compared: all pairs of 500 take a second."""
 
+_MISSING = re.compile(
+    r"n/?a|#n/?a|nan|<na>|null|nil|-+|\?+|\.+|missing|unlabell?ed|not labell?ed|to ?do|tbd|"
+    "空|[无無][标標][签籤]|[未待][标標][注註记記]|缺失",
+    re.IGNORECASE,
+)
+"""What people and programs write where there is no label."""
+
 Counts = Mapping[str, int]
 
 
@@ -28,10 +35,10 @@ def by_count(counts: Counts) -> dict[str, int]:
 def check_balance(counts: Counts, what: str, do: str, settings: tuple[str, ...] = ()) -> Finding:
     """The most frequent label against the rarest. `do` and `settings`: advice for unbalanced data.
 
-    With advice, misspellings do not count as rare labels: they are to be corrected, not weighted.
+    With advice, misspellings and names such as N/A do not count as rare labels: they are to be corrected, not weighted.
     """
-    misspelt = {rare for rare, _, _ in misspellings(counts)} if do else set()
-    ordered = [(name, count) for name, count in by_count(counts).items() if name not in misspelt]
+    odd = {rare for rare, _, _ in misspellings(counts)} | {*missing(counts)} if do else set()
+    ordered = [(name, count) for name, count in by_count(counts).items() if name not in odd]
     (most, many), (least, few) = ordered[0], ordered[-1]
     ratio = many / few
     says = f"{least!r} occurs {few:,} times and {most!r} {many:,} times, {ratio:.1f} times as often."
@@ -40,6 +47,25 @@ def check_balance(counts: Counts, what: str, do: str, settings: tuple[str, ...] 
     if ratio <= UNBALANCED or not do:
         return Finding("ok", "balance", f"{len(ordered):,} {what}: {says}", count=few)
     return Finding("warning", "balance", says, do, few, settings=settings)
+
+
+def missing(counts: Counts) -> list[str]:
+    """The labels that stand for none, unless all do."""
+    found = [name for name in counts if _MISSING.fullmatch(name)]
+    return found if len(found) < len(counts) else []
+
+
+def check_missing(counts: Counts, data: DataCounts) -> Iterator[Finding]:
+    """Labels such as N/A, which would be learned like others."""
+    for name in missing(counts):
+        yield Finding(
+            "warning",
+            "missing labels",
+            f"{name!r} ({counts[name]:,} times) looks like a missing label, and would be learned as one more label.",
+            "Empty these cells, so that the rows are left out; or rename the label if it is one.",
+            counts[name],
+            data.label_places({name: counts[name]}),
+        )
 
 
 def check_spelling(counts: Counts, data: DataCounts) -> Iterator[Finding]:

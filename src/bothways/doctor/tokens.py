@@ -1,5 +1,7 @@
 """The data as a model reads them: tokens, windows, unknown tokens."""
 
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +18,18 @@ _UNKNOWN_ERROR, _MANY_LONG = 0.10, 0.05
 """Unknown tokens above this share are an error; long rows above this share give a warning."""
 _TIMED = 32
 _COUNTED_ROWS = 1_000
+_NAMED = 5
+"""Unknown characters that are shown, the most frequent first."""
+_MOSTLY = 0.8
+_DO = "If they are words, use a model whose vocabulary covers this language and script."
+_DO_IN_CHINESE = (
+    "Traditional and rare characters are the usual reason: convert the texts to simplified ones (OpenCC, for example), "
+    "or use a model that knows them."
+)
+_DO_WITH_SYMBOLS = (
+    "They are emoji and other symbols. If the labels depend on them, add them to the vocabulary (bothways vocab "
+    "extend); otherwise leave them."
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,8 @@ class _Pass:
     samples: int = 0
     sample_tokens: int = 0
     first: list[Sample] = field(default_factory=list)
+    strange: Counter[str] = field(default_factory=Counter)
+    """Characters that are no token, of the rows with unknown tokens."""
 
 
 def tokenize(task: Task, config: TaskConfig, examples: Iterable[Any], files: Sequence[str]) -> Tokenized:
@@ -68,7 +84,7 @@ def tokenize(task: Task, config: TaskConfig, examples: Iterable[Any], files: Seq
         tokens_per_word=found.word_tokens / max(found.words, 1),
         unknown_share=found.unknown / max(found.tokens, 1),
     )
-    findings = [*_check(reading, found.counts), *task.check_tokens(found.counts)]
+    findings = [*_check(reading, found.counts, found.strange), *task.check_tokens(found.counts)]
     return Tokenized(reading, findings, found.first, found.samples, found.sample_tokens)
 
 
@@ -90,7 +106,10 @@ def _count(task: Task, item: EncodedExample, found: _Pass) -> None:
     longest = max(map(len, item.reads))
     found.counts.rows += 1
     found.tokens += sum(map(len, item.reads))
-    found.unknown += sum(int((read.ids == task.reader.unknown).sum()) for read in item.reads)
+    unknown = sum(int((read.ids == task.reader.unknown).sum()) for read in item.reads)
+    found.unknown += unknown
+    if unknown and found.counts.rows <= _COUNTED_ROWS:
+        found.strange.update(_strange(task, "".join(task.texts_read(item.example))))
     found.beyond += longest > task.reader.length
     if longest > found.longest:
         found.longest, found.where = longest, item.example.where
@@ -106,12 +125,29 @@ def _count(task: Task, item: EncodedExample, found: _Pass) -> None:
     task.survey_tokens(item, found.counts)
 
 
-def _check(reading: Reading, counts: DataCounts) -> Iterator[Finding]:
+def _strange(task: Task, text: str) -> Counter[str]:
+    """The characters of a text that are unknown by themselves."""
+    counts = Counter(text)
+    encodings = task.reader.tokenizer.batch(list(counts), has_offsets=False)
+    return Counter(
+        {one: counts[one] for one, found in zip(counts, encodings, strict=True) if task.reader.unknown in found.ids}
+    )
+
+
+def _check(reading: Reading, counts: DataCounts, strange: Counter[str]) -> Iterator[Finding]:
     share = reading.unknown_share
     says = f"{percent(share, 1)} of the tokens are unknown; {reading.tokens_per_word:.2f} tokens per word."
     if share > UNKNOWN:
-        do = "If they are words, use a model whose vocabulary covers this language and script."
-        yield Finding("error" if share > _UNKNOWN_ERROR else "warning", "unknown tokens", says, do)
+        symbols = sum(count for one, count in strange.items() if unicodedata.category(one)[0] in "SCM")
+        chinese = sum(count for one, count in strange.items() if "\u3400" <= one <= "\u9fff")
+        has_only_symbols = bool(strange) and symbols >= _MOSTLY * strange.total()
+        if strange:
+            shown = " ".join(f"{one} ({count:,} times)" for one, count in strange.most_common(_NAMED))
+            says = f"{says[:-1]}. Unknown characters: {shown}."
+        is_chinese = chinese > strange.total() / 2
+        do = _DO_WITH_SYMBOLS if has_only_symbols else _DO_IN_CHINESE if is_chinese else _DO
+        is_error = share > _UNKNOWN_ERROR and not has_only_symbols
+        yield Finding("error" if is_error else "warning", "unknown tokens", says, do)
     else:
         yield Finding("ok", "unknown tokens", says)
     rows = f"{reading.beyond:,} rows ({percent(reading.beyond, counts.rows)}) have" if reading.beyond else "No row has"

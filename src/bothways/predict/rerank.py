@@ -173,7 +173,8 @@ def reranker_config(model: ModelFacts) -> TaskConfig:
         has = ", ".join(model.heads) or "no head"
         raise BothwaysError(
             f"a reranker has a sequence head with one output, and this model has {has}"
-            + (f" with {counted(len(model.config.labels), 'label')}" if model.config.labels else ""),
+            + (f" with {counted(len(model.config.labels), 'label')}" if model.config.labels else "")
+            + ": give a cross-encoder, such as `bothways finetune cross-encoder` makes",
             "not-a-reranker",
             has,
         )

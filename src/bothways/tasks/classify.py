@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bothways.data.examples import LongInput, Text
 from bothways.data.findings import MAX_PLACES, DataCounts, Finding
-from bothways.data.label_checks import check_balance, check_known, check_spelling, listed
+from bothways.data.label_checks import check_balance, check_known, check_missing, check_spelling, listed
 from bothways.data.label_meaning import check_meaning
 from bothways.data.labels import LabelKind, as_kind, as_number, label_kind, label_names, names_of
 from bothways.data.notes import Notes
@@ -323,7 +323,7 @@ class TextClassification(TextTask):
         if not (mark := evident_separator(names)):
             return None
         joined = [name for name in names if mark in name]
-        says = f"{len(joined):,} different cells hold several labels, separated by {mark}, as in {joined[0]!r}."
+        says = f"{len(joined):,} different cells hold several labels, separated by {mark!r}, as in {joined[0]!r}."
         do = "If each is one label, set classify.kind=single."
         wanted = ("classify.kind=multi", f"classify.separator={mark}")
         finding = Finding("ok", "several labels", says, do, len(joined), settings=wanted)
@@ -344,7 +344,8 @@ class TextClassification(TextTask):
         if kind == "regression" or not names:
             return
         if kind == "multi" and (none := counts.golds[()]):
-            yield Finding("ok", "labels", f"{none:,} of {counts.labelled:,} texts have no label.", count=none)
+            says = f"{none:,} of {counts.labelled:,} texts have none of the labels, and are learned as such."
+            yield Finding("ok", "labels", says, "If nobody has labelled some of them yet, leave those out.", none)
         if kind == "single" and len(names) == 1:
             says = f"All rows have the label {next(iter(names))!r}: there is nothing to learn."
             yield Finding("error", "labels", says, "Add rows with other labels, or name the right column with `label`.")
@@ -354,6 +355,7 @@ class TextClassification(TextTask):
         else:
             yield check_balance(names, "labels", *_ADVICE[kind])
             yield from check_spelling(names, counts)
+            yield from check_missing(names, counts)
             if kind == "single":
                 yield from check_meaning(names, counts)
 
