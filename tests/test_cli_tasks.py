@@ -264,8 +264,13 @@ def test_a_calibrated_folder_needs_no_calibration(
         texts = [json.loads(line)["text"] for line in Path(rows).read_text().splitlines()]
         told = [{"text": text, "label": answer["label"]} for text, answer in zip(texts, predictor(texts), strict=True)]
         Path(rows).write_text("\n".join(map(json.dumps, told)))
+    (folder / "README.md").write_text("# A model\n\n## Usage\n\nSo.\n", encoding="utf-8")
     before = run("evaluate", rows, "--model", folder, "--calibrate")
     assert "a temperature of" in before.stderr
+    run("evaluate", rows, "--model", folder, "--calibrate")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert card.count("## Calibration") == 1, "the card says that other libraries give other probabilities"
+    assert card.index("| temperature | ") < card.index("## Usage")
     after = run("evaluate", rows, "--model", folder)
     assert after.returncode == 0, after.stderr
     assert "temperature" not in after.stderr

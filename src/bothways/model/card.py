@@ -130,8 +130,9 @@ def graph_card(model: Model, folder: Path, output: str, made: Made | None = None
 
 
 def with_section(card: str, title: str, lines: Iterable[str]) -> str:
-    """The card with another section, above its usage."""
+    """The card with another section above its usage, in place of one with this title."""
     section = "\n".join([f"## {title}", "", *lines, "", ""])
+    card = re.sub(rf"^## {re.escape(title)}\n.*?(?=^## )", "", card, flags=re.MULTILINE | re.DOTALL)
     head, usage, rest = card.partition("## Usage\n")
     return f"{head}{section}{usage}{rest}"
 

@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bothways import atomic
 from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model.box import model_folder
+from bothways.model.card import CARD, markdown, with_section
 from bothways.model.device import Device, Precision
 from bothways.model.hub_cache import name_in_hub
 from bothways.model.opened import open_model
@@ -26,6 +28,7 @@ from bothways.scoring.worst import Worst
 from bothways.tasks.labelled_files import FinetuneData, with_columns
 from bothways.tasks.registry import rewrite_config, task_config
 from bothways.tasks.task import TaskConfig
+from bothways.tasks.task_card import thresholds_shown
 from bothways.text.frames import as_files
 
 _MAX_RESAMPLED = 5_000  # the bootstrap of rank correlations over more examples takes longer than the predictions
@@ -143,7 +146,28 @@ def calibrate(folder: Path | str, found: Evaluation, *, base: Path | str | None 
     temperature = float(f"{found.temperature or config.temperature:.6g}")
     config = replace(config, temperature=temperature, thresholds=found.thresholds or config.thresholds)
     rewrite_config(folder, config)
+    _say_in_card(folder / CARD, found, config)
     return config
+
+
+def _say_in_card(card: Path, found: Evaluation, config: TaskConfig) -> None:
+    """Write into the model card what was fitted, and that other libraries do not read it."""
+    try:
+        before = card.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):  # there is none, or one that somebody else wrote
+        return
+    fitted = [f"| temperature | {config.temperature:g} |"] if found.temperature else []
+    if found.thresholds:
+        fitted.append(f"| thresholds | {markdown(thresholds_shown(found.thresholds))} |")
+    count = counted(found.examples, "example")
+    says = f"Fitted on {count} after training (`bothways evaluate --calibrate`). The scores above are from before."
+    note = (
+        "bothways divides the logits by the temperature and predicts the labels above their thresholds. Other libraries"
+    )
+    note += " do neither: their probabilities differ."
+    lines = [says, "", "| | |", "|---|---|", *fitted, "", note]
+    with atomic.new_file(card) as fresh:
+        fresh.write_text(with_section(before, "Calibration", lines), encoding="utf-8")
 
 
 def compare_models(
