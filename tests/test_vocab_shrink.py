@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 from tokenizers import models, processors
 
 from bothways.cli import main
+from bothways.model.box import boxed
 from bothways.model.checkpoint import save
 from bothways.model.config import Learned, ModelConfig
 from bothways.model.load import load
 from bothways.model.model import Model
+from bothways.model.readable import check_readable
 from bothways.model.vocabulary import Shrunk, extend_vocabulary, shrink_vocabulary
 from bothways.text.fewer_pieces import choose_pieces, count_pieces, keep_pieces
 from bothways.text.new_words import add_words
@@ -228,6 +231,19 @@ def test_marks_around_a_text_follow(tmp_path: Path) -> None:
         new = keep_pieces(old, choose_pieces(old, np.zeros(old.size, np.int64)))
         assert new("a", "b").pieces == old("a", "b").pieces
         assert new("a").ids == [new.id(piece) for piece in ("[CLS]", "a", "[SEP]")] != old("a").ids
+
+
+def test_a_smaller_vocabulary_reads_the_same_writing_systems(tmp_path: Path) -> None:
+    """The English model keeps all single characters, thousands of which are Chinese, and few English words."""
+    whole = Tokenizer.load(boxed("en"))
+    (tmp_path / "text.txt").write_text("The haircut is okay.\n", encoding="utf-8")
+    kept = choose_pieces(whole, count_pieces([tmp_path / "text.txt"], whole))
+    assert len(kept) > 1000
+    keep_pieces(whole, kept).save(tmp_path)
+    smaller = Tokenizer.load(tmp_path)
+    assert "Latin" in smaller.scripts
+    with warnings.catch_warnings(action="error"):
+        check_readable(["The haircut is okay."], smaller)
 
 
 def test_what_an_unknown_character_costs_stays() -> None:

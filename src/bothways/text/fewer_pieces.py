@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bothways.errors import BothwaysError
 from bothways.text.files import no_text
 from bothways.text.new_words import OnBytes, read_batches
-from bothways.text.tokenizer import Tokenizer
+from bothways.text.tokenizer import READS_SCRIPTS, Tokenizer
 
 _KINDS = ("WordPiece", "BPE", "Unigram")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -95,7 +95,11 @@ def keep_pieces(tokenizer: Tokenizer, kept: Sequence[int]) -> Tokenizer:
     state["post_processor"] = _renumbered(state["post_processor"], new)
     smaller = tokenizer.with_backend(tokenizers.Tokenizer.from_str(json.dumps(state, ensure_ascii=False)))
     assert smaller.pieces == [tokenizer.piece(i) for i in old_ids]
-    return smaller
+    if smaller.scripts >= tokenizer.scripts:
+        return smaller
+    # Few words are left: the model still reads what it was trained on.
+    settings = {**smaller.extra_settings, READS_SCRIPTS: sorted(smaller.scripts | tokenizer.scripts)}
+    return Tokenizer(smaller.backend, smaller.roles, settings)
 
 
 def _characters(tokenizer: Tokenizer) -> list[int]:

@@ -43,9 +43,9 @@ BERT_SPECIALS = tuple(names[0] for names in ROLES.values())
 
 _MOST_IDS = 2**24
 """A larger id is a mistake: every id below it takes memory."""
-_READS = "reads_scripts"
+READS_SCRIPTS = "reads_scripts"
 """In tokenizer_config.json: writing systems that a model reads, though its vocabulary has few words of them."""
-_EXTRA_SETTINGS = ("tokenizer_class", "model_input_names", _READS)
+_EXTRA_SETTINGS = ("tokenizer_class", "model_input_names", READS_SCRIPTS)
 """Settings of tokenizer_config.json that are kept as they are: all but the last are for other libraries."""
 
 
@@ -297,7 +297,7 @@ class Tokenizer:
         pieces: Sequence[str] = self.pieces
         if isinstance(self.backend.decoder, decoders.ByteLevel):
             pieces = self.backend.decode_batch([[i] for i in range(self.size)], skip_special_tokens=False)
-        return known_scripts(pieces) | frozenset(self.extra_settings.get(_READS, ()))
+        return known_scripts(pieces) | frozenset(self.extra_settings.get(READS_SCRIPTS, ()))
 
     @property
     def mask(self) -> str | None:
