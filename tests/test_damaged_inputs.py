@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -320,6 +322,12 @@ def test_a_damaged_index_of_words_is_made_again(how: str, index: Path, tmp_path:
         file = tmp_path / "index" / "bm25" / name
         file.write_bytes(DAMAGE[how](file.read_bytes()))
         assert Index.open(tmp_path / "index", device="cpu").search("cat", mode="bm25") == found, name
+
+
+def test_messages_that_cannot_be_written_change_no_status(vocabulary: Path) -> None:
+    command = [sys.executable, "-m", "bothways", "vocab", "extend", vocabulary, "--words", "nowhere.txt", "--out", "x"]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stderr=full, check=False).returncode == 1
 
 
 def test_words_of_other_libraries_are_no_options() -> None:

@@ -9,7 +9,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
@@ -48,11 +48,14 @@ def echo_parts(parts: Iterable[str]) -> None:
 
 
 def _write(text: str, stream: TextIO, flush: bool = True) -> None:
-    # Results are complete even if nobody can be told about them.
-    with suppress(OSError) if stream is sys.stderr else nullcontext():
+    try:
         stream.write(text + "\n")  # typer.echo would write UTF-8 where the encoding is ASCII
         if flush:
             stream.flush()
+    except OSError:
+        if stream is not sys.stderr:
+            raise
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - results count without messages
 
 
 def say(message: str) -> None:
