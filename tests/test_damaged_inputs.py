@@ -325,7 +325,18 @@ def test_a_damaged_index_of_words_is_made_again(how: str, index: Path, tmp_path:
 
 
 def test_messages_that_cannot_be_written_change_no_status(vocabulary: Path) -> None:
-    command = [sys.executable, "-m", "bothways", "vocab", "extend", vocabulary, "--words", "nowhere.txt", "--out", "x"]
+    command = [
+        sys.executable,
+        "-m",
+        "bothways",
+        "vocab",
+        "extend",
+        str(vocabulary),
+        "--words",
+        "nowhere.txt",
+        "--out",
+        "x",
+    ]
     with Path("/dev/full").open("w") as full:
         assert subprocess.run(command, stderr=full, check=False).returncode == 1
 
