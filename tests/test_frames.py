@@ -91,6 +91,34 @@ def test_vectors_of_a_table_are_those_of_its_texts(kind: str, base: Path) -> Non
     np.testing.assert_allclose(vectors, bothways.encode(ROWS["review"], base), atol=1e-6)
 
 
+def test_texts_of_a_table_are_compared_and_grouped(kind: str, base: Path) -> None:
+    """A table is an iterable of the names of its columns, which were compared instead."""
+    table, texts = MAKE[kind](ROWS), ROWS["review"]
+    assert bothways.similar_pairs(table, base) == bothways.similar_pairs(texts, base)
+    assert bothways.near_duplicates(table, base, text="stars", threshold=1.0) == [[0, 2], [1, 3]]
+    assert bothways.cluster(table, base, k=2) == bothways.cluster(texts, base, k=2)
+    for use in (
+        lambda: bothways.mine_hard_negatives([("a", "b")], base, corpus=table),
+        lambda: bothways.bert_score(table, table, base),
+    ):
+        with refused("bad-input", names="one of its columns"):
+            use()
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_missing_text_of_a_column_is_said_to_be_missing(missing: Any, base: Path) -> None:
+    with refused("bad-input", names="fill missing texts"):
+        bothways.encode(pd.Series(["the cat", missing], dtype=object), base)
+
+
+def test_the_only_column_of_a_table_is_its_text(kind: str, base: Path) -> None:
+    """As ColumnTransformer gives it, whatever its name; the first line of a file could be a text."""
+    table = MAKE[kind]({"body (en)": ROWS["review"]})
+    assert np.array_equal(bothways.encode(table, base), bothways.encode(ROWS["review"], base))
+    with as_files(table) as names:
+        assert [one.texts[0] for one in read_texts_labelled(names)] == ROWS["review"]
+
+
 def test_a_table_is_scored_and_checked_as_its_file_is(tuned: Path, base: Path, tmp_path: Path) -> None:
     table, file = pd.DataFrame(ROWS), tmp_path / "rows.csv"
     table.to_csv(file, index=False)

@@ -183,7 +183,8 @@ class _Rows:
             names = tuple(row)
             if names not in known:
                 place = name if self.kind in TABLES else where
-                known[names] = find_columns(columns, names, place, has_header=self.kind in WITH_HEADER)
+                is_written, is_typed = self.kind in WITH_HEADER, self.kind in (".parquet", ".arrow")
+                known[names] = find_columns(columns, names, place, has_header=is_written, has_types=is_typed)
                 text, *pair = (" + ".join(some) for some in known[names].texts)
                 label = " + ".join(known[names].indicators) or known[names].label
                 split = f", separated by {self.separator}" if self.separator not in ("", MARKS) else ""

@@ -22,6 +22,7 @@ from bothways.model.box import model_folder, no_such_model
 from bothways.model.readable import check_readable
 from bothways.model.sentence_files import MODULES
 from bothways.model.weights import read_json, read_weights
+from bothways.text.frames import not_a_text
 from bothways.text.plain_ids import PlainIds
 from bothways.text.tokenizer import Tokenizer
 
@@ -107,7 +108,7 @@ def _batched(texts: Iterable[str]) -> Iterator[list[str]]:
     while some := list(islice(stream, _TEXTS_AT_ONCE)):
         for text in some:
             if not isinstance(text, str):
-                raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+                raise not_a_text(text)
         yield some
 
 

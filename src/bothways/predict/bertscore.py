@@ -27,11 +27,13 @@ from bothways.errors import BothwaysError
 from bothways.model.device import Device, Precision
 from bothways.model.maxsim import PackedTexts, maxsim_both
 from bothways.model.model import Model
-from bothways.predict.encode import PackedStates, iter_states, require_several, text_chunks
+from bothways.predict.encode import PackedStates, iter_states, text_chunks
 from bothways.predict.encode_options import Long
 from bothways.predict.features import Features
+from bothways.predict.given_texts import require_several
 from bothways.predict.published_scores import best_layer, read_baseline
 from bothways.progress import in_notebook
+from bothways.text.frames import not_a_text
 from bothways.text.tokenizer import Tokenizer
 
 Floats = NDArray[np.float32]
@@ -142,7 +144,7 @@ class _Pairs:
 
 def _clean(text: Any, space: str) -> str:
     if not isinstance(text, str):
-        raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+        raise not_a_text(text)
     stripped = text.strip()
     return space + stripped if stripped else stripped
 

@@ -33,10 +33,10 @@ from bothways.model.pooling import Counted
 from bothways.model.static import StaticModel, is_static, load_static
 from bothways.predict.encode_options import Combine, Long, Per, Pool
 from bothways.predict.features import STATIC, Features, TextRecipe, text_recipe, warn_of_prompts
+from bothways.predict.given_texts import require_several, texts_of
 from bothways.predict.pooled_windows import joined, vector_of_windows
 from bothways.progress import notebook_progress
-from bothways.text.files import read_texts
-from bothways.text.frames import as_files, frame_kind
+from bothways.text.frames import not_a_text
 from bothways.text.long_text import LongText
 from bothways.text.tokenizer import Encoding
 
@@ -320,27 +320,9 @@ def text_reader(
     return reader
 
 
-def texts_of(given: Any, text: str | None = None) -> Any:
-    """The texts of a table in memory: the column `text`, or the one with a usual name. Anything else as it is."""
-    if not frame_kind(given):
-        return given
-    with as_files(given) as (name,):
-        return list(read_texts(Path(name), text))
-
-
-def require_several(texts: Iterable[Any]) -> None:
-    """Refuse a single string, which is an iterable of letters, and what is no iterable."""
-    if not isinstance(texts, Iterable):
-        raise BothwaysError(f"a list of texts was expected, and {texts!r} was given", "bad-input", texts)
-    if isinstance(texts, str):
-        raise BothwaysError(
-            "a list of texts was expected, and one string was given: put it in a list", "bad-input", texts
-        )
-
-
 def _require_text(text: Any) -> str:
     if not isinstance(text, str):
-        raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+        raise not_a_text(text)
     return text
 
 

@@ -16,7 +16,7 @@ from bothways.data.examples import Gold
 from bothways.data.texts import read_texts_labelled
 from bothways.errors import BothwaysError, StoppedError, name_list
 from bothways.model.device import find_device
-from bothways.predict.encode import require_several
+from bothways.predict.given_texts import require_several
 from bothways.predict.predictor import Predictor
 from bothways.progress import interactive_progress, notebook_progress
 from bothways.tasks.classify import as_text

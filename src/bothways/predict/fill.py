@@ -19,6 +19,7 @@ from bothways.model.facts import ModelFacts
 from bothways.model.opened import AnsweringModel
 from bothways.model.readable import check_readable
 from bothways.predict.places import Places, log_probabilities, most_probable, places_of
+from bothways.text.frames import not_a_text
 from bothways.text.plain_ids import LONG, PlainIds
 from bothways.text.tokenizer import Encoding, Tokenizer
 
@@ -122,7 +123,7 @@ def _masked(texts: Sequence[str], before: int, model: ModelFacts, top: int) -> I
     tokenizer, limit = model.require_tokenizer(), model.config.encoder.max_length
     for text in texts:
         if not isinstance(text, str):
-            raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+            raise not_a_text(text)
         if len(text) > LONG and (tokens := len(PlainIds(tokenizer).any_length([text]).ids)) > limit:
             raise _too_long(before + 1 + texts.index(text), tokens, limit)
     mask = tokenizer.id(tokenizer.mask or "")

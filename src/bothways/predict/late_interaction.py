@@ -27,9 +27,10 @@ from bothways.model.device import Device, Precision
 from bothways.model.late import Expansion, Late, Side
 from bothways.model.maxsim import PackedTexts, maxsim
 from bothways.model.model import Model
-from bothways.predict.encode import TextChunk, require_several, text_chunks, warn_of_losses
+from bothways.predict.encode import TextChunk, text_chunks, warn_of_losses
 from bothways.predict.encode_options import Long
 from bothways.predict.features import Features
+from bothways.predict.given_texts import require_several
 from bothways.predict.rerank import (
     Hit,
     Pair,

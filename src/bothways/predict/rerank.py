@@ -17,8 +17,9 @@ from bothways.model.device import Device, Precision
 from bothways.model.facts import ModelFacts
 from bothways.model.opened import AnsweringModel
 from bothways.model.sentence_files import max_length_of
-from bothways.predict.encode import require_several, warn_of_losses
+from bothways.predict.encode import warn_of_losses
 from bothways.predict.encode_options import Long
+from bothways.predict.given_texts import require_several
 from bothways.printable import counted
 from bothways.progress import in_notebook
 from bothways.tasks.answering import decode_all

@@ -1,7 +1,7 @@
 """Groups of similar texts, each with a name and its most typical texts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from bothways.errors import BothwaysError, require_range
 from bothways.model.device import Device, Precision
 from bothways.predict.encode_options import Long
+from bothways.predict.given_texts import texts_of
 from bothways.predict.roles import RoleEncoder
 from bothways.predict.source import AnyModel, open_source
 from bothways.progress import Watch, watch_nothing
@@ -39,9 +40,10 @@ class Group:
 
 
 def cluster(
-    texts: Sequence[str],
+    texts: Any,
     model: AnyModel = None,
     *,
+    text: str | None = None,
     threshold: float | None = None,
     min_size: int | None = None,
     k: int | None = None,
@@ -58,8 +60,10 @@ def cluster(
     By default a group is a text and all others whose cosine with it is at least `threshold` (0.75), taken from the
     densest on; groups of fewer than `min_size` (3) texts are left out. With `k` all texts are divided into k groups
     (spherical k-means); `seed` chooses the first centroids. `vectors` are those of the texts, if they are known.
-    `budget` bounds the memory in bytes, beside the texts. For the rest see `encode`.
+    `budget` bounds the memory in bytes, beside the texts. Of a table `text` names the column of the texts. For the rest
+    see `encode`.
     """
+    texts = texts_of(texts, text)
     require_texts(texts, vectors)
     if k is not None and (threshold is not None or min_size is not None):
         raise BothwaysError(

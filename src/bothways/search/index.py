@@ -12,8 +12,9 @@ from bothways.model.box import DEFAULT, lasting_name, model_for_vectors
 from bothways.model.device import Device, Precision
 from bothways.model.model import Model
 from bothways.model.static import StaticModel
-from bothways.predict.encode import require_several, warn_of_losses
+from bothways.predict.encode import warn_of_losses
 from bothways.predict.encode_options import Long
+from bothways.predict.given_texts import require_several
 from bothways.predict.rerank import Ranker, Reranker
 from bothways.predict.source import open_source
 from bothways.progress import Watch, watch_nothing

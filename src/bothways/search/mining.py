@@ -13,16 +13,18 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from bothways.errors import BothwaysError, require_choice, require_range
+from bothways.errors import require_choice, require_range
 from bothways.hash_rng import mix, uniform
 from bothways.model.device import Device, Precision
 from bothways.predict.encode_options import Long
+from bothways.predict.given_texts import require_several
 from bothways.predict.roles import RoleEncoder
 from bothways.predict.source import AnyModel, open_source
 from bothways.progress import Watch, watch_nothing
 from bothways.search.nearest import Scores, nearest_blocks
 from bothways.search.products import BUDGET, Matrix, Rows
 from bothways.search.text_vectors import stored_vectors
+from bothways.text.frames import not_a_text
 from bothways.text.same_text import same_key
 
 Sampling = Literal["top", "random"]
@@ -128,6 +130,8 @@ def mine_hard_negatives(
     model folder with the prompts "query" and "document" gets them. `budget` bounds the memory in bytes, beside the
     texts. For the rest see `encode`.
     """
+    for given in (pairs, corpus):
+        require_several(given)
     rules, task = rules or NegativeRules(), _Task.of(pairs, corpus)
     if not task.anchors:
         return []
@@ -157,7 +161,7 @@ class _Task:
 
         def number(text: str) -> int:
             if not isinstance(text, str):
-                raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+                raise not_a_text(text)
             return documents.setdefault(same_key(text), (len(documents), text))[0]
 
         for text in corpus:
@@ -165,7 +169,7 @@ class _Task:
         found: dict[str, dict[str, int]] = {}
         for anchor, positive in pairs:
             if not isinstance(anchor, str):
-                raise BothwaysError(f"a text was expected, and {anchor!r} was given", "bad-input", anchor)
+                raise not_a_text(anchor)
             found.setdefault(anchor, {})[positive] = number(positive)
         same = [documents.get(same_key(anchor), (-1, ""))[0] for anchor in found]
         positives = [list(own.items()) for own in found.values()]

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from torch import Tensor
 from bothways.errors import BothwaysError, require_range
 from bothways.model.device import Device, Precision
 from bothways.predict.encode_options import Long
+from bothways.predict.given_texts import texts_of
 from bothways.predict.roles import RoleEncoder
 from bothways.predict.source import AnyModel, open_source
 from bothways.progress import Watch, watch_nothing
@@ -38,6 +39,7 @@ from bothways.search.text_vectors import (
     require_match,
     stored_vectors,
 )
+from bothways.text.frames import not_a_text
 
 TOP, MOST = 100, 100_000
 """Pairs by default: without a bound on their score, and with one."""
@@ -57,9 +59,10 @@ class SimilarPair(NamedTuple):
 
 
 def similar_pairs(
-    texts: Sequence[str],
+    texts: Any,
     model: AnyModel = None,
     *,
+    text: str | None = None,
     top: int | None = None,
     above: float | None = None,
     vectors: Matrix | None = None,
@@ -73,8 +76,10 @@ def similar_pairs(
 
     Equal texts are compared once, under the number of the first: `near_duplicates` finds them. By default there are
     100 pairs, and with `above` at most 100,000. `vectors` are those of the texts, if they are known: a (texts, width)
-    matrix, perhaps memory-mapped. `budget` bounds the memory in bytes. For the rest see `encode`.
+    matrix, perhaps memory-mapped. `budget` bounds the memory in bytes. Of a table `text` names the column of the texts.
+    For the rest see `encode`.
     """
+    texts = texts_of(texts, text)
     require_texts(texts, vectors)
     limit = top if top is not None else TOP if above is None else MOST
     require_range("`top`", limit, limit >= 1, "at least 1")
@@ -94,9 +99,10 @@ def similar_pairs(
 
 
 def near_duplicates(
-    texts: Sequence[str],
+    texts: Any,
     model: AnyModel = None,
     *,
+    text: str | None = None,
     threshold: float = THRESHOLD,
     vectors: Matrix | None = None,
     long: Long = "error",
@@ -110,6 +116,7 @@ def near_duplicates(
     Two texts are in one group if their cosine is at least `threshold`, or if a chain of such pairs joins them. Equal
     texts are always in one group. For the other arguments see `similar_pairs`.
     """
+    texts = texts_of(texts, text)
     require_texts(texts, vectors)
     require_range("`threshold`", threshold, -1 <= threshold <= 1, "between -1 and 1")
     distinct = Distinct.of(texts)
@@ -129,7 +136,7 @@ def require_texts(texts: Sequence[str], vectors: Matrix | None) -> None:
         )
     for text in texts:
         if not isinstance(text, str):
-            raise BothwaysError(f"a text was expected, and {text!r} was given", "bad-input", text)
+            raise not_a_text(text)
     require_match(texts, vectors)
 
 

@@ -149,14 +149,16 @@ def names_without_header(columns: Columns, first: list[str]) -> list[str] | None
     return None
 
 
-def find_columns(columns: Columns, names: Sequence[str], where: str, *, has_header: bool = False) -> ResolvedColumns:
+def find_columns(
+    columns: Columns, names: Sequence[str], where: str, *, has_header: bool = False, has_types: bool = False
+) -> ResolvedColumns:
     """The text, pair and label columns among these names; an error if that is ambiguous.
 
-    With `has_header` the names are the first line of a table, which may in truth be its first row.
+    With `has_header` the names are the first line of a table, which may in truth be its first row. With `has_types` all
+    rows have these columns for sure, so that the only one is the text, whatever its name.
     """
-    table = _Header(
-        names, where, "; if its first line is no header, count them, as in `text` 1 and `label` 2" * has_header
-    )
+    hint = "; if its first line is no header, count them, as in `text` 1 and `label` 2" * has_header
+    table = _Header(names, where, hint, has_types=has_types)
     if columns.pair and not columns.text:
         raise BothwaysError("`pair` names the second text: name the first one with `text`", "pair-without-text")
     labels = table.named(columns.label, "label") if columns.label else ()
@@ -174,7 +176,9 @@ def find_columns(columns: Columns, names: Sequence[str], where: str, *, has_head
     return ResolvedColumns(tuple(texts), label or table.known_label(used))
 
 
-def find_text(text: str | None, names: Sequence[str], where: str, *, has_header: bool = False) -> tuple[str, ...]:
+def find_text(
+    text: str | None, names: Sequence[str], where: str, *, has_header: bool = False, has_types: bool = False
+) -> tuple[str, ...]:
     """The columns of the one text of a row, where no second text and no label is read.
 
     A column `text` is taken whatever else there is; without one the rules are those of `find_columns`.
@@ -182,7 +186,8 @@ def find_text(text: str | None, names: Sequence[str], where: str, *, has_header:
     >>> find_text(None, ["id", "review"], "a.csv"), find_text("title+body", ["title", "body"], "a.csv")
     (('review',), ('title', 'body'))
     """
-    table = _Header(names, where, "; if its first line is no header, count them, as in `text` 1" * has_header, "`text`")
+    hint = "; if its first line is no header, count them, as in `text` 1" * has_header
+    table = _Header(names, where, hint, "`text`", has_types)
     if text:
         return table.named(text, "text")
     if exact := table.like("text"):
@@ -206,9 +211,15 @@ class _Header:
     """The column names of one table."""
 
     def __init__(
-        self, names: Sequence[str], where: str, hint: str, arguments: str = "`text`, and a second text with `pair`"
+        self,
+        names: Sequence[str],
+        where: str,
+        hint: str,
+        arguments: str = "`text`, and a second text with `pair`",
+        has_types: bool = False,
     ) -> None:
         self.names, self.where, self.hint, self.arguments = names, where, hint, arguments
+        self.has_types = has_types
         self.all = f"its columns are {name_list(names) or 'none'}"
 
     def like(self, name: str) -> list[str]:
@@ -245,6 +256,8 @@ class _Header:
             return [(title[0], description[0])]
         if alone := [own for name in ALONE for own in self.like(name) if own not in labels]:
             return [(alone[0],)]
+        if len(self.names) == 1 and self.has_types and self.names[0] not in labels:
+            return [(self.names[0],)]
         says = f"{self.where} has no column with a usual name for the text ({self.all})"
         advice = f"name it with {self.arguments}{self.hint}"
         raise BothwaysError(f"{says}: {advice}", "no-text-column", tuple(self.names))

@@ -227,7 +227,7 @@ def replace_surrogates(text: str) -> str:
 
 def _row_texts(path: Path, kind: str, text: str | None, meter: Meter) -> Iterator[str]:
     """The text of each row: the column that `text` names, or that of the first row with a usual name."""
-    column = _Column(name_of(path), text, kind in WITH_HEADER, kind in _JSON_LINES)
+    column = _Column(name_of(path), text, kind)
     if kind in _JSON_LINES:
         for number, value in parse_jsonl(path, read_whole_lines(path, meter)):
             yield value if isinstance(value, str) else column.of(value, f"{name_of(path)}, line {number}")
@@ -242,12 +242,15 @@ def _row_texts(path: Path, kind: str, text: str | None, meter: Meter) -> Iterato
 class _Column:
     """The column of a file that holds its texts, or several that are joined."""
 
-    def __init__(self, name: str, text: str | None, has_header: bool, is_json: bool) -> None:
-        self.name, self.text, self.has_header, self.is_json = name, text, has_header, is_json
+    def __init__(self, name: str, text: str | None, kind: str) -> None:
+        self.name, self.text, self.is_json = name, text, kind in _JSON_LINES
+        self.is_written, self.is_typed = kind in WITH_HEADER, kind in (".parquet", ".arrow")
         self.names: tuple[str, ...] = ()
 
     def choose(self, names: list[str]) -> list[str]:
-        self.names = self.names or find_text(self.text, names, self.name, has_header=self.has_header)
+        self.names = self.names or find_text(
+            self.text, names, self.name, has_header=self.is_written, has_types=self.is_typed
+        )
         return list(self.names)
 
     def of(self, row: Any, where: str) -> str:

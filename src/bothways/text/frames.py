@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,14 @@ def with_columns(table: Any, added: Mapping[str, Sequence[Any]]) -> Any:
 def _series(table: Any, values: Sequence[Any]) -> Any:
     kind = "object" if any(isinstance(value, list | dict) for value in values) else None
     return type(table.iloc[:, 0])(list(values), index=table.index, dtype=kind)
+
+
+def not_a_text(value: Any) -> BothwaysError:
+    """The error for one of several texts that is none; of a column it may be a missing value."""
+    is_nan = isinstance(value, float) and isnan(value)
+    is_missing = value is None or is_nan or type(value).__name__ in ("NAType", "NaTType")
+    advice = ": fill missing texts, as in column.fillna('')" if is_missing else ""
+    return BothwaysError(f"a text was expected, and {value!r} was given{advice}", "bad-input", value)
 
 
 def _whole(column: Any) -> Any:
