@@ -193,7 +193,7 @@ def test_groups_are_named_by_their_own_words() -> None:
     ("call", "code"),
     [
         (lambda: similar_pairs("one text"), "bad-input"),
-        (lambda: similar_pairs(["a", 3]), "bad-input"),  # type: ignore[list-item]
+        (lambda: similar_pairs(["a", 3]), "bad-input"),
         (lambda: similar_pairs(["a"], vectors=unit(2)), "length-mismatch"),
         (lambda: similar_pairs(["a"], vectors=np.ones(1)), "bad-shape"),
         (lambda: similar_pairs(["a"], vectors=unit(1), top=0), "out-of-range"),

@@ -170,19 +170,25 @@ def _require_same_files(
 
 def _require_both(opened: Packed, sources: Mapping[str, Any]) -> None:
     """Every source needs text to train on, and held-out text."""
-    train, valid = (set(opened.corpora(split)) for split in ("train", "valid"))
+    train, valid = (opened.corpora(split) for split in ("train", "valid"))
     for name in sources:
         if name in train and name in valid:
             continue
-        if name not in train | valid:
+        if name not in train and name not in valid:
             raise BothwaysError(f"no text was found in {name}", NO_TEXT, name)
         if name in valid:
             says, code, size = f"all text of {name} is held out, so none is left to train on", ALL_HELD_OUT, "smaller"
         else:
             says, code, size = f"no document of {name} was held out to watch its loss", "nothing-held-out", "larger"
+        if Corpus((train if name in train else valid)[name]).documents == 1:
+            says, size = (
+                f"the text of {name} is one document, and some documents must be held out to watch its loss",
+                "",
+            )
+        advice = f", or a {size} `valid`" if size else ""
         raise BothwaysError(
-            f"{says}: give more text, with empty lines between its documents, `each` lines if every line is a "
-            f"document, or a {size} `valid`",
+            f"{says}: give `each` lines if every line is a document, or more text, with empty lines between its "
+            f"documents{advice}",
             code,
             name,
         )

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -228,5 +227,7 @@ class PredictJob:
     def join(self, parts: Sequence[Path], counts: Sequence[Counts], out: Path) -> None:
         from bothways.predict.rows import join_csv, join_parquet
 
-        as_csv = partial(join_csv, bom=self.bom)
-        {".csv": as_csv, ".parquet": join_parquet}.get(out.suffix, join_lines)(parts, out)
+        if out.suffix == ".csv":
+            join_csv(parts, out, bom=self.bom)
+        else:
+            (join_parquet if out.suffix == ".parquet" else join_lines)(parts, out)
