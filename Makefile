@@ -73,7 +73,7 @@ locked: .venv/pip  ## .venv as constraints.txt says, each file but torch's compa
 docs: .venv/dev  ## the documentation as a site, in site/
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 
-fuzz: .venv/dev  ## random and damaged inputs, each in a process with limits; ten minutes
+fuzz: .venv/dev  ## random and damaged inputs, each in a fork with limits; ten minutes
 	$(BIN)/python tests/fuzz.py --minutes 10
 
 bench: .venv/dev  ## ratios against transformers on this machine; see benchmarks/ for the GPU

@@ -1,26 +1,32 @@
 """Random and damaged inputs for everything that reads: each ends in a result or in one sentence.
 
-`python tests/fuzz.py --minutes 10` (`make fuzz`) runs the command line in processes with limits: exit status 0, 1 or 2,
-no traceback, at most 20 seconds, and no more memory than the limit. tests/test_fuzz.py runs the same cases in one
-process, a minute of them.
+`python tests/fuzz.py --minutes 10` (`make fuzz`) runs the command line in forks of one process, which has imported it,
+with limits: exit status 0, 1 or 2, no traceback, at most 20 seconds, and no more memory than the limit.
+tests/test_fuzz.py runs the same cases in one process, a minute of them.
 """
 
 import argparse
+import importlib
 import json
 import os
+import pkgutil
 import random
 import resource
 import shutil
+import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-SECONDS, MEMORY = 20, 4 * 2**30  # of address space: torch alone maps three
+SECONDS, MEMORY = 20, 3 * 2**29
+"""Of a processor; of address space, beyond what the imports take."""
 _ODD: list[Any] = [0, -1, 1, 2**31, 2**63, 10**30, -(10**400), 0.5, 1e308, float("nan"), float("inf"), True, None, "", "x", [], {},
         [[]], {"a": {}}, "a" * 5_000, "\x1b[31m", "\u202e", "\ud800", [1] * 1_000, "(a+)+b", "../..", "\x00"]  # fmt: skip
 _LINES = ["text\tlabel", "a\tb\nc\td", "text,label\na,b\n", '{"text": "a", "label": 1}', '{"text": ["a"]}', "[[[[", '"',
@@ -106,14 +112,24 @@ def recipe_file(folder: Path, train: Path, draw: random.Random) -> Path:
     return path
 
 
-Case = Callable[[Path, Path, Path, random.Random], list[str]]
+@dataclass(frozen=True)
+class Sources:
+    """Folders that are right: a model, a fine-tuned adapter of it, its ONNX graph, and a search index."""
+
+    model: Path
+    adapter: Path
+    graph: Path
+    index: Path
 
 
-def case_of_text(folder: Path, model: Path, adapter: Path, draw: random.Random) -> list[str]:
+Case = Callable[[Path, Sources, random.Random], list[str]]
+
+
+def case_of_text(folder: Path, sources: Sources, draw: random.Random) -> list[str]:
     """Any verb that reads texts or labelled files."""
     file = str(text_file(folder, draw))
-    out = str(folder / "out")
-    tuned = ["--model", str(adapter)]
+    out, model = str(folder / "out"), sources.model
+    tuned = ["--model", str(sources.adapter)]
     verbs = [
         ["predict", file, *tuned, "--long", "cut"], ["predict", file, *tuned, "--json", "--top", "2"],
         ["evaluate", file, *tuned], ["encode", file, "--model", str(model), "--out", out + ".npy"],
@@ -128,72 +144,116 @@ def case_of_text(folder: Path, model: Path, adapter: Path, draw: random.Random) 
     return draw.choice(verbs)
 
 
-def case_of_model(folder: Path, model: Path, adapter: Path, draw: random.Random) -> list[str]:
-    """A damaged model or adapter."""
-    source = draw.choice([model, adapter])
+def case_of_model(folder: Path, sources: Sources, draw: random.Random) -> list[str]:
+    """A damaged model, adapter or graph."""
+    source = draw.choice([sources.model, sources.adapter, sources.graph])
     shutil.copytree(source, folder / "model")
     damage_folder(folder / "model", draw)
     where = str(folder / "model")
-    base = ["--base", str(model)] if (source / "adapter_config.json").exists() and draw.random() < 0.5 else []
+    base = ["--base", str(sources.model)] if (source / "adapter_config.json").exists() and draw.random() < 0.5 else []
     verbs = [["info", where], ["predict", "a cat", "--model", where, *base], ["fill", "a [MASK]", "--model", where],
              ["convert", where, str(folder / "out")]]  # fmt: skip
     return draw.choice(verbs)
 
 
-def case_of_recipe(folder: Path, model: Path, adapter: Path, draw: random.Random) -> list[str]:
+def case_of_index(folder: Path, sources: Sources, draw: random.Random) -> list[str]:
+    """A damaged search index."""
+    shutil.copytree(sources.index, folder / "index")
+    damage_folder(folder / "index", draw)
+    where = ["--index", str(folder / "index")]
+    verbs = [["search", "a cat", *where, "--mode", draw.choice(["dense", "bm25", "fused"])], ["search", "compact", *where],
+             ["search", "add", "examples/sample.txt", *where], ["search", "delete", "1", *where]]  # fmt: skip
+    return draw.choice(verbs)
+
+
+def case_of_recipe(folder: Path, sources: Sources, draw: random.Random) -> list[str]:
     """An odd recipe."""
     train = folder / "train.tsv"
     train.write_text("text\tlabel\nthe cat\ta\na dog\tb\n", encoding="utf-8")
     out = ["--out", str(folder / "out")]
-    return ["finetune", str(recipe_file(folder, train, draw)), *out, "--model", str(model), "--set", "run.steps=1"]
+    model = ["--model", str(sources.model)]
+    return ["finetune", str(recipe_file(folder, train, draw)), *out, *model, "--set", "run.steps=1"]
 
 
-def case_of_arguments(folder: Path, model: Path, adapter: Path, draw: random.Random) -> list[str]:
+def case_of_arguments(folder: Path, sources: Sources, draw: random.Random) -> list[str]:
     """Words that no verb expects."""
     from bothways.cli import app
 
     verbs = sorted(command.name or command.callback.__name__ for command in app.registered_commands if command.callback)
-    words = ["--json", "--model", str(model), "--out", str(folder / "out"), "--top", "-1", "\x1b[31m", "", "--long", "x",
+    words = ["--json", "--model", str(sources.model), "--out", str(folder / "out"), "--top", "-1", "\x1b[31m", "", "--long", "x",
              "--set", "a=b", "--threads", "0", "99999999999999999999", "--text", str(folder), "no-file.tsv"]  # fmt: skip
     return [draw.choice([*verbs, "search", "vocab"]), *draw.choices(words, k=draw.randint(0, 4))]
 
 
-CASES: tuple[Case, ...] = (case_of_text, case_of_model, case_of_recipe, case_of_arguments)
+CASES: tuple[Case, ...] = (case_of_text, case_of_model, case_of_index, case_of_recipe, case_of_arguments)
 
 
-def _limits() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+def import_everything() -> None:
+    """What a command may import, so that a fork of this process need not."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    import bothways
+
+    for module in pkgutil.walk_packages(bothways.__path__, "bothways."):
+        if not module.name.endswith("__main__"):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+    for name in ("pyarrow.parquet", "openpyxl", "onnxruntime", "bm25s"):
+        importlib.import_module(name)
 
 
-def run_apart(arguments: Sequence[str]) -> str:
+def run_apart(arguments: Sequence[str], folder: Path) -> str:
     """What is wrong with how the command ended; "" if nothing is."""
-    command = [sys.executable, "-m", "bothways", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    shown_in = folder / "shown"
+    if not (child := os.fork()):
+        _run(arguments, shown_in)
+    until = time.monotonic() + 6 * SECONDS  # the machine may be busy
+    while not (ended := os.wait4(child, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+    _, status, usage = ended
+    shown = shown_in.read_bytes().decode("utf-8", "replace")
+    code = os.waitstatus_to_exitcode(status)
+    if code not in (0, 1, 2) or "Traceback" in shown or "\x1b" in shown or (code and not shown.strip()):
+        return f"status {code}: {shown[-1_500:]}"
+    used = usage.ru_utime + usage.ru_stime
+    return f"it took {used:.0f} s" if used > SECONDS else ""
+
+
+def _run(arguments: Sequence[str], shown_in: Path) -> NoReturn:
+    """The command in a fork, which never returns."""
+    from bothways.cli import main
+
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (2 * SECONDS, 2 * SECONDS))
+    shown = os.open(shown_in, os.O_CREAT | os.O_WRONLY)
+    for stream, to in enumerate((os.open(os.devnull, os.O_RDONLY), shown, shown)):
+        os.dup2(to, stream)
+    sys.argv, code = ["bothways", *arguments], 0
     try:
-        done = subprocess.run(command, capture_output=True, timeout=3 * SECONDS, check=False, env=environment,
-                              stdin=subprocess.DEVNULL, preexec_fn=_limits)  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"it took more than {3 * SECONDS} s"
-    except ValueError:  # an argument that no process can have
-        return ""
-    shown = (done.stdout + done.stderr).decode("utf-8", "replace")
-    if done.returncode not in (0, 1, 2):
-        return f"status {done.returncode}: {shown[-1_500:]}"
-    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    if "Traceback" in shown or "\x1b" in shown:
-        return shown[-1_500:]
-    return f"it took {used:.0f} s" if used > SECONDS else ""  # of a processor: the machine may be busy
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 99
+    with suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
-def make_models(folder: Path) -> tuple[Path, Path]:
-    """A small model and an adapter of it, fine-tuned."""
+def make_sources(folder: Path) -> Sources:
+    """A small model and what is made with it."""
     sys.path.insert(0, str(Path(__file__).parent))
+    from bothways.export.folder import export_onnx
     from bothways.model.checkpoint import save
     from bothways.model.config import ModelConfig
     from bothways.model.load import load
     from bothways.model.lora import adapt, save_adapter
     from bothways.model.model import Model
+    from bothways.search.index import Index
     from bothways.tasks.folder import with_task
     from bothways.text.tokenizer import Tokenizer
     from bothways.train.settings import LoraSettings
@@ -203,7 +263,11 @@ def make_models(folder: Path) -> tuple[Path, Path]:
     tuned = with_task(load(folder / "base"), config_for("classify", kind="single"), ("good", "bad"))
     adapted = adapt(tuned, LoraSettings(rank=2))
     save_adapter(adapted, str(folder / "base"), folder / "adapter")
-    return folder / "base", folder / "adapter"
+    export_onnx(folder / "adapter", folder / "graph")
+    documents = folder / "documents.txt"
+    documents.write_text("the cat\na dog\n是 猫\n", encoding="utf-8")
+    Index.build(documents, folder / "index", model=folder / "base")
+    return Sources(folder / "base", folder / "adapter", folder / "graph", folder / "index")
 
 
 def main() -> None:
@@ -215,14 +279,15 @@ def main() -> None:
     )
     options = parser.parse_args()
     until, number, bad = time.monotonic() + 60 * options.minutes, options.first, 0
+    import_everything()
     with tempfile.TemporaryDirectory() as place:
-        model, adapter = make_models(Path(place) / "models")
+        sources = make_sources(Path(place) / "sources")
         while time.monotonic() < until:
             folder = Path(place) / "case"
             folder.mkdir()
             draw = random.Random(number)
-            arguments = CASES[number % len(CASES)](folder, model, adapter, draw)
-            if wrong := run_apart(arguments):
+            arguments = CASES[number % len(CASES)](folder, sources, draw)
+            if wrong := run_apart(arguments, folder):
                 bad += 1
                 sys.stdout.write(f"case {number}: {arguments!r}\n{wrong}\n\n")
                 sys.stdout.flush()
