@@ -376,7 +376,7 @@ def is_waiting(process: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_command_leaves_nothing(kind: signal.Signals, tmp_path: Path, model_folder: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
@@ -392,8 +392,8 @@ def test_an_interrupted_command_leaves_nothing(kind: signal.Signals, tmp_path: P
         str(folder / "v.npy"),
     ]
 
-    def hear() -> None:  # a shell's background jobs are started deaf to Ctrl-C
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    def hear() -> None:  # a shell's background jobs are started deaf to Ctrl-C, and nohup's to closed terminals
+        signal.signal(kind, signal.SIG_DFL)
 
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, **pipes, preexec_fn=hear)  # type: ignore[call-overload]  # noqa: PLW1509

@@ -1,6 +1,7 @@
 """Classifier with several labels and with weights, and Regressor: what they learn, and what scikit-learn makes of it."""
 
 import pickle
+import signal
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from bothways.predict.classifier import Classifier
 from bothways.predict.estimator import EstimatorError
 from bothways.predict.regressor import Regressor
 from bothways.tasks.classify import ClassifySettings, TextClassification
+from bothways.train.protocol import Event, Started, Stepped
 from helpers import refused
 from helpers.tasks import MULTI, NUMBERS, SINGLE, quiet, recipe_for, start, take
 
@@ -123,6 +125,23 @@ def test_scikit_learn_s_searches_take_several_labels(base: Path) -> None:
     assert search.fit(TEXTS, BITS).predict(TEXTS).shape == BITS.shape
     weighted = GridSearchCV(fast(base), {"class_weight": [None, "balanced"]}, cv=folds, error_score="raise")
     assert weighted.fit(TEXTS, BITS, sample_weight=np.arange(12.0)).predict_proba(TEXTS).shape == (12, 4)
+
+
+def test_a_signal_ends_a_search(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only the fit in which it comes, of which scikit-learn would say that it failed."""
+    fits = []
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Started):
+            fits.append(event)
+        elif isinstance(event, Stepped) and event.step == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("bothways.predict.estimator.StepProgress", lambda bar: interrupt)
+    search = GridSearchCV(fast(base, epochs=9), {"lr": [1e-3, 1e-2]}, cv=KFold(2))
+    with pytest.raises(KeyboardInterrupt):
+        search.fit(TEXTS, BITS)
+    assert len(fits) == 1
 
 
 def test_tags_tell_what_they_are() -> None:

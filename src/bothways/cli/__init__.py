@@ -86,6 +86,9 @@ def main() -> None:
     """The `bothways` command."""
     # SIGTERM raises SystemExit, so that open `with` blocks remove their temporary files.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # A closed terminal asks for the same, unless nohup keeps the command from hearing it. Windows has no SIGHUP.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     # Threads of torch sleep while they wait for each other: by default they spin, far slower on busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     safe_streams()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bothways.data.examples import Gold
 from bothways.data.texts import read_texts_labelled
-from bothways.errors import BothwaysError, StoppedError, name_list
+from bothways.errors import BothwaysError, name_list
 from bothways.model.device import find_device
 from bothways.predict.given_texts import require_several
 from bothways.predict.predictor import Predictor
@@ -41,7 +41,7 @@ def value_errors() -> Iterator[None]:
     """Raise errors as EstimatorError."""
     try:
         yield
-    except (EstimatorError, StoppedError):
+    except EstimatorError:
         raise
     except BothwaysError as error:
         raise EstimatorError(str(error), error.code, error.value) from error
@@ -106,7 +106,8 @@ class TextEstimator:
                 listen = StepProgress(bar) if bar is not None else _ignore
                 found = finetune(recipe, self.out or folder, train=examples, dev=[], listen=[listen])
             if not found.complete:
-                raise StoppedError("fit was stopped before the end: with `out`, the same call resumes", "stopped")
+                # Not an error: scikit-learn's searches would go on with the next fit.
+                raise KeyboardInterrupt("fit was stopped before the end: with `out`, the same call resumes")
             self.predictor_ = Predictor.load(found.folder, device=self.device, dtype=self.dtype)
 
     def _decoded(self, texts: Iterable[Any]) -> NDArray[np.float64]:

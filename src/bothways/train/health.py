@@ -264,8 +264,8 @@ class HealthMonitor:
         if not self._duplicates > 0.05:
             return None
         return (
-            f"{100 * self._duplicates:.0f} % of the documents are copies of others. A model memorises copies, and "
-            "held-out documents may be among them: pack the text again with `dedup`."
+            f"{100 * self._duplicates:.0f} % of the documents are copies of others, and a model memorises copies: pack "
+            "the text with `dedup`."
         )
 
     def _overfitting(self, event: Evaluated) -> str | None:
