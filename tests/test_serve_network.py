@@ -189,10 +189,11 @@ main()
 
 
 @pytest.mark.slow
-def test_the_command_until_sigterm(folder: Path) -> None:
-    """It listens on 127.0.0.1 only, connects to nothing, logs JSON lines, and ends with 0."""
+def test_the_command_until_sigterm(folder: Path, tmp_path: Path) -> None:
+    """It listens on 127.0.0.1 only, connects to nothing, logs JSON lines, and ends with 0. It writes the page of /."""
     code = SERVING.format(tests=str(Path(__file__).parent))
     words = [sys.executable, "-c", code, "serve", f"cats={folder}", "--port", "0", "--json", "--device", "cpu"]
+    words += ["--page", str(tmp_path / "page")]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
     assert process.stdout is not None
     try:
@@ -201,12 +202,17 @@ def test_the_command_until_sigterm(folder: Path) -> None:
         assert started["address"].startswith("http://127.0.0.1:")
         port = int(started["address"].rpartition(":")[2])
         assert ask("127.0.0.1", port, "北京")[0] == 200
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection.request("GET", "/models.json")
+        assert [one["name"] for one in json.loads(connection.getresponse().read())["models"]] == [folder.name]
+        connection.close()
     finally:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0
     events = [json.loads(line)["event"] for line in err.splitlines()]
-    assert events == ["start", "request", "stop"]
+    assert events == ["start", "request", "request", "stop"]
+    assert (tmp_path / "page/index.html").exists()
     assert "北京" not in err
 
 
@@ -219,6 +225,8 @@ def test_what_cannot_be_served(run: Run, folder: Path, monkeypatch: pytest.Monke
         assert (done.returncode, is_one_error(done.stderr, str(port))) == (1, True)
     done = run("serve", "nowhere")
     assert (done.returncode, is_one_error(done.stderr, "nowhere")) == (1, True)
+    done = run("serve", folder, "--page", folder / "config.json")
+    assert (done.returncode, is_one_error(done.stderr, "config.json")) == (1, True)
     done = run("serve", folder, f"tiny={folder}")
     assert (done.returncode, is_one_error(done.stderr, "'tiny'")) == (1, True)
     monkeypatch.setenv("BOTHWAYS_API_KEY", "")

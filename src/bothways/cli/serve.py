@@ -72,7 +72,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of static files for /, such as that of bothways page.  [default: /docs]",
+            help="Folder of static files for /. If there is none, the page of these models is written there, as by "
+            "bothways page.  [default: / leads to /docs]",
             show_default=False,
         ),
     ] = None,
@@ -97,8 +98,8 @@ def serve(
 
     models, indexes = named(folders or ["en"]), named(index or [])
     require_folders(models)
-    if page is not None and not page.is_dir():
-        raise BothwaysError(f"there is no folder {page} for `page`", "no-folder", page)
+    if page is not None:
+        _require_page(page, list(models.values()))
     limits = (max_requests, max_body, max_texts, max_tokens, batch_tokens, timeout, read_timeout)
     settings = ServeSettings(*limits, cors=tuple(cors or ()), api_key=key_from())
     run_server(
@@ -119,6 +120,19 @@ def _require_packages() -> None:
     for name in ("starlette", "uvicorn"):
         if find_spec(name) is None:
             raise missing_package("the service", name)
+
+
+def _require_page(page: Path, models: list[str]) -> None:
+    """Write a page of the models unless there is a folder."""
+    if page.exists():
+        if not page.is_dir():
+            raise BothwaysError(f"{page} is no folder: expected one for `page`, or nothing", "no-folder", page)
+        return
+    from bothways.page.write import write_page
+    from bothways.progress import Progress
+
+    with Progress(f"writing {page}"):
+        write_page(page, models)
 
 
 def _json_start(address: str, service: "Service") -> None:
