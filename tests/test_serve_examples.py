@@ -94,6 +94,23 @@ def test_the_image_starts_the_service(run: Run, monkeypatch: pytest.MonkeyPatch)
             assert f"!{name}" in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 
 
+def test_the_health_check_of_the_image(service: Service, loopback: None) -> None:
+    """It passes where a proxy is set for everything else, and fails while the service stops and once it is gone."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").partition("HEALTHCHECK")[2]
+    _, *words = json.loads(re.findall(r"CMD (\[.*\])$", text, re.MULTILINE)[0])
+
+    def status() -> int:
+        command = [sys.executable, *(word.replace("8000", str(port)) for word in words)]
+        proxies = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
+        return subprocess.run(command, env=proxies, timeout=60, stderr=subprocess.DEVNULL, check=False).returncode
+
+    with listening(service) as (_, port, _):
+        assert status() == 0
+        service.is_stopping = True
+        assert status() == 1
+    assert status() == 1
+
+
 def test_the_compose_file(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     yaml = pytest.importorskip("yaml")
     seen: dict[str, Any] = {}
