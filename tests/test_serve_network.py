@@ -87,6 +87,18 @@ def test_many_clients_get_what_a_direct_call_gives(service: Service, folder: Pat
         assert np.abs(np.array(found[0]) - expected).max() < 2e-6
 
 
+def test_an_answer_is_sent_at_once(service: Service) -> None:
+    """Its body does not wait for the client to acknowledge its head, which a client may delay by 40 ms."""
+    with listening(service) as (host, port, server):
+        connection = http.client.HTTPConnection(host, port, timeout=30)
+        connection.request("GET", "/health")
+        assert connection.getresponse().status == 200
+        (protocol,) = server.server_state.connections
+        accepted = protocol.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        connection.close()
+
+
 def test_a_body_that_does_not_come(service: Service) -> None:
     with listening(service) as (host, port, _), socket.create_connection((host, port), timeout=30) as slow:
         slow.sendall(head(100) + b'{"inputs"')
