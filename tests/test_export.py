@@ -290,7 +290,10 @@ def test_a_folder_has_all_that_is_needed(classifier: Path, tmp_path: Path, run: 
     assert said["difference"] < LIMIT
     assert {"config.json", "tokenizer.json", "README.md", "onnx"} <= {file.name for file in out.iterdir()}
     assert json.loads((out / "config.json").read_text())["id2label"] == {"0": "sad", "1": "glad"}
-    run("export", classifier, "--out", out, "--precision", "int8")  # beside the first
+    done = run("export", classifier, "--out", out, "--precision", "int8")  # beside the first
+    assert "batch" not in done.stderr
+    dynamic = run("export", classifier, "--out", tmp_path / "dynamic", "--precision", "int8-dynamic")
+    assert "the result of a text depends on its batch" in dynamic.stderr
     assert {file.name for file in (out / "onnx").iterdir()} == {FILES["fp32"], FILES["int8"]}
     encoding = bothways.Tokenizer.load(out)("the cat runs")
     feed = padded([list(encoding.ids)], [list(encoding.segments)])

@@ -65,6 +65,8 @@ def export(
         found = export_onnx(
             source, out, precision=precision, tables=tables, attentions=attentions, output=output, base=base
         )
+    if precision == "int8-dynamic":
+        say("the tokens of a batch share one scale, so the result of a text depends on its batch: in int8 it does not")
     if as_json:
         print_json(
             {"file": str(found.file), "output": found.output, "bytes": found.size, "difference": found.difference}
