@@ -14,7 +14,8 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,8 @@ import bothways
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CLIENTS = (1, 8, 32, 128)
+Given = tuple[list[str], str, int]
+"""The command of a server, its path for vectors, and its port; 0: it says which."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +75,37 @@ async def measure(server: Server, path: str, model: str, clients: int, count: in
     return Measured(len(times) / wall, cuts[49] * 1e3, cuts[98] * 1e3, cpu / len(times) * 1e3, failed)
 
 
-def measure_all(
-    words: Sequence[str], path: str, model: str, arguments: argparse.Namespace, port: int = 0
-) -> list[Measured]:
+def measure_all(servers: Mapping[str, Given], arguments: argparse.Namespace) -> dict[str, list[Measured]]:
+    """For each number of clients all servers in turn, several times, so that other work on the machine meets all."""
     variables = {
         "OMP_NUM_THREADS": str(arguments.threads),
         "HF_HUB_OFFLINE": "1",
         "INFINITY_ANONYMOUS_USAGE_STATS": "0",
     }
-    with started(list(words), port, variables) as server:
-        asyncio.run(measure(server, path, model, 8, 64, 30))  # warm
-        return [
-            asyncio.run(measure(server, path, model, clients, max(arguments.requests, 4 * clients), arguments.seconds))
-            for clients in CLIENTS
-        ]
+    with ExitStack() as stack:
+        running = {
+            name: (stack.enter_context(started(words, port, variables)), path)
+            for name, (words, path, port) in servers.items()
+        }
+        for server, path in running.values():
+            asyncio.run(measure(server, path, "m", 8, 64, 30))  # warm
+        found: dict[str, list[Measured]] = {name: [] for name in servers}
+        for clients in CLIENTS:
+            count = max(arguments.requests, 4 * clients)
+            rounds: dict[str, list[Measured]] = {name: [] for name in servers}
+            for _ in range(arguments.rounds):
+                for name, (server, path) in running.items():
+                    rounds[name].append(asyncio.run(measure(server, path, "m", clients, count, arguments.seconds)))
+            for name, seen in rounds.items():
+                found[name].append(middle(seen))
+    return found
+
+
+def middle(seen: Sequence[Measured]) -> Measured:
+    """The median of each figure."""
+    rows = [(one.rate, one.p50, one.p99, one.cpu) for one in seen]
+    rate, p50, p99, cpu = map(statistics.median, zip(*rows, strict=True))
+    return Measured(rate, p50, p99, cpu, sum(one.failed for one in seen))
 
 
 def main() -> None:
@@ -93,19 +113,21 @@ def main() -> None:
     parser.add_argument("--model", default="en", help="folder of a model")
     parser.add_argument("--infinity", metavar="VENV", help="environment with infinity-emb")
     parser.add_argument("--requests", type=int, default=1_000)
-    parser.add_argument("--seconds", type=float, default=15, help="the most for one number of clients")
+    parser.add_argument("--seconds", type=float, default=15, help="the most for one measurement")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     folder = f"m={arguments.model}"
-    found = {
-        "batched": measure_all(ours(folder), "/v1/embeddings", "m", arguments),
-        "one at a time": measure_all(ours(folder, "--batch-tokens", "1"), "/v1/embeddings", "m", arguments),
+    servers: dict[str, Given] = {
+        "batched": (ours(folder), "/v1/embeddings", 0),
+        "one at a time": (ours(folder, "--batch-tokens", "1"), "/v1/embeddings", 0),
     }
     if arguments.infinity:
         words = [f"{arguments.infinity}/bin/infinity_emb", "v2", "--model-id", arguments.model, "--port", "7997"]
         words += ["--host", "127.0.0.1", "--engine", "torch", "--device", "cpu", "--served-model-name", "m"]
         words += ["--no-model-warmup", "--no-bettertransformer"]
-        found["infinity"] = measure_all(words, "/embeddings", "m", arguments, port=7997)
+        servers["infinity"] = (words, "/embeddings", 7997)
+    found = measure_all(servers, arguments)
     print(
         f"{platform.machine()}, Python {platform.python_version()}, bothways {bothways.__version__}, {arguments.model}"
     )

@@ -38,10 +38,12 @@ class Server:
 def started(words: list[str], port: int = 0, environment: Mapping[str, str] | None = None) -> Iterator[Server]:
     """A server until the block ends. Ours says its port; another's is given."""
     variables = {**os.environ, **(environment or {})}
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=variables)
-    assert process.stdout is not None
+    # Another's server may print a line for each request, and would stop at a pipe that is full.
+    output = subprocess.DEVNULL if port else subprocess.PIPE
+    process = subprocess.Popen(words, stdout=output, stderr=subprocess.DEVNULL, text=True, env=variables)
     try:
         if not port:
+            assert process.stdout is not None
             port = int(json.loads(process.stdout.readline())["address"].rpartition(":")[2])
         asyncio.run(_ready(port, process))
         yield Server(port, process.pid)
