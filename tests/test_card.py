@@ -19,7 +19,8 @@ from markdown_it import MarkdownIt
 
 import bothways
 from bothways.data.examples import Text
-from bothways.model.card import Made, languages_of, markdown, yaml_text
+from bothways.model.card import Made, languages_of
+from bothways.model.card_text import markdown, yaml_text
 from bothways.model.checkpoint import save
 from bothways.model.load import load
 from bothways.predict.predictor import Predictor

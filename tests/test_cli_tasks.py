@@ -524,7 +524,7 @@ def test_predict_answers_every_row_or_says_which_it_cannot(models: Models, run: 
     (tmp_path / "a.tsv").write_text("text\tlabel\nthe cat\tx\nno tab\na dog\ty\n")
     done = run("predict", tmp_path / "a.tsv", "--model", models["single"], "--json")
     assert done.returncode == 1
-    assert f"{tmp_path / 'a.tsv'}, line 3 has 1 columns, and its first line names 2" in done.stderr
+    assert f"{tmp_path / 'a.tsv'}, line 3 has 1 column, and its first line names 2" in done.stderr
 
 
 def test_standard_input_is_called_so(models: Models, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -730,7 +730,7 @@ def test_help_shows_the_defaults_that_hold(verb: str, tmp_path: Path) -> None:
         part, key = keys[option.name]
         otherwise, first = (getattr(getattr(recipe, part), key) for recipe in (plain, advised))
         assert first != otherwise
-        shown = re.search(r"\[default: the model's advice, else (.+)\]", option.help)
+        shown = re.search(r"\[default: as in the model's finetune.toml, else (.+)\]", option.help)
         assert shown is not None, option.help
         assert float(shown[1]) == otherwise
 

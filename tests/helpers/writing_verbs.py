@@ -131,7 +131,7 @@ REFUSED = [
     f"similar {{data}}/long.txt --out new/pairs.jsonl {_MODEL}",
     f"cluster {{data}}/texts.txt --k 99 --out new/groups.jsonl {_MODEL}",
     "static {data}/sets --out new/table",
-    f"mine {_BAD} --out new/mined.jsonl {_MODEL}",
+    f"mine {{data}}/texts.txt --out new/mined.jsonl {_MODEL}",
     f"pack {_BAD} --model {{data}}/model --out new/packed",
     f"pack {_BAD} --model {{data}}/model --out new/packed --devices cpu:2",
     "pack {data}/empty.txt --model {data}/model --out new/packed",

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from bothways.compression.steps import Compressed, CompressionStep, megabytes
 from bothways.export.folder import default_output
-from bothways.model.card import Made, Score, graph_card, markdown, model_card, name_of_model, with_section
+from bothways.model.card import Made, Score, graph_card, model_card, name_of_model
+from bothways.model.card_text import markdown, thresholds_shown, with_section
 from bothways.model.model import Model
 from bothways.scoring.classification import shown_name
 from bothways.tasks.registry import TASKS, task_config
-from bothways.tasks.task_card import thresholds_shown
 
 
 def card_of(model: Model, found: Compressed, source: Path, facts: Mapping[str, str]) -> str:

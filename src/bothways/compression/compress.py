@@ -21,7 +21,8 @@ from bothways.errors import BothwaysError, missing_package, require_choice
 from bothways.export.folder import FILES as GRAPHS
 from bothways.export.folder import require_onnx
 from bothways.model.box import model_folder
-from bothways.model.card import CARD, files_and_rows, name_of_model
+from bothways.model.card import files_and_rows, name_of_model
+from bothways.model.card_text import CARD
 from bothways.model.checkpoint import ADVICE
 from bothways.model.exported import FOLDER
 from bothways.model.load import load

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from bothways.model.card import CARD
+from bothways.model.card_text import CARD
 from bothways.predict.predictor import Predictor
 from bothways.progress import Watch
 from bothways.scoring.accumulator import Accumulator

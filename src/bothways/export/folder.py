@@ -14,7 +14,8 @@ from bothways import atomic
 from bothways.errors import BothwaysError, missing_package, require_choice
 from bothways.model.batch import Batch
 from bothways.model.box import boxed_models, boxed_name, model_folder
-from bothways.model.card import CARD, Made, graph_card
+from bothways.model.card import Made, graph_card
+from bothways.model.card_text import CARD
 from bothways.model.checkpoint import describe, write_settings
 from bothways.model.exported import FILES as FILES
 from bothways.model.exported import FOLDER, OUTPUT, WEIGHTS

@@ -1,6 +1,5 @@
 """The README.md of a model folder, as a model card of the Hugging Face Hub: YAML for programs, Markdown for people."""
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -8,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bothways.model.box import BOX, boxed_models
+from bothways.model.card_text import CARD, markdown, yaml_text
 from bothways.model.card_usage import Use, use_of, use_of_graph
 from bothways.model.families import FAMILIES
 from bothways.model.hub_cache import name_in_hub
@@ -15,7 +15,6 @@ from bothways.model.identify import architecture_of
 from bothways.model.model import Model
 from bothways.model.run_folder import run_of_model
 
-CARD = "README.md"
 _CODES = {"English": "en", "Chinese": "zh"}
 _METRICS = {
     "accuracy": "accuracy", "f1": "f1", "precision": "precision", "recall": "recall", "exact_match": "exact_match",
@@ -129,14 +128,6 @@ def graph_card(model: Model, folder: Path, output: str, made: Made | None = None
     return _card(model, folder, made, replace(use, package="onnx", tags=("onnx",)))
 
 
-def with_section(card: str, title: str, lines: Iterable[str]) -> str:
-    """The card with another section above its usage, in place of one with this title."""
-    section = "\n".join([f"## {title}", "", *lines, "", ""])
-    card = re.sub(rf"^## {re.escape(title)}\n.*?(?=^## )", "", card, flags=re.MULTILINE | re.DOTALL)
-    head, usage, rest = card.partition("## Usage\n")
-    return f"{head}{section}{usage}{rest}"
-
-
 def _place_of(folder: Path, made: Made | None) -> str:
     """How code finds the folder, from the folder of the run."""
     return f"{made.name}/{folder.name}" if made and made.name != folder.name else folder.name
@@ -219,23 +210,3 @@ def _header(model: Model, name: str, use: Use, made: Made | None, relation: str)
             lines += [f"    - type: {yaml_text(_METRICS[one.name])}", f"      value: {one.value:.6f}"]
             lines += [f"      name: {yaml_text(one.shown or one.name)}"]
     return "\n".join(lines) + "\n"
-
-
-def yaml_text(text: str) -> str:
-    """A text in double quotes, whatever it holds.
-
-    >>> yaml_text('a: "b" #1\\n是')
-    '"a: \\\\"b\\\\" #1\\\\n是"'
-    """
-    quoted = json.dumps(text, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
-
-
-def markdown(text: str) -> str:
-    """A text in a cell or a line of Markdown, shown as it is.
-
-    >>> markdown("B-LOC|x *y*\\nz")
-    'B-LOC\\\\|x \\\\*y\\\\* z'
-    """
-    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return re.sub(r"([\\`*_\[\]<>|~$&#])", r"\\\1", plain)

@@ -19,7 +19,8 @@ from torch import Tensor
 from bothways import atomic
 from bothways.errors import BothwaysError
 from bothways.model import google
-from bothways.model.card import CARD, Made, model_card
+from bothways.model.card import Made, model_card
+from bothways.model.card_text import CARD
 from bothways.model.config import ModelConfig
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, KeyRow, setting
@@ -119,10 +120,8 @@ def save(model: Model, folder: Path | str, *, dtype: torch.dtype | None = None, 
             raise OSError(None, str(error)) from error
         write_settings(model, fresh, kind, model_card(model, folder, made))
         if model.sentence is None and model.late is None and model.sentence_error is not None:
-            warnings.warn(
-                f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}",
-                stacklevel=2,
-            )
+            says = f"{folder} is written without the modules of sentence-transformers: {model.sentence_error}"
+            warnings.warn(says, stacklevel=2)
 
 
 def write_settings(model: Model, folder: Path, dtype: torch.dtype, card: str) -> None:

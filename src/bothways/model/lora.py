@@ -31,7 +31,7 @@ from bothways.model.adapter_config import (
     weights_of,
 )
 from bothways.model.adapter_tensors import DOWN, ROOT, UP, plain_names, require_matrix, updated_layers
-from bothways.model.card import CARD
+from bothways.model.card_text import CARD
 from bothways.model.families import FAMILIES
 from bothways.model.families.family import Family, Head, KeyRow
 from bothways.model.layer_patterns import AdapterPatterns

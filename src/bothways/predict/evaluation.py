@@ -11,7 +11,7 @@ from bothways.data.examples import Tagged
 from bothways.data.notes import Notes
 from bothways.errors import BothwaysError
 from bothways.model.box import model_folder
-from bothways.model.card import CARD, markdown, with_section
+from bothways.model.card_text import CARD, markdown, thresholds_shown, with_section
 from bothways.model.device import Device, Precision
 from bothways.model.hub_cache import name_in_hub
 from bothways.model.opened import open_model
@@ -28,7 +28,6 @@ from bothways.scoring.worst import Worst
 from bothways.tasks.labelled_files import FinetuneData, with_columns
 from bothways.tasks.registry import rewrite_config, task_config
 from bothways.tasks.task import TaskConfig
-from bothways.tasks.task_card import thresholds_shown
 from bothways.text.frames import as_files
 
 _MAX_RESAMPLED = 5_000  # the bootstrap of rank correlations over more examples takes longer than the predictions

@@ -76,7 +76,7 @@ class SentenceVectors(Task):
     """Pairs, triplets, scored pairs and natural language inference; all examples of a step are compared."""
 
     name = "embed"
-    title = "sentence vectors, bi-encoder"
+    title = "sentence embeddings, bi-encoder"
     aliases = ("sentence-vectors", "bi-encoder", "sentence-transformer", "similarity")
     needs_offsets = False
     has_ranking = False

@@ -15,6 +15,7 @@ from bothways.model import checkpoint
 from bothways.model.adapter_config import is_adapter
 from bothways.model.box import model_folder
 from bothways.model.card import adapter_card
+from bothways.model.card_text import thresholds_shown
 from bothways.model.families import with_pooling
 from bothways.model.identify import read_labels
 from bothways.model.load import load
@@ -30,7 +31,7 @@ from bothways.tasks.labelled_files import with_columns
 from bothways.tasks.recipe import FinetuneRecipe, FinetuneRun, read_finetune_recipe, write_finetune_recipe
 from bothways.tasks.registry import TASKS, make_task, plan_task, task_config, with_config
 from bothways.tasks.task import Sample, Task
-from bothways.tasks.task_card import made_by, read_evaluated, thresholds_shown
+from bothways.tasks.task_card import made_by, read_evaluated
 from bothways.tasks.trainable import FineTuning
 from bothways.text.frames import as_files, frame_kind
 from bothways.text.streams import name_of, read_as

@@ -111,7 +111,7 @@ def plan_task(
 ) -> tuple[TaskConfig, tuple[str, ...]]:
     """The config and the labels of a task, from the training data; the model reads `max_length` tokens."""
     if all(example.gold is None for example in examples):
-        says = "the training data have no labels: name their column or field with `label`"
+        says = f"none of the {len(examples):,} training examples has a label: name the column or field with `label`"
         raise BothwaysError(says, "no-labels", len(examples))
     return TASKS[task].plan(settings, window, examples, max_length)
 

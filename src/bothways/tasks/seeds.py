@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bothways import atomic
 from bothways.errors import BothwaysError
-from bothways.model.card import CARD, markdown, with_section
+from bothways.model.card_text import CARD, markdown, with_section
 from bothways.progress import Watch, watch_nothing
 from bothways.scoring.significance import Summary, summary
 from bothways.tasks.finetune import Finetuned, finetune

@@ -9,6 +9,7 @@ from typing import Any
 from bothways.errors import BothwaysError
 from bothways.model.box import model_folder
 from bothways.model.card import Made, Score, files_and_rows, name_of_model
+from bothways.model.card_text import thresholds_shown
 from bothways.scoring.accumulator import Accumulator
 from bothways.scoring.classification import Classes, shown_name
 from bothways.scoring.many_labels import ManyLabels
@@ -18,8 +19,6 @@ from bothways.tasks.task import Task
 
 EVALUATED = "evaluated.json"
 """In a checkpoint: the confidence intervals of its scores, and a sentence about labels that it never predicts."""
-_SHOWN = 30
-"""Thresholds that are listed one by one."""
 _MOST_KINDS = 500
 """The bootstrap of a score takes time with the kinds of its examples: beyond this, only the main score has one."""
 
@@ -45,13 +44,6 @@ def read_evaluated(checkpoint: Path) -> dict[str, Any]:
     file = checkpoint / EVALUATED
     found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     return {"intervals": {}, "never_predicted": "", **found}
-
-
-def thresholds_shown(thresholds: Mapping[str, float]) -> str:
-    """The threshold of each label, of many labels the lowest and the highest."""
-    if len(thresholds) > _SHOWN:
-        return f"{min(thresholds.values()):.2f} to {max(thresholds.values()):.2f}, of {len(thresholds):,} labels"
-    return ", ".join(f"{name} {value:.2f}" for name, value in thresholds.items())
 
 
 def made_by(
