@@ -324,6 +324,12 @@ def test_a_damaged_index_of_words_is_made_again(how: str, index: Path, tmp_path:
         assert Index.open(tmp_path / "index", device="cpu").search("cat", mode="bm25") == found, name
 
 
+def test_a_file_that_cannot_be_read_is_not_called_bad_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").symlink_to("/proc/self/mem")  # a file that its owner cannot read
+    with refused("unreadable-file", tmp_path / "config.json", "cannot be read: Input/output error"):
+        read_json(tmp_path / "config.json")
+
+
 def test_messages_that_cannot_be_written_change_no_status(vocabulary: Path) -> None:
     command = [
         sys.executable,

@@ -43,7 +43,9 @@ def read_json_file(path: Path) -> Any:
     """The value in a JSON file of settings."""
     try:
         return json.loads(read_small(path).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise BothwaysError(f"{path} cannot be read: {error.strerror or error}", "unreadable-file", path) from error
+    except (ValueError, RecursionError) as error:
         raise BothwaysError(f"{path} is not JSON: {json_problem(error)}", "not-json", path) from error
 
 
