@@ -106,19 +106,21 @@ def test_a_text_is_cut_as_sentencepiece_cuts_it(tmp_path: Path, name: str, setti
 @pytest.mark.parametrize(
     ("name", "pair", "mask"),
     [
-        ("spm.model", "[CLS] ▁the [SEP] ▁the [SEP]", "[MASK]"),
-        ("spiece.model", "[CLS] ▁the [SEP] ▁the [SEP]", "[MASK]"),
-        ("sentencepiece.bpe.model", "<s> ▁the </s> </s> ▁the </s>", "<mask>"),
+        ("spm.model", "[CLS] {0} [SEP] {0} [SEP]", "[MASK]"),
+        ("spiece.model", "[CLS] {0} [SEP] {0} [SEP]", "[MASK]"),
+        ("sentencepiece.bpe.model", "<s> {0} </s> </s> {0} </s>", "<mask>"),
     ],
 )
 def test_specials_stand_where_the_family_has_them(tmp_path: Path, name: str, pair: str, mask: str) -> None:
     judge = write(tmp_path, name)
     tokenizer = Tokenizer.load(tmp_path)
+    the = judge.encode("the", out_type=str)  # what SentencePiece learns here differs between its versions
     encoding = tokenizer("the", "the")
-    assert " ".join(encoding.pieces) == pair
-    assert encoding.segments == ([0, 0, 0, 1, 1] if mask == "[MASK]" else [0] * 6)
+    assert encoding.pieces == pair.format(" ".join(the)).split()
+    n = len(the)
+    assert encoding.segments == ([0] * (n + 2) + [1] * (n + 1) if mask == "[MASK]" else [0] * (2 * n + 4))
     assert tokenizer.mask == mask
-    assert tokenizer(f"the {mask} the").pieces[1:-1] == ["▁the", mask, "▁the"]
+    assert tokenizer(f"the {mask} the").pieces[1:-1] == [*the, mask, *the]
     last = {
         "spm.model": judge.get_piece_size(),
         "spiece.model": 4,
