@@ -4,7 +4,8 @@
 
 Writes hashes/core.txt, what the library needs with torch, and hashes/dev.txt, what tests and docs need too. `--index`
 is the address of a package index that tells hashes (PEP 503). torch is left out: each of its indexes (CPU, one for each
-CUDA) has a wheel of its own under the same version, so its hash depends on where it comes from.
+CUDA) has a wheel of its own under the same version, so its hash depends on where it comes from. So are the
+CUDA packages that come with it.
 """
 
 import argparse
@@ -19,6 +20,8 @@ from installed import canonical, closure
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = {"torch", "pip"}
 """pip-audit needs pip, which is that of the environment."""
+CUDA = re.compile(r"(cuda|nvidia)-|triton$")
+"""What only torch's builds for CUDA need."""
 EXTRAS = {"core": ["torch"], "dev": ["dev"]}
 """The extras of each file: what torch needs is in both."""
 HEAD = """# Made by tools/hashes.py from constraints.txt. torch is not here: its wheels differ from index to index.
@@ -42,9 +45,14 @@ def hashes_of(index: str, name: str, version: str) -> list[str]:
     return sorted(wheels) or [sha for file, sha in files.items() if file.endswith(f"-{version}.tar.gz")]
 
 
+def needed(extras: Iterable[str]) -> list[str]:
+    """The names of what the library needs with these extras, but torch and what only some of its builds need."""
+    return [name for name in closure("bothways", extras) if name not in LEFT_OUT and not CUDA.match(name)]
+
+
 def write(path: Path, names: Iterable[str], versions: dict[str, str], index: str) -> None:
     lines = [HEAD.format(name=path.relative_to(ROOT), torch=versions["torch"])]
-    for name in sorted(set(names) - LEFT_OUT):
+    for name in names:
         if name not in versions:
             raise SystemExit(f"{name} is not in constraints.txt: add its version")
         try:
@@ -67,7 +75,7 @@ def main() -> None:
     asked = options.parse_args()
     versions = pins()
     for name, extras in EXTRAS.items():
-        write(ROOT / "hashes" / f"{name}.txt", closure("bothways", extras), versions, asked.index)
+        write(ROOT / "hashes" / f"{name}.txt", needed(extras), versions, asked.index)
 
 
 if __name__ == "__main__":
